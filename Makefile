@@ -1,0 +1,60 @@
+# Fisterra's targets. `make` alone lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+GO ?= go
+PKG ?= ./...
+# The whole of `make test` has to end by itself, whatever hangs.
+TESTTIMEOUT ?= 14m
+FUZZTIME ?= 10s
+SOAKTIME ?= 10m
+LAUNCHES ?= 7
+# go test -run by name: the tests that bring up the Slurm cluster, and those that start MPI libraries.
+CLUSTERTESTS := ^TestCluster
+MPITESTS := ^Test(MPI|Native|PMIx|Hydra)
+# The directories whose tests contain a function of that name: only they are compiled.
+dirs = $(shell grep -rlE --include='*_test.go' '^func $(patsubst ^%,%,$(1))' . 2>/dev/null | xargs -r -n1 dirname | sort -u)
+summary = $(GO) run ./internal/testsum
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## bin/fisterra, without a C compiler
+	CGO_ENABLED=0 $(GO) build -o bin/ ./cmd/fisterra
+
+.PHONY: test
+test: ## every test this machine can run, and which were skipped and why
+	@$(summary) -p 1 -timeout $(TESTTIMEOUT) $(PKG)
+
+.PHONY: check
+check: ## gofmt, vet, staticcheck, build without C, tidy, and the tests under the race detector
+	@scripts/check.sh $(PKG)
+
+.PHONY: bench
+bench: ## the Go benchmarks (fisterra bench measures messages: see README)
+	@for d in $(call dirs,Benchmark); do $(GO) test -run '^$$' -bench . -benchmem $$d || exit 1; done
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (10s) each
+	@scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: cluster-test
+cluster-test: ## the tests on a real four-node Slurm, brought up in namespaces of this machine
+	@$(summary) -count=1 -p 1 -timeout 10m -run '$(CLUSTERTESTS)' $(call dirs,$(CLUSTERTESTS))
+
+.PHONY: mpi-test
+mpi-test: ## the tests with Open MPI, MPICH, PMIx and Hydra, without Slurm
+	@$(summary) -count=1 -p 1 -timeout 10m -run '$(MPITESTS)' $(call dirs,$(MPITESTS))
+
+.PHONY: peers
+peers: build ## Fisterra beside Open MPI, MPICH and Gloo: a table, and build/peers.json
+	@$(GO) run ./bench/peers -launches $(LAUNCHES) -json build/peers.json
+
+.PHONY: soak
+soak: ## the seeded soak tests, SOAKTIME (10m) each
+	@FISTERRA_SOAK=$(SOAKTIME) $(summary) -count=1 -p 1 -timeout 60m -run Soak $(call dirs,Test[A-Za-z0-9_]*Soak)
+
+.PHONY: install-parts
+install-parts: ## install what the tests can use: Slurm, MPI libraries (Debian, root)
+	@scripts/install-parts.sh

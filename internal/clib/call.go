@@ -1,0 +1,36 @@
+//go:build linux && (amd64 || arm64) && !purego_off
+
+package clib
+
+import "unsafe"
+
+// runtime.cgocall is marked for linkname use by purego, whose start-up code we import.
+//
+//go:linkname cgocall runtime.cgocall
+//go:noescape
+func cgocall(fn uintptr, arg unsafe.Pointer) int32
+
+// trampolineAddr is the address of the assembly that spreads a Block into registers.
+var trampolineAddr uintptr
+
+// Call calls b.Fn and returns b.R. The goroutine counts as being in a system call
+// meanwhile: a call longer than about 20 µs costs it its P, so hot paths make short
+// calls and poll.
+func (b *Block) Call() uintptr {
+	cgocall(trampolineAddr, unsafe.Pointer(b))
+	return b.R
+}
+
+// Call calls fn with args and returns the whole result register. An argument written
+// as uintptr(unsafe.Pointer(p)) in the call itself is moved to the heap and kept alive
+// until the call returns; that makes it convenient off the fast path.
+//
+//go:uintptrescapes
+func Call(fn uintptr, args ...uintptr) uintptr {
+	b := Block{Fn: fn}
+	if len(args) > MaxArgs {
+		panic("clib: more than 12 arguments")
+	}
+	copy(b.A[:], args)
+	return b.Call()
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// event is one line of `go test -json` (see go doc test2json).
+type event struct {
+	Time    time.Time
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64
+	Output  string
+}
+
+// summary turns go test's events into its plain lines and remembers what was skipped.
+type summary struct {
+	out      io.Writer
+	packages map[string]*pkg
+	skipped  []skip
+	passed   int
+	failed   int
+	good     int // packages
+	bad      int
+}
+
+type pkg struct {
+	tests   map[string]*test
+	output  []string // of the package itself, outside of any test
+	verdict string   // its closing line: ok, FAIL, ? ... no test files
+}
+
+type test struct {
+	output  []string
+	started time.Time
+}
+
+type skip struct{ pkg, test, reason string }
+
+func newSummary(out io.Writer) *summary {
+	return &summary{out: out, packages: map[string]*pkg{}}
+}
+
+// line takes one line of go test's standard output and reports whether it printed anything.
+func (s *summary) line(line []byte) bool {
+	var e event
+	if json.Unmarshal(line, &e) != nil || e.Action == "" {
+		fmt.Fprintf(s.out, "%s", line) // not an event: go test itself speaks
+		return true
+	}
+	if e.Action == "build-output" {
+		fmt.Fprint(s.out, e.Output)
+		return true
+	}
+	if e.Package == "" {
+		return false
+	}
+	p := s.packages[e.Package]
+	if p == nil {
+		p = &pkg{tests: map[string]*test{}}
+		s.packages[e.Package] = p
+	}
+	if e.Test == "" {
+		return s.packageEvent(p, e)
+	}
+	return s.testEvent(p, e)
+}
+
+func (s *summary) testEvent(p *pkg, e event) bool {
+	t := p.tests[e.Test]
+	if t == nil {
+		t = &test{started: e.Time}
+		p.tests[e.Test] = t
+	}
+	switch e.Action {
+	case "output":
+		t.output = append(t.output, e.Output)
+	case "pass":
+		s.passed++
+		delete(p.tests, e.Test)
+	case "skip":
+		s.skipped = append(s.skipped, skip{e.Package, e.Test, reason(t.output)})
+		delete(p.tests, e.Test)
+	case "fail":
+		s.failed++
+		s.print(t.output)
+		delete(p.tests, e.Test)
+		return true
+	}
+	return false
+}
+
+func (s *summary) packageEvent(p *pkg, e event) bool {
+	switch e.Action {
+	case "output":
+		if verdict(e.Output) {
+			p.verdict = e.Output
+		} else {
+			p.output = append(p.output, e.Output)
+		}
+		return false
+	case "pass", "skip":
+		s.good++
+	case "fail":
+		s.bad++
+		// A test without a verdict of its own was running when the binary died.
+		for _, name := range slices.Sorted(maps.Keys(p.tests)) {
+			s.print(p.tests[name].output)
+		}
+		s.print(p.output)
+	default:
+		return false
+	}
+	fmt.Fprint(s.out, p.verdict)
+	delete(s.packages, e.Package)
+	return true
+}
+
+// heartbeat names what is running, for a run that has been silent for a while.
+func (s *summary) heartbeat(now time.Time) {
+	for _, name := range slices.Sorted(maps.Keys(s.packages)) {
+		for test, t := range s.packages[name].tests {
+			if !t.started.IsZero() && !strings.Contains(test, "/") {
+				fmt.Fprintf(s.out, "...\t%s\t%s has been running for %.0fs\n", name, test, now.Sub(t.started).Seconds())
+			}
+		}
+	}
+}
+
+// close prints the closing lines: what was skipped and why, then the counts.
+func (s *summary) close() {
+	if len(s.skipped) > 0 {
+		fmt.Fprintf(s.out, "\nskipped (%d), by reason:\n", len(s.skipped))
+		byReason := map[string][]string{}
+		for _, k := range s.skipped {
+			byReason[k.reason] = append(byReason[k.reason], k.pkg+" "+k.test)
+		}
+		for _, why := range slices.Sorted(maps.Keys(byReason)) {
+			fmt.Fprintf(s.out, "  %s\n", why)
+			for _, name := range byReason[why] {
+				fmt.Fprintf(s.out, "    %s\n", name)
+			}
+		}
+		fmt.Fprintln(s.out)
+	}
+	word := "PASS"
+	if s.bad > 0 || s.failed > 0 {
+		word = "FAIL"
+	}
+	fmt.Fprintf(s.out, "%s: %d tests passed, %d failed, %d skipped; packages: %d ok, %d failed\n",
+		word, s.passed, s.failed, len(s.skipped), s.good, s.bad)
+}
+
+func (s *summary) print(lines []string) {
+	for _, l := range lines {
+		if !strings.HasPrefix(l, "=== ") {
+			fmt.Fprint(s.out, l)
+		}
+	}
+}
+
+// verdict tells a package's closing line from what its tests printed outside of themselves.
+func verdict(line string) bool {
+	for _, start := range []string{"ok  \t", "FAIL\t", "?   \t", "---\t"} {
+		if strings.HasPrefix(line, start) {
+			return true
+		}
+	}
+	return strings.HasPrefix(line, "\t") && strings.Contains(line, "coverage:")
+}
+
+// reason is what a test said when it skipped: its last line of output that is not a frame
+// of go test's own, without the file and line.
+func reason(output []string) string {
+	why := ""
+	for _, l := range output {
+		l = strings.TrimSpace(l)
+		if l == "" || strings.HasPrefix(l, "=== ") || strings.HasPrefix(l, "--- SKIP") {
+			continue
+		}
+		why = l
+	}
+	if file, rest, ok := strings.Cut(why, ": "); ok && strings.Contains(file, ".go:") {
+		why = rest
+	}
+	if why == "" {
+		return "no reason given"
+	}
+	return why
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSummary(t *testing.T) {
+	events := `{"Action":"start","Package":"m/a"}
+{"Action":"run","Package":"m/a","Test":"TestGood"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"=== RUN   TestGood\n"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"noise of a test that passed\n"}
+{"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":0}
+{"Action":"run","Package":"m/a","Test":"TestIdle"}
+{"Action":"output","Package":"m/a","Test":"TestIdle","Output":"=== RUN   TestIdle\n"}
+{"Action":"output","Package":"m/a","Test":"TestIdle","Output":"    a_test.go:7: slurm absent: no slurmctld\n"}
+{"Action":"output","Package":"m/a","Test":"TestIdle","Output":"--- SKIP: TestIdle (0.00s)\n"}
+{"Action":"skip","Package":"m/a","Test":"TestIdle","Elapsed":0}
+{"Action":"output","Package":"m/a","Output":"PASS\n"}
+{"Action":"output","Package":"m/a","Output":"ok  \tm/a\t0.002s\n"}
+{"Action":"pass","Package":"m/a","Elapsed":0.002}
+{"Action":"start","Package":"m/b"}
+{"Action":"run","Package":"m/b","Test":"TestBad"}
+{"Action":"output","Package":"m/b","Test":"TestBad","Output":"=== RUN   TestBad\n"}
+{"Action":"output","Package":"m/b","Test":"TestBad","Output":"    b_test.go:9: two is not three\n"}
+{"Action":"fail","Package":"m/b","Test":"TestBad","Elapsed":0}
+{"Action":"run","Package":"m/b","Test":"TestCrash"}
+{"Action":"output","Package":"m/b","Test":"TestCrash","Output":"panic: it crashed\n"}
+{"Action":"output","Package":"m/b","Output":"FAIL\tm/b\t0.002s\n"}
+{"Action":"fail","Package":"m/b","Elapsed":0.002}
+plain words of go test
+{"ImportPath":"m/c","Action":"build-output","Output":"c.go:1: syntax error\n"}
+`
+	var out bytes.Buffer
+	s := newSummary(&out)
+	for line := range strings.Lines(events) {
+		s.line([]byte(line))
+	}
+	s.close()
+	want := `ok  	m/a	0.002s
+    b_test.go:9: two is not three
+panic: it crashed
+FAIL	m/b	0.002s
+plain words of go test
+c.go:1: syntax error
+
+skipped (1), by reason:
+  slurm absent: no slurmctld
+    m/a TestIdle
+
+FAIL: 1 tests passed, 1 failed, 1 skipped; packages: 1 ok, 1 failed
+`
+	if out.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
+
+// A real go test of a module that fails, and of one that does not build.
+func TestRunPropagatesFailure(t *testing.T) {
+	for name, tc := range map[string]struct {
+		body string
+		code int
+		want string
+	}{
+		"pass":  {"func TestX(t *testing.T) {}", 0, "PASS: 1 tests passed"},
+		"fail":  {`func TestX(t *testing.T) { t.Error("told you") }`, 1, "told you"},
+		"crash": {`func TestX(t *testing.T) { panic("all over") }`, 1, "all over"},
+		"build": {"func TestX(t *testing.T) { return 1 }", 1, "too many return values"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, "go.mod"), "module x\ngo 1.26\n")
+			write(t, filepath.Join(dir, "x_test.go"), "package x\nimport \"testing\"\n"+tc.body+"\n")
+			t.Chdir(dir)
+			var out, errs bytes.Buffer
+			if code := run([]string{"./..."}, &out, &errs); code != tc.code {
+				t.Errorf("exit %d, want %d", code, tc.code)
+			}
+			if !strings.Contains(out.String(), tc.want) {
+				t.Errorf("output lacks %q:\n%s%s", tc.want, out.String(), errs.String())
+			}
+		})
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,44 @@
+#!/bin/bash
+# The gate of `make check`: what a change must pass before it is handed over. Runs every
+# step even when one fails, and ends with the list of those that did.
+#
+#   scripts/check.sh [PACKAGES...]          default ./...
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+go=${GO:-go}
+packages=("$@"); [ $# -gt 0 ] || packages=(./...)
+failed=()
+
+step() { # name command...
+  local name=$1; shift
+  echo "check: $name"
+  "$@" || failed+=("$name")
+}
+formatted() {
+  local files
+  files=$(git ls-files -z --cached --others --exclude-standard '*.go' | xargs -0 -r gofmt -l)
+  [ -z "$files" ] || { echo "gofmt would change:"; echo "$files"; return 1; }
+}
+race() {
+  if ! command -v "${CC:-gcc}" >/dev/null; then
+    if [[ ,${FISTERRA_REQUIRE:-}, == *,race,* ]]; then
+      echo "race is required by FISTERRA_REQUIRE but absent: no ${CC:-gcc}"
+      return 1
+    fi
+    echo "check: race detector skipped: it needs gcc, and there is no ${CC:-gcc} here"
+    return 0
+  fi
+  CGO_ENABLED=1 "$go" run ./internal/testsum -race -short -p 1 -timeout 20m "${packages[@]}"
+}
+
+step gofmt formatted
+step vet "$go" vet "${packages[@]}"
+step staticcheck "$go" tool staticcheck "${packages[@]}"
+step "build without C" env CGO_ENABLED=0 "$go" build "${packages[@]}"
+step "go mod tidy" "$go" mod tidy -diff
+step race race
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'check: FAILED: %s\n' "${failed[@]}"
+  exit 1
+fi
+echo "check: all passed"
