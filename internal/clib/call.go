@@ -23,7 +23,8 @@ func (b *Block) Call() uintptr {
 
 // Call calls fn with args and returns the whole result register. An argument written
 // as uintptr(unsafe.Pointer(p)) in the call itself is moved to the heap and kept alive
-// until the call returns; that makes it convenient off the fast path.
+// until the call returns; that makes it safe, and costs an allocation, so hot paths use
+// a [Block].
 //
 //go:uintptrescapes
 func Call(fn uintptr, args ...uintptr) uintptr {
