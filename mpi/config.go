@@ -1,0 +1,91 @@
+package mpi
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Config says how a world is started. The zero value is right for a program
+// started by fisterra run, by srun, or alone.
+type Config struct {
+	// Lookup reads the environment; nil is os.LookupEnv. Init is the one place
+	// where this package reads it.
+	Lookup func(string) (string, bool)
+
+	// Transport picks how messages travel: "" or "auto" (shared memory between
+	// ranks of one host, else TCP), "shm", "tcp", or "mpi" (the system's MPI library).
+	Transport string
+
+	// InfiniBand is "auto" (or ""), "on" or "off". On requires a transport that
+	// can do RDMA and is an error where there is none; off is TCP over the host's ordinary
+	// address.
+	InfiniBand string
+
+	// AddressRule says which address of this host is published for TCP: the
+	// name of a rule of package ib ("hostname", "cesga-ft2"), an interface name
+	// or a glob ("ib0", "ib*"). Empty: the host's ordinary address.
+	AddressRule string
+
+	// MPILibrary is the path of the system's MPI library, for Transport "mpi".
+	// Empty: the one that the launcher implies, else what the loader finds.
+	MPILibrary string
+
+	// PeerTimeout is how long a silent rank is waited for before it counts as
+	// lost. 0 is 5 s; negative turns heartbeats off.
+	PeerTimeout time.Duration
+
+	// StartTimeout bounds the time from Init until all ranks have met. 0 is 60 s.
+	StartTimeout time.Duration
+
+	// SecretDir is a directory on a file system shared by all nodes, for the
+	// job's key in a Slurm step where munge does not answer.
+	SecretDir string
+
+	// Layout is what all ranks must agree on before the first message (cluster,
+	// roles, options). Init compares it field by field and names the field and the
+	// ranks that differ.
+	Layout []LayoutField
+
+	// CongestionControl is the TCP congestion control of data connections.
+	// Empty: cubic where the system's default paces loopback and cluster links (BBR), else
+	// the system's default.
+	CongestionControl string
+
+	// Log receives start-up lines, losses and refusals; nil discards them.
+	Log *slog.Logger
+}
+
+// LayoutField is one thing that all ranks must agree on.
+type LayoutField struct {
+	Name  string
+	Value string
+}
+
+const (
+	defaultPeerTimeout  = 5 * time.Second
+	defaultStartTimeout = 60 * time.Second
+)
+
+func (c *Config) peerTimeout() time.Duration {
+	switch {
+	case c.PeerTimeout == 0:
+		return defaultPeerTimeout
+	case c.PeerTimeout < 0:
+		return 0
+	}
+	return c.PeerTimeout
+}
+
+func (c *Config) startTimeout() time.Duration {
+	if c.StartTimeout <= 0 {
+		return defaultStartTimeout
+	}
+	return c.StartTimeout
+}
+
+func (c *Config) log() *slog.Logger {
+	if c.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Log
+}

@@ -1,0 +1,62 @@
+package mpi
+
+import "context"
+
+// device is what a Comm stands on: the message engine over Fisterra's own
+// providers, or the system's MPI library. Methods take world ranks in envelopes and are safe
+// for any goroutine. Arguments have been checked by Comm.
+type device interface {
+	caps() DeviceCaps
+
+	// send and recv are the blocking forms; they do not allocate on their
+	// fast path.
+	send(ctx context.Context, c *Comm, buf []byte, dst, tag int) error
+	recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (Status, error)
+
+	isend(c *Comm, buf []byte, dst, tag int) Request
+	irecv(c *Comm, buf []byte, src, tag int) Request
+
+	// probe looks for a message without receiving it. With a nil context it looks once.
+	probe(ctx context.Context, c *Comm, src, tag int) (Status, bool, error)
+
+	wait(ctx context.Context, r Request) (Status, error)
+	test(r Request) (Status, bool, error)
+	cancel(r Request)
+	doneChan(r Request) <-chan struct{}
+	waitAny(ctx context.Context, rs []Request) (int, Status, error)
+
+	// attach is called on every member of a new communicator before it is
+	// used, once the members agree on its context ids; detach when it is freed.
+	attach(ctx context.Context, c *Comm) error
+	detach(c *Comm)
+
+	// nextContext is the context id that this rank would give to its next
+	// communicator; claimContext takes one that the members agreed on, and
+	// reports false if it is no longer free here.
+	nextContext() uint32
+	claimContext(id uint32) bool
+
+	revoke(c *Comm)
+	// lost lists the members (ranks of c) known to be lost; acknowledge
+	// lets AnySource receives on c go on without them.
+	lost(c *Comm) []int
+	acknowledge(c *Comm) []int
+
+	transport(worldRank int) (name, reason string)
+
+	close(ctx context.Context) error
+}
+
+// DeviceCaps says what the device under a communicator can do.
+type DeviceCaps struct {
+	Name string
+	// NamesLost: operations with a lost rank fail with ErrPeerLost and name
+	// it. Without it the system's MPI ends the job, or hangs, as its site configured.
+	NamesLost bool
+	// CancelsSends: a send whose message has not been matched can be taken back.
+	CancelsSends bool
+	// SleepsInKernel: a waiting rank costs no CPU time.
+	SleepsInKernel bool
+	// SizesOnly: payloads are not carried (large simulations).
+	SizesOnly bool
+}

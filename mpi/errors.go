@@ -1,0 +1,77 @@
+package mpi
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// What went wrong. Errors returned by this package wrap one of these, or the
+// context's cause; who did what with whom stands in *Error.
+var (
+	ErrTruncated = errors.New("message truncated")
+	ErrPeerLost  = errors.New("peer lost")
+	ErrRevoked   = errors.New("communicator revoked")
+	ErrRank      = errors.New("invalid rank")
+	ErrTag       = errors.New("invalid tag")
+	ErrRequest   = errors.New("request is not active")
+	ErrCancelled = errors.New("cancelled")
+	ErrClosed    = errors.New("world closed")
+	ErrLauncher  = errors.New("launcher and ranks disagree")
+	ErrLayout    = errors.New("ranks disagree on the job's layout")
+	ErrMismatch  = errors.New("ranks disagree on the operation")
+	ErrTransport = errors.New("no usable transport")
+
+	// ErrInFlight: the operation was given up but a peer or the network may still touch
+	// its buffer, which stays the library's until Error.Done is closed.
+	ErrInFlight = errors.New("buffer still in flight")
+)
+
+// Error says who was doing what with whom when Err happened.
+type Error struct {
+	Op     string // "send", "recv", "split", ...
+	Comm   string // communicator's name
+	Rank   int    // this rank in it
+	Peer   int    // the other rank in it, or AnySource
+	Host   string // the other rank's host, "" if none
+	Tag    int    // AnyTag if none
+	Detail string // numbers and names that help, may be ""
+	Err    error
+
+	// Done is set with ErrInFlight: closed when the buffer is free again.
+	Done <-chan struct{}
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "mpi: rank %d %s", e.Rank, e.Op)
+	switch {
+	case e.Peer >= 0:
+		word := "with"
+		switch {
+		case strings.Contains(e.Op, "recv"), e.Op == "probe":
+			word = "from"
+		case strings.Contains(e.Op, "send"):
+			word = "to"
+		}
+		fmt.Fprintf(&b, " %s rank %d", word, e.Peer)
+		if e.Host != "" {
+			fmt.Fprintf(&b, " (%s)", e.Host)
+		}
+	case e.Peer == AnySource && e.Op == "recv":
+		b.WriteString(" from any rank")
+	}
+	if e.Tag >= 0 {
+		fmt.Fprintf(&b, " tag %d", e.Tag)
+	}
+	if e.Comm != "" {
+		fmt.Fprintf(&b, " on %s", e.Comm)
+	}
+	fmt.Fprintf(&b, ": %v", e.Err)
+	if e.Detail != "" {
+		fmt.Fprintf(&b, ": %s", e.Detail)
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() error { return e.Err }

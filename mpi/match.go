@@ -1,0 +1,215 @@
+package mpi
+
+// The matching core: which receive takes which message. It does no I/O, takes no lock and
+// reads no clock; the engine calls it with the world's lock held.
+//
+// MPI's rule is that messages from one sender on one communicator match
+// receives in the order in which both were issued. Exact receives and
+// arrivals meet in bins hashed by (context, source, tag); wildcard receives
+// stand in a list of their own, and sequence numbers tell which of two
+// candidates came first.
+
+const matchBins = 64
+
+// envelope is what matching looks at. Source is a world rank.
+type envelope struct {
+	context uint32
+	source  int32
+	tag     int32
+}
+
+func (v envelope) bin() uint32 {
+	h := v.context*0x9e3779b1 ^ uint32(v.source)*0x85ebca6b ^ uint32(v.tag)*0xc2b2ae35
+	return h >> 26 & (matchBins - 1)
+}
+
+func (v envelope) wild() bool { return v.source == AnySource || v.tag == AnyTag }
+
+// accepts reports whether a receive with this envelope takes a message with that one.
+func (v envelope) accepts(m envelope) bool {
+	return v.context == m.context &&
+		(v.source == m.source || v.source == AnySource) &&
+		(v.tag == m.tag || v.tag == AnyTag)
+}
+
+// arrival is a message that came before its receive was posted.
+type arrival struct {
+	env     envelope
+	bytes   int    // of the whole message
+	payload []byte // eager: a copy owned by the engine
+	sender  *op    // message of this rank to itself, not yet copied
+	token   uint64 // rendezvous: the sender's operation, else 0
+	key     []byte // rendezvous by pull: the exposed memory's key (in payload)
+
+	seqNext, seqPrev *arrival // all, in order of arrival
+	binNext, binPrev *arrival // those of one bin, likewise
+}
+
+type opQueue struct{ head, tail *op }
+
+func (q *opQueue) push(o *op) {
+	o.prev = q.tail
+	o.next = nil
+	if q.tail == nil {
+		q.head = o
+	} else {
+		q.tail.next = o
+	}
+	q.tail = o
+}
+
+func (q *opQueue) remove(o *op) {
+	if o.prev == nil {
+		q.head = o.next
+	} else {
+		o.prev.next = o.next
+	}
+	if o.next == nil {
+		q.tail = o.prev
+	} else {
+		o.next.prev = o.prev
+	}
+	o.next, o.prev = nil, nil
+}
+
+// matcher holds posted receives and unexpected messages.
+type matcher struct {
+	seq    uint64
+	exact  [matchBins]opQueue
+	wild   opQueue
+	posted int
+
+	first, last *arrival
+	bins        [matchBins]struct{ first, last *arrival }
+	unexpected  int
+}
+
+// post queues a receive. Call find first: a message that is already here
+// must be taken before.
+func (m *matcher) post(o *op) {
+	m.seq++
+	o.seq = m.seq
+	m.posted++
+	m.queueOf(o).push(o)
+}
+
+func (m *matcher) queueOf(o *op) *opQueue {
+	if o.env.wild() {
+		return &m.wild
+	}
+	return &m.exact[o.env.bin()]
+}
+
+// take finds the oldest posted receive that accepts a message, removes and
+// returns it; nil if there is none.
+func (m *matcher) take(v envelope) *op {
+	if m.posted == 0 {
+		return nil
+	}
+	best := m.exact[v.bin()].head
+	for best != nil && best.env != v {
+		best = best.next
+	}
+	for o := m.wild.head; o != nil; o = o.next {
+		if best != nil && best.seq < o.seq {
+			break
+		}
+		if o.env.accepts(v) {
+			best = o
+			break
+		}
+	}
+	if best != nil {
+		m.withdraw(best)
+	}
+	return best
+}
+
+// withdraw removes a posted receive.
+func (m *matcher) withdraw(o *op) {
+	m.queueOf(o).remove(o)
+	m.posted--
+}
+
+// each calls f for every posted receive; f may withdraw the one it was given.
+func (m *matcher) each(f func(*op)) {
+	for i := range m.exact {
+		for o := m.exact[i].head; o != nil; {
+			next := o.next
+			f(o)
+			o = next
+		}
+	}
+	for o := m.wild.head; o != nil; {
+		next := o.next
+		f(o)
+		o = next
+	}
+}
+
+// hold keeps a message for a receive to come.
+func (m *matcher) hold(a *arrival) {
+	a.seqPrev, a.seqNext = m.last, nil
+	if m.last == nil {
+		m.first = a
+	} else {
+		m.last.seqNext = a
+	}
+	m.last = a
+	b := &m.bins[a.env.bin()]
+	a.binPrev, a.binNext = b.last, nil
+	if b.last == nil {
+		b.first = a
+	} else {
+		b.last.binNext = a
+	}
+	b.last = a
+	m.unexpected++
+}
+
+// find returns the oldest held message that a receive with envelope v would
+// take, and leaves it where it is.
+func (m *matcher) find(v envelope) *arrival {
+	if m.unexpected == 0 {
+		return nil
+	}
+	if !v.wild() {
+		a := m.bins[v.bin()].first
+		for a != nil && a.env != v {
+			a = a.binNext
+		}
+		return a
+	}
+	a := m.first
+	for a != nil && !v.accepts(a.env) {
+		a = a.seqNext
+	}
+	return a
+}
+
+// release removes a held message.
+func (m *matcher) release(a *arrival) {
+	if a.seqPrev == nil {
+		m.first = a.seqNext
+	} else {
+		a.seqPrev.seqNext = a.seqNext
+	}
+	if a.seqNext == nil {
+		m.last = a.seqPrev
+	} else {
+		a.seqNext.seqPrev = a.seqPrev
+	}
+	b := &m.bins[a.env.bin()]
+	if a.binPrev == nil {
+		b.first = a.binNext
+	} else {
+		a.binPrev.binNext = a.binNext
+	}
+	if a.binNext == nil {
+		b.last = a.binPrev
+	} else {
+		a.binNext.binPrev = a.binPrev
+	}
+	a.seqNext, a.seqPrev, a.binNext, a.binPrev = nil, nil, nil, nil
+	m.unexpected--
+}

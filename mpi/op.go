@@ -1,0 +1,95 @@
+package mpi
+
+// op is one send or receive under way. Ops are pooled per world: a Request
+// names one together with its generation, so that a spent handle is noticed.
+// Everything in it is guarded by the device's lock.
+type op struct {
+	kind  opKind
+	phase phase
+	env   envelope // receives: source and tag may be wildcards
+	comm  *Comm
+	peer  int32  // world rank of the partner; receives: once matched
+	buf   []byte // the user's memory, or the library's view of it
+	index uint32 // in the op table, stable
+	gen   uint32 // of this use; odd while in use
+
+	status Status
+	err    error
+
+	sender  uint64 // receive in rendezvous: the sender's token
+	key     [24]byte
+	exposed bool // send: buf is exposed under key
+	busy    bool // the provider holds buf (SendFrom, Pull)
+	gaveUp  bool // the caller has gone with ErrInFlight; recycle when finished
+	retract bool // send: the receiver was asked to forget it
+
+	waiter *waiter
+	done   chan struct{} // made on demand, closed when finished
+
+	seq        uint64 // matching order
+	next, prev *op    // in a queue of the matcher
+
+	native any // the native device's own state
+}
+
+type opKind uint8
+
+const (
+	opSend opKind = iota
+	opRecv
+)
+
+// phase is where an op stands.
+type phase uint8
+
+const (
+	phaseFree     phase = iota
+	phaseQueued         // send: in the peer's outbox, nothing has left
+	phasePosted         // recv: waiting to be matched
+	phaseOffered        // send: RTS has left, waiting for CTS or FIN
+	phaseMoving         // data is moving
+	phaseFinished       // status and err are final, the buffer is free
+)
+
+func (o *op) finished() bool { return o.phase == phaseFinished }
+
+// token names an op to the peer.
+func (o *op) token() uint64 { return uint64(o.gen)<<32 | uint64(o.index) }
+
+// opTable hands out ops and finds them by token. A token from the wire that
+// names nothing in use finds nothing.
+type opTable struct {
+	all  []*op
+	free []*op
+}
+
+func (t *opTable) get() *op {
+	n := len(t.free)
+	if n == 0 {
+		o := &op{index: uint32(len(t.all)), gen: 1}
+		t.all = append(t.all, o)
+		return o
+	}
+	o := t.free[n-1]
+	t.free = t.free[:n-1]
+	o.gen++
+	return o
+}
+
+func (t *opTable) put(o *op) {
+	gen, index := o.gen, o.index
+	*o = op{gen: gen + 1, index: index}
+	t.free = append(t.free, o)
+}
+
+func (t *opTable) find(token uint64) *op {
+	index := uint32(token)
+	if int(index) >= len(t.all) {
+		return nil
+	}
+	o := t.all[index]
+	if o.gen != uint32(token>>32) || o.gen&1 == 0 {
+		return nil
+	}
+	return o
+}

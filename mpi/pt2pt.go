@@ -1,0 +1,118 @@
+package mpi
+
+import (
+	"context"
+)
+
+// Send sends buf to rank dst with a tag. It blocks until buf may be used
+// again: small messages are copied and leave at once, large ones wait for
+// their receiver. Any goroutine may call it. An ended ctx is as in Request.Wait.
+func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
+	if err := c.checkSend(dst, tag); err != nil || dst == ProcNull {
+		return err
+	}
+	return c.dev.send(ctx, c, Bytes(buf), dst, tag)
+}
+
+// Recv receives a message of at most len(buf) elements from rank src, or
+// AnySource, with a tag, or AnyTag. It blocks until the message is in buf. A
+// longer message is ErrTruncated: buf holds its beginning, and Status.Bytes its length.
+// Messages from one rank are received in the order in which it sent them.
+func Recv[T Elem](ctx context.Context, c *Comm, buf []T, src, tag int) (Status, error) {
+	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+		return Status{Source: ProcNull, Tag: AnyTag}, err
+	}
+	return c.dev.recv(ctx, c, Bytes(buf), src, tag)
+}
+
+// Isend starts a send and returns at once. buf must not be changed until the
+// request has been waited for. Mistakes in the arguments are reported by Wait.
+func Isend[T Elem](c *Comm, buf []T, dst, tag int) Request {
+	return c.isend(Bytes(buf), dst, tag)
+}
+
+// Irecv starts a receive and returns at once. buf must not be touched until
+// the request has been waited for.
+func Irecv[T Elem](c *Comm, buf []T, src, tag int) Request {
+	return c.irecv(Bytes(buf), src, tag)
+}
+
+func (c *Comm) isend(b []byte, dst, tag int) Request {
+	if err := c.checkSend(dst, tag); err != nil || dst == ProcNull {
+		return failed(err)
+	}
+	return c.dev.isend(c, b, dst, tag)
+}
+
+func (c *Comm) irecv(b []byte, src, tag int) Request {
+	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+		return failed(err)
+	}
+	return c.dev.irecv(c, b, src, tag)
+}
+
+// Sendrecv sends to dst and receives from src at the same time, so that two
+// ranks may exchange without deadlock. send and recv must not overlap.
+func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, recv []T, src, recvTag int) (Status, error) {
+	in := Irecv(c, recv, src, recvTag)
+	sendErr := Send(ctx, c, send, dst, sendTag)
+	if sendErr != nil {
+		in.Cancel()
+	}
+	status, err := in.Wait(ctx)
+	if sendErr != nil {
+		err = sendErr
+	}
+	return status, err
+}
+
+// RecvAlloc receives a message of any length into new memory. Between finding
+// and receiving it no other goroutine must receive with the same source and tag.
+func RecvAlloc[T Elem](ctx context.Context, c *Comm, src, tag int) ([]T, Status, error) {
+	status, err := c.Probe(ctx, src, tag)
+	if err != nil {
+		return nil, status, err
+	}
+	buf := make([]T, Count[T](status))
+	status, err = Recv(ctx, c, buf, status.Source, status.Tag)
+	return buf, status, err
+}
+
+// Probe blocks until a message from src (or AnySource) with tag (or AnyTag)
+// can be received, and describes it without receiving it.
+func (c *Comm) Probe(ctx context.Context, src, tag int) (Status, error) {
+	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+		return Status{Source: ProcNull, Tag: AnyTag}, err
+	}
+	status, _, err := c.dev.probe(ctx, c, src, tag)
+	return status, err
+}
+
+// Iprobe is Probe that looks once, making progress, and reports whether there
+// is such a message.
+func (c *Comm) Iprobe(src, tag int) (Status, bool, error) {
+	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+		return Status{Source: ProcNull, Tag: AnyTag}, err == nil, err
+	}
+	return c.dev.probe(nil, c, src, tag) //nolint:staticcheck // nil context: look once
+}
+
+func (c *Comm) checkSend(dst, tag int) error {
+	if dst < 0 && dst != ProcNull || dst >= len(c.group) {
+		return c.fail("send", dst, tag, ErrRank, c.rankRange(dst))
+	}
+	if tag < 0 || tag > MaxTag {
+		return c.fail("send", dst, tag, ErrTag, tagRange(tag))
+	}
+	return nil
+}
+
+func (c *Comm) checkRecv(src, tag int) error {
+	if src < ProcNull || src >= len(c.group) {
+		return c.fail("recv", src, tag, ErrRank, c.rankRange(src))
+	}
+	if tag < AnyTag || tag > MaxTag {
+		return c.fail("recv", src, tag, ErrTag, tagRange(tag))
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+)
+
+// Request names a send or receive under way. It is a small value: copying it
+// copies the handle, not the operation. A request is spent by the Wait or Test
+// that reports it finished; using it afterwards is ErrRequest. The zero Request is the
+// null request, finished with an empty status.
+//
+// The buffer of the operation belongs to the library until then.
+type Request struct {
+	o   *op
+	dev device
+	gen uint32
+	err error // of a request that failed before it began
+}
+
+func failed(err error) Request { return Request{err: err} }
+
+// Wait blocks until the operation has finished and returns its outcome. It
+// makes progress for the whole world while it waits. When ctx ends first, the
+// operation is cancelled as by Cancel: a receive comes back at once with its buffer; a
+// send whose message the receiver may already be reading returns ErrInFlight, and
+// Error.Done says when the buffer is free.
+func (r Request) Wait(ctx context.Context) (Status, error) {
+	if r.o == nil {
+		return Status{}, r.err
+	}
+	return r.dev.wait(ctx, r)
+}
+
+// Test makes some progress and reports whether the operation has finished; if
+// so the request is spent.
+func (r Request) Test() (Status, bool, error) {
+	if r.o == nil {
+		return Status{}, true, r.err
+	}
+	return r.dev.test(r)
+}
+
+// Cancel asks for the operation to be given up. The request must still be
+// waited for: Wait reports ErrCancelled, or success where the message had
+// already been matched.
+func (r Request) Cancel() {
+	if r.o != nil {
+		r.dev.cancel(r)
+	}
+}
+
+// Done returns a channel that is closed when the operation has finished. It
+// allocates; use it to select among other events. Progress continues in the background.
+func (r Request) Done() <-chan struct{} {
+	if r.o == nil {
+		return closedChan
+	}
+	return r.dev.doneChan(r)
+}
+
+// Null reports whether r is the null request.
+func (r Request) Null() bool { return r.o == nil && r.err == nil }
+
+var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// WaitAll waits for all requests and sets them to null. It returns the first
+// error in the order of rs, after all have finished: no buffer is in use any more unless
+// the error is ErrInFlight. When ctx ends, those unfinished are cancelled.
+func WaitAll(ctx context.Context, rs []Request) error {
+	var first error
+	for i := range rs {
+		if _, err := rs[i].Wait(ctx); err != nil && first == nil {
+			first = err
+		} else if err != nil && errors.Is(err, ErrInFlight) && !errors.Is(first, ErrInFlight) {
+			first = err
+		}
+		rs[i] = Request{}
+	}
+	return first
+}
+
+// WaitAny waits until one of the requests has finished, sets it to null and
+// returns its index and outcome. Null requests are passed over; with none
+// left the index is -1. When ctx ends first nothing is cancelled and the index is -1.
+func WaitAny(ctx context.Context, rs []Request) (int, Status, error) {
+	var dev device
+	for i := range rs {
+		switch {
+		case rs[i].Null():
+		case rs[i].o == nil:
+			err := rs[i].err
+			rs[i] = Request{}
+			return i, Status{}, err
+		default:
+			dev = rs[i].dev
+		}
+	}
+	if dev == nil {
+		return -1, Status{}, nil
+	}
+	i, status, err := dev.waitAny(ctx, rs)
+	if i >= 0 {
+		rs[i] = Request{}
+	}
+	return i, status, err
+}
+
+// Persistent is a send or receive that is started again and again with the
+// same arguments. Not for use by two goroutines at once.
+type Persistent struct {
+	start  func() Request
+	active Request
+}
+
+// SendInit prepares a send of buf; each Start sends its contents of that moment.
+func SendInit[T Elem](c *Comm, buf []T, dst, tag int) *Persistent {
+	b := Bytes(buf)
+	return &Persistent{start: func() Request { return c.isend(b, dst, tag) }}
+}
+
+// RecvInit prepares a receive into buf.
+func RecvInit[T Elem](c *Comm, buf []T, src, tag int) *Persistent {
+	b := Bytes(buf)
+	return &Persistent{start: func() Request { return c.irecv(b, src, tag) }}
+}
+
+// Start begins the operation. It does not block and does not allocate. It is
+// ErrRequest while the last start has not been waited for.
+func (p *Persistent) Start() error {
+	if !p.active.Null() {
+		return &Error{Op: "start", Tag: AnyTag, Peer: ProcNull, Err: ErrRequest, Detail: "the previous start has not been waited for"}
+	}
+	p.active = p.start()
+	return nil
+}
+
+// Wait waits for the operation that Start began; without one it returns at once.
+func (p *Persistent) Wait(ctx context.Context) (Status, error) {
+	r := p.active
+	p.active = Request{}
+	return r.Wait(ctx)
+}
