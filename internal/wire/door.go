@@ -1,0 +1,204 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+// DoorConfig says who may come in through a Door.
+type DoorConfig struct {
+	// Self is asked for every hello, since the layout is agreed on later than
+	// the listener is opened.
+	Self func() Self
+	// Admit decides on a peer that has proved itself; it must not block.
+	Admit func(Peer) Verdict
+	// Enter is given each connection for which Admit said Admitted, exactly once,
+	// and owns it: even one whose other side broke it off while the verdict
+	// was under way. It runs on a goroutine that Close waits for.
+	Enter func(net.Conn, Peer)
+	// HelloTimeout bounds one hello; 0 means 5 s.
+	HelloTimeout time.Duration
+	// Slots bounds the connections that have not proved themselves; 0 means 256.
+	// When all are taken the oldest makes room, so idle strangers cannot keep ranks out.
+	Slots int
+	// LogEvery is the least time between two log lines about strangers; 0 means 5 s.
+	LogEvery time.Duration
+	Log      *slog.Logger // nil: silent
+}
+
+// Door accepts connections on a listener and lets in ranks of this job.
+// A stranger costs one slot for a short time and at most one log line.
+type Door struct {
+	cfg      DoorConfig
+	listener net.Listener
+
+	mu       sync.Mutex
+	room     *sync.Cond
+	slots    []slot // in order of arrival
+	closed   bool
+	lastLog  time.Time
+	unlogged int
+	work     sync.WaitGroup
+}
+
+type slot struct {
+	conn net.Conn
+	came time.Time
+}
+
+// patience is how long a hello may take before it can lose its slot to another.
+const patience = 200 * time.Millisecond
+
+// OpenDoor starts to accept on listener, which the Door closes.
+func OpenDoor(listener net.Listener, cfg DoorConfig) *Door {
+	if cfg.HelloTimeout == 0 {
+		cfg.HelloTimeout = 5 * time.Second
+	}
+	if cfg.Slots == 0 {
+		cfg.Slots = 256
+	}
+	if cfg.LogEvery == 0 {
+		cfg.LogEvery = 5 * time.Second
+	}
+	d := &Door{cfg: cfg, listener: listener}
+	d.room = sync.NewCond(&d.mu)
+	d.work.Go(d.accept)
+	return d
+}
+
+// Addr is the address the door listens on.
+func (d *Door) Addr() net.Addr { return d.listener.Addr() }
+
+// Close stops accepting, ends hellos in progress and waits for them. Connections
+// that were handed to Enter are not touched.
+func (d *Door) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	for _, s := range d.slots {
+		s.conn.Close()
+	}
+	d.room.Broadcast()
+	d.mu.Unlock()
+	err := d.listener.Close()
+	d.work.Wait()
+	return err
+}
+
+func (d *Door) accept() {
+	backoff := time.Millisecond
+	for {
+		conn, err := d.listener.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) || !d.again(err, &backoff) {
+				return
+			}
+			continue
+		}
+		backoff = time.Millisecond
+		if !d.take(conn) {
+			conn.Close()
+			return
+		}
+		d.work.Go(func() { d.hello(conn) })
+	}
+}
+
+// again waits after a passing failure of accept (no descriptors left, say).
+func (d *Door) again(err error, backoff *time.Duration) bool {
+	d.complain("accept", err)
+	timer := time.AfterFunc(*backoff, d.room.Broadcast)
+	defer timer.Stop()
+	*backoff = min(2**backoff, time.Second)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.closed {
+		d.room.Wait()
+	}
+	return !d.closed
+}
+
+// take gives conn a slot, waiting for one if all are young.
+func (d *Door) take(conn net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.slots) >= d.cfg.Slots && !d.closed {
+		oldest := d.slots[0]
+		if age := time.Since(oldest.came); age >= patience {
+			oldest.conn.Close()
+			d.slots = d.slots[1:]
+			break
+		} else {
+			timer := time.AfterFunc(patience-age, d.room.Broadcast)
+			d.room.Wait()
+			timer.Stop()
+		}
+	}
+	if d.closed {
+		return false
+	}
+	d.slots = append(d.slots, slot{conn, time.Now()})
+	return true
+}
+
+// leave gives the slot of conn back; false if it had been taken away.
+func (d *Door) leave(conn net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, s := range d.slots {
+		if s.conn == conn {
+			d.slots = append(d.slots[:i], d.slots[i+1:]...)
+			d.room.Broadcast()
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Door) hello(conn net.Conn) {
+	self := d.cfg.Self()
+	admitted := false
+	peer, err := Welcome(conn, &self, time.Now().Add(d.cfg.HelloTimeout), func(p Peer) Verdict {
+		// Out of the slots first: what has been admitted is not closed to make room.
+		if !d.leave(conn) {
+			return Refused
+		}
+		verdict := d.cfg.Admit(p)
+		admitted = verdict == Admitted
+		return verdict
+	})
+	if admitted {
+		d.cfg.Enter(conn, peer)
+		return
+	}
+	d.leave(conn)
+	remote := conn.RemoteAddr().String()
+	conn.Close()
+	switch {
+	case errors.Is(err, ErrBusy):
+	case errors.Is(err, ErrStranger):
+		d.complain(remote, err)
+	default:
+		d.complain(fmt.Sprintf("%s (rank %d, %v)", remote, peer.Rank, peer.Purpose), err)
+	}
+}
+
+// complain logs a refused connection, seldom enough that a port scan cannot
+// fill a log.
+func (d *Door) complain(who string, err error) {
+	d.mu.Lock()
+	now := time.Now()
+	if d.closed || d.cfg.Log == nil || now.Sub(d.lastLog) < d.cfg.LogEvery {
+		d.unlogged++
+		d.mu.Unlock()
+		return
+	}
+	d.lastLog = now
+	unlogged := d.unlogged
+	d.unlogged = 0
+	d.mu.Unlock()
+	d.cfg.Log.Warn("connection refused", "listener", d.listener.Addr().String(), "from", who, "reason", err, "unlogged", unlogged)
+}

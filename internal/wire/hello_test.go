@@ -1,0 +1,266 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func secretOf(b byte) []byte { return bytes.Repeat([]byte{b}, SecretBytes) }
+
+func self(rank int) Self { return Self{Secret: secretOf(7), Job: "12.0.0", Rank: rank, Size: 4} }
+
+type entry struct {
+	conn net.Conn
+	peer Peer
+}
+
+// hall is a door on loopback with what came through it.
+type hall struct {
+	*Door
+	entered chan entry
+	log     *lines
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func openHall(t *testing.T, cfg DoorConfig) *hall {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hall{entered: make(chan entry, 64), log: &lines{}}
+	if cfg.Self == nil {
+		cfg.Self = func() Self { return self(0) }
+	}
+	if cfg.Admit == nil {
+		cfg.Admit = func(Peer) Verdict { return Admitted }
+	}
+	cfg.Enter = func(c net.Conn, p Peer) { h.entered <- entry{c, p} }
+	cfg.Log = slog.New(slog.NewTextHandler(h.log, nil))
+	h.Door = OpenDoor(listener, cfg)
+	t.Cleanup(func() { h.Close() })
+	return h
+}
+
+func (h *hall) dial(t *testing.T) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", h.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func soon() time.Time { return time.Now().Add(5 * time.Second) }
+
+func TestHello(t *testing.T) {
+	h := openHall(t, DoorConfig{})
+	conn, me := h.dial(t), self(3)
+	peer, err := Greet(conn, &me, Data, 0, soon())
+	if err != nil || peer != (Peer{0, Data}) {
+		t.Fatalf("Greet = %v, %v", peer, err)
+	}
+	e := <-h.entered
+	if e.peer != (Peer{3, Data}) {
+		t.Fatalf("acceptor saw %v", e.peer)
+	}
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	var b [1]byte
+	if _, err := e.conn.Read(b[:]); err != nil || b[0] != 'x' {
+		t.Fatalf("the byte after the hello: %q, %v", b, err)
+	}
+}
+
+func TestHelloRefuses(t *testing.T) {
+	layout := [32]byte{1}
+	for _, c := range []struct {
+		name   string
+		change func(*Self)
+		peer   int
+		want   error
+		logged string
+	}{
+		{"wrong secret", func(s *Self) { s.Secret = secretOf(8) }, 0, ErrStranger, ""},
+		{"other restart", func(s *Self) { s.Job = "12.0.1" }, 0, ErrStranger, ""},
+		{"other size", func(s *Self) { s.Size = 5 }, 0, ErrRefused, "job has 5 ranks"},
+		{"other layout", func(s *Self) { s.Layout = layout }, 0, ErrLayoutHash, "another layout"},
+		{"other rank wanted", func(*Self) {}, 2, ErrRefused, "wants rank 2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := openHall(t, DoorConfig{})
+			me := self(3)
+			c.change(&me)
+			conn := h.dial(t)
+			if _, err := Greet(conn, &me, Tree, c.peer, soon()); !errors.Is(err, c.want) {
+				t.Fatalf("Greet: %v, want %v", err, c.want)
+			}
+			conn.Close()
+			h.settle(t, c.logged)
+			if len(h.entered) != 0 {
+				t.Fatal("it was let in")
+			}
+		})
+	}
+}
+
+// settle waits until a refusal with that text has been logged.
+func (h *hall) settle(t *testing.T, text string) {
+	t.Helper()
+	for deadline := soon(); !strings.Contains(h.log.String(), "connection refused") || !strings.Contains(h.log.String(), text); {
+		if time.Now().After(deadline) {
+			t.Fatalf("log has no %q: %q", text, h.log.String())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A recorded hello of a real rank is played again, message for message.
+func TestHelloReplay(t *testing.T) {
+	h := openHall(t, DoorConfig{})
+	me, recorder := self(1), &recorder{Conn: h.dial(t)}
+	if _, err := Greet(recorder, &me, Data, 0, soon()); err != nil {
+		t.Fatal(err)
+	}
+	(<-h.entered).conn.Close()
+
+	conn := h.dial(t)
+	conn.SetDeadline(soon())
+	conn.Write(recorder.sent.Bytes())
+	answer, err := io.ReadAll(conn)
+	if err != nil && !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "reset") {
+		t.Fatal(err)
+	}
+	if len(answer) > introBytes+macBytes {
+		t.Fatalf("the replay got a verdict: %d bytes", len(answer))
+	}
+	h.settle(t, "replay")
+	if len(h.entered) != 0 {
+		t.Fatal("the replay was let in")
+	}
+}
+
+type recorder struct {
+	net.Conn
+	sent bytes.Buffer
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	r.sent.Write(b)
+	return r.Conn.Write(b)
+}
+
+// An impostor on the acceptor's side does not learn a proof it could use, and is
+// recognised before the dialer sends one.
+func TestHelloImpostor(t *testing.T) {
+	dialer, acceptor := net.Pipe()
+	defer acceptor.Close()
+	got := make(chan int, 1)
+	go func() {
+		b := make([]byte, introBytes)
+		io.ReadFull(acceptor, b)
+		acceptor.Write(append(b, make([]byte, macBytes)...)) // reflects the dialer's own words
+		n, _ := acceptor.Read(b)
+		got <- n
+	}()
+	me := self(1)
+	_, err := Greet(dialer, &me, Data, 0, soon())
+	dialer.Close()
+	if !errors.Is(err, ErrStranger) {
+		t.Fatalf("Greet: %v", err)
+	}
+	if n := <-got; n != 0 {
+		t.Fatalf("the dialer sent %d more bytes to an impostor", n)
+	}
+}
+
+func TestDoorGarbageAndScan(t *testing.T) {
+	h := openHall(t, DoorConfig{LogEvery: time.Hour})
+	for i := range 50 {
+		conn := h.dial(t)
+		if i%2 == 0 {
+			conn.Write([]byte("GET / HTTP/1.1\r\nHost: example\r\n\r\n"))
+		}
+		conn.Close()
+	}
+	h.settle(t, "")
+	conn, me := h.dial(t), self(2)
+	if _, err := Greet(conn, &me, Bootstrap, Anyone, soon()); err != nil {
+		t.Fatalf("a rank after the scan: %v", err)
+	}
+	<-h.entered
+	if n := strings.Count(h.log.String(), "\n"); n != 1 {
+		t.Fatalf("%d log lines for a port scan, want 1:\n%s", n, h.log.String())
+	}
+}
+
+// Idle connections take every slot; a rank gets in all the same, long before
+// their hellos time out.
+func TestDoorIdleStrangers(t *testing.T) {
+	h := openHall(t, DoorConfig{Slots: 4, HelloTimeout: time.Hour})
+	for range 12 {
+		h.dial(t)
+	}
+	conn, me := h.dial(t), self(2)
+	if _, err := Greet(conn, &me, Data, 0, time.Now().Add(20*time.Second)); err != nil {
+		t.Fatalf("a rank among idle strangers: %v", err)
+	}
+	<-h.entered
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.slots) > 4 {
+		t.Fatalf("%d connections hold slots, bound 4", len(h.slots))
+	}
+}
+
+func TestDoorVerdicts(t *testing.T) {
+	verdict := Busy
+	h := openHall(t, DoorConfig{Admit: func(Peer) Verdict { return verdict }})
+	me := self(2)
+	if _, err := Greet(h.dial(t), &me, Data, 0, soon()); !errors.Is(err, ErrBusy) {
+		t.Fatalf("busy: %v", err)
+	}
+	verdict = Refused
+	if _, err := Greet(h.dial(t), &me, Data, 0, soon()); !errors.Is(err, ErrRefused) {
+		t.Fatalf("refused: %v", err)
+	}
+}
+
+// Close ends hellos in progress at once.
+func TestDoorClose(t *testing.T) {
+	h := openHall(t, DoorConfig{HelloTimeout: time.Hour})
+	conn := h.dial(t)
+	conn.Write(magic[:])
+	done := make(chan struct{})
+	go func() { h.Close(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("Close waits for a stranger")
+	}
+}
