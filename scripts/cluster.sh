@@ -170,7 +170,11 @@ boot() {
   wire "$i"
   until_ok 20 registered "$name" || die "$name has not registered after 20 s"
 }
-registered() { [ -e "$LAB/state.$1/ready" ] && [ "$(inside ctl sinfo -h -n "$1" -N -p main -o %t)" = idle ]; }
+# A node that Slurm has not missed yet counts as idle all along: its slurmd must answer, too.
+registered() {
+  [ -e "$LAB/state.$1/ready" ] && inside ctl timeout 0.2 bash -c "exec 3<>/dev/tcp/$1/6818" &&
+    [ "$(inside ctl sinfo -h -n "$1" -N -p main -o %t)" = idle ]
+}
 
 munge_socket() {
   local name
