@@ -26,11 +26,11 @@ type Comm struct {
 	native  any   // the native device's communicator
 
 	revoked atomic.Bool
-	acked   int // number of losses acknowledged, guarded by the device's lock
+	unacked int // losses of members not acknowledged, guarded by the device's lock
 
 	mu       sync.Mutex
 	children int
-	shrinks  uint32
+	shrinks  uint32 // calls of Shrink so far
 }
 
 // Context ids come in pairs: even for the user's messages, odd for the

@@ -1,0 +1,138 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// Member is what every rank knows about one rank of its world.
+type Member struct {
+	Rank     int
+	Position int    // (node, local id) order, from which roles follow
+	Host     string // name of its host
+	// Addresses are what its providers published, by provider name.
+	Addresses map[string][]byte
+}
+
+// Assembly is what a world is made of. Init fills it for programs;
+// simulations and tests do it themselves.
+type Assembly struct {
+	Rank    int
+	Members []Member // one for each rank, in rank order
+	// Providers in order of preference. The world owns them and closes them.
+	Providers []transport.Provider
+	// Set is the sleep that the providers were opened with; nil if
+	// they own the passing of time (transport.Sleeper).
+	Set *Sleep
+	// Membership carries losses and goodbyes. nil: losses are what providers
+	// report, and Close does not wait for the other ranks.
+	Membership Membership
+	Launcher   string
+	Log        *slog.Logger
+	// Still turns the keeper off: no progress is made unless a caller waits. For
+	// simulated time, where ranks run one at a time.
+	Still bool
+}
+
+// Membership is how a world learns of losses and says goodbye.
+type Membership interface {
+	// Start begins to deliver events. They come from goroutines of its own.
+	Start(MembershipEvents)
+	// AnnounceLost tells all ranks of a loss that this rank has noticed. It must not block.
+	AnnounceLost(rank int, why string)
+	// Bye says goodbye and blocks until every living rank has said it, or ctx ends.
+	Bye(ctx context.Context) error
+	// Abort tells all ranks that this one ends the job.
+	Abort(code int, reason string)
+	Close()
+}
+
+// MembershipEvents is where a Membership delivers.
+type MembershipEvents interface {
+	PeerLost(rank int, why string)
+}
+
+// Sleep is the set of descriptors on which a world sleeps.
+type Sleep = sleepSet
+
+// NewSleep makes an empty set.
+func NewSleep() (*Sleep, error) { return newSleepSet() }
+
+// Assemble makes a world of this rank from open providers.
+func Assemble(a Assembly) (*World, error) {
+	size := len(a.Members)
+	if a.Rank < 0 || a.Rank >= size {
+		return nil, &Error{Op: "init", Rank: a.Rank, Peer: ProcNull, Tag: AnyTag, Err: ErrRank, Detail: fmt.Sprintf("%d members", size)}
+	}
+	if a.Log == nil {
+		a.Log = slog.New(slog.DiscardHandler)
+	}
+	e := newEngine(a.Rank, size, a.Log)
+	e.providers = a.Providers
+	e.set = a.Set
+	for _, p := range a.Providers {
+		if s, ok := p.(transport.Sleeper); ok {
+			e.sleeper = s
+		}
+	}
+	if e.sleeper == nil && e.set == nil {
+		var err error
+		if e.set, err = newSleepSet(); err != nil {
+			return nil, fmt.Errorf("mpi: %w", err)
+		}
+	}
+	w := newWorld(a, e)
+	if err := e.connect(a.Members); err != nil {
+		return nil, err
+	}
+	e.spinTime = spinAlone
+	if w.localSize > runtime.NumCPU() {
+		e.spinTime = spinCrowded
+	}
+	w.adopt(e)
+	e.onLoss = w.noticeLoss
+	if !a.Still {
+		e.startKeeper()
+	}
+	if a.Membership != nil {
+		a.Membership.Start(w)
+	}
+	return w, nil
+}
+
+// connect picks for each peer the first provider that can reach it.
+func (e *engine) connect(members []Member) error {
+	for _, m := range members {
+		r := &e.routes[m.Rank]
+		r.provider = -1
+		if m.Rank == e.rank {
+			continue
+		}
+		for i, p := range e.providers {
+			address, ok := m.Addresses[p.Name()]
+			if !ok {
+				r.reason += fmt.Sprintf("%s: not published by rank %d; ", p.Name(), m.Rank)
+				continue
+			}
+			if err := p.Connect(m.Rank, address); err != nil {
+				r.reason += fmt.Sprintf("not %s: %v; ", p.Name(), err)
+				continue
+			}
+			r.provider = i
+			if p.Caps().SameHost {
+				r.reason += "same host"
+			} else {
+				r.reason += "reachable by " + p.Name()
+			}
+			break
+		}
+		if r.provider < 0 {
+			return &Error{Op: "init", Rank: e.rank, Peer: m.Rank, Host: m.Host, Tag: AnyTag, Err: ErrTransport, Detail: r.reason}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package mpi
+
+import (
+	"sync"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
+)
+
+// keeper makes progress while no caller waits, so that rendezvous, windows
+// and goodbyes advance while the program computes. It must not disturb a program that
+// communicates: as long as calls come, it only looks in every keeperTick; once
+// they have stopped it sleeps on the world's set like a leader, and a caller
+// that wants to wait takes the lead from it without waking it.
+type keeper struct {
+	waiting bool // for the leader to leave
+	leave   chan struct{}
+	done    sync.WaitGroup
+}
+
+const keeperTick = 2 * time.Millisecond
+
+// release tells the keeper that no caller leads any more.
+func (k *keeper) release() {
+	if k.waiting {
+		k.waiting = false
+		k.leave <- struct{}{}
+	}
+}
+
+func (e *engine) startKeeper() {
+	e.keeper.leave = make(chan struct{}, 1)
+	e.keeper.done.Add(1)
+	go func() {
+		defer e.keeper.done.Done()
+		e.keep()
+	}()
+}
+
+func (e *engine) keep() {
+	var seen uint64
+	e.lock()
+	defer e.unlock()
+	for !e.closed {
+		switch {
+		case e.leader != leaderNone:
+			e.keeper.waiting = true
+			e.unlock()
+			<-e.keeper.leave
+			e.lock()
+			if e.sleeper == nil {
+				e.tick()
+			}
+		case e.calls != seen && e.watched == 0 && e.sleeper == nil:
+			seen = e.calls
+			e.tick()
+		default:
+			seen = e.calls
+			e.leader = leaderKeeper
+			for e.poll() > 0 {
+				if e.contended.Load() > 0 {
+					e.stepAside()
+				}
+			}
+			if len(e.parked) == 0 {
+				e.keepAsleep()
+			}
+			if e.leader == leaderKeeper {
+				e.poll()
+				e.leader = leaderNone
+				e.handOver()
+				e.unlock()
+				osyield.Yield() // let the waiter that was signalled lead
+				e.lock()
+			}
+		}
+	}
+}
+
+// tick pauses without the lock.
+func (e *engine) tick() {
+	e.unlock()
+	osyield.Nanosleep(keeperTick)
+	e.lock()
+}
+
+// keepAsleep sleeps until something arrives. On return the keeper still leads,
+// awake, unless a caller has taken over.
+func (e *engine) keepAsleep() {
+	if e.sleeper != nil {
+		e.leader, e.asleep = leaderAsleep, true
+		e.sleeper.Sleep(&e.mu, time.Time{})
+		e.leader, e.asleep = leaderKeeper, false
+		return
+	}
+	if !e.arm() {
+		e.disarm()
+		return
+	}
+	e.leader, e.asleep = leaderAsleep, true
+	e.unlock()
+	e.set.wait(-1)
+	e.lock()
+	if e.leader == leaderAsleep {
+		e.leader, e.asleep = leaderKeeper, false
+		e.disarm()
+	}
+}
+
+// stopKeeper ends the keeper. The lock is not held.
+func (e *engine) stopKeeper() {
+	e.lock()
+	e.closed = true
+	e.keeper.release()
+	e.unlock()
+	e.wake()
+	e.keeper.done.Wait()
+}

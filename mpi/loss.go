@@ -1,0 +1,269 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// Loss is exact: what involves the lost rank fails and names it, all else
+// goes on. Operations with it fail; so do AnySource receives on communicators
+// that contain it, until acknowledged, and everything on the shadow
+// communicators (collectives) that contain it. The words follow ULFM (Bland et al. 2013).
+
+// takeBackTime is how long a caller whose context has ended waits for the
+// peer to confirm that a buffer is free before it gets ErrInFlight.
+const takeBackTime = 250 * time.Millisecond
+
+// sound reports whether operations may be started on c. Callers hold the lock.
+func (c *Comm) sound() bool {
+	return !c.revoked.Load() && (c.unacked == 0 || c.shadow != c)
+}
+
+// broken says why nothing may be started on c, or nil.
+func (e *engine) broken(c *Comm) error {
+	switch {
+	case e.closed:
+		return ErrClosed
+	case c.revoked.Load():
+		return ErrRevoked
+	case c.unacked > 0 && c.shadow == c:
+		return e.lastLoss(c)
+	}
+	return nil
+}
+
+// lastLoss is the newest loss of a member of c.
+func (e *engine) lastLoss(c *Comm) error {
+	for i := len(e.losses) - 1; i >= 0; i-- {
+		if c.RankOf(e.losses[i].rank) >= 0 {
+			return e.losses[i].err
+		}
+	}
+	return ErrPeerLost
+}
+
+// gone is the error of a provider that no longer knows a peer.
+func (e *engine) gone(p *peer) error {
+	if p.lost != nil {
+		return p.lost
+	}
+	return &lostError{rank: p.rank, why: "it has said goodbye"}
+}
+
+// Lost implements transport.Sink: a connection broke.
+func (e *engine) Lost(rank int, err error) {
+	if e.closing {
+		return
+	}
+	e.lose(rank, fmt.Sprint(err))
+}
+
+// PeerLost is told from outside (the bootstrap tree) that a rank is lost.
+// What it sent before has arrived or is in the provider: that is delivered first.
+func (e *engine) peerLost(rank int, why string) {
+	e.lock()
+	defer e.unlock()
+	if e.leader == leaderNone || e.leader == leaderAsleep && e.sleeper == nil {
+		e.pollOnce()
+	}
+	e.lose(rank, why)
+	e.nudge()
+}
+
+// lose marks a rank as lost and fails what depends on it. The lock is held.
+func (e *engine) lose(rank int, why string) {
+	p := e.peer(rank)
+	for _, l := range e.losses {
+		if l.rank == rank {
+			return
+		}
+	}
+	err := &lostError{rank: rank, why: why}
+	e.losses = append(e.losses, loss{rank, err})
+	p.lost = err
+	if p.provider != nil {
+		p.provider.Detach(rank)
+	}
+	for _, c := range e.comms {
+		if c.RankOf(rank) >= 0 {
+			c.unacked++
+		}
+	}
+	for _, o := range e.ops.all {
+		if o.gen&1 == 0 || o.phase == phaseFree || o.finished() {
+			continue
+		}
+		switch {
+		case int(o.peer) == rank && !o.busy:
+			if o.phase == phasePosted {
+				e.match.withdraw(o)
+			}
+			o.exposed = false
+			e.finish(o, err)
+		case o.phase == phasePosted && (int(o.env.source) == rank || o.env.source == AnySource && o.comm.RankOf(rank) >= 0):
+			e.match.withdraw(o)
+			e.finish(o, err)
+		case o.comm.shadow == o.comm && o.comm.RankOf(rank) >= 0:
+			e.abort(o, err)
+		}
+	}
+	e.unread = nil // those of this peer are finished; others are asked again below
+	for _, o := range e.ops.all {
+		if o.gen&1 == 1 && o.exposed && o.phase == phaseMoving && o.kind == opSend {
+			e.unread = append(e.unread, o)
+		}
+	}
+	for id, s := range e.shrinks {
+		if id.comm.RankOf(rank) >= 0 {
+			s.changed()
+		}
+	}
+	// Announcements of the lost rank can no longer be fetched.
+	for a := e.match.first; a != nil; {
+		next := a.seqNext
+		if int(a.env.source) == rank && a.token != 0 {
+			e.match.release(a)
+			e.recycle(a)
+		}
+		a = next
+	}
+	e.sighted()
+	for _, w := range e.parked {
+		w.signal()
+	}
+	if e.onLoss != nil {
+		e.onLoss(rank, err)
+	}
+}
+
+// abort gives up an unfinished op with a reason. It may finish at once, or
+// when the peer or the provider has confirmed.
+func (e *engine) abort(o *op, err error) {
+	switch o.phase {
+	case phasePosted:
+		e.match.withdraw(o)
+		e.finish(o, err)
+	case phaseQueued:
+		e.withdraw(e.peer(int(o.peer)), o)
+		e.finish(o, err)
+	case phaseOffered:
+		if int(o.peer) == e.rank {
+			e.takeBackSelf(o, err)
+			return
+		}
+		o.err = err
+		if !o.retract {
+			o.retract = true
+			e.control(e.peer(int(o.peer)), transport.Header{Kind: kindRetract, Token: o.token()})
+		}
+	case phaseMoving:
+		if o.busy {
+			o.err = err
+			e.peer(int(o.peer)).provider.Abandon(o.token())
+		} else if o.kind == opRecv {
+			e.finish(o, err) // what still comes finds no op and is discarded
+		}
+	}
+}
+
+func (e *engine) takeBackSelf(o *op, err error) {
+	for a := e.match.first; a != nil; a = a.seqNext {
+		if a.sender == o {
+			e.match.release(a)
+			e.recycle(a)
+			e.finish(o, err)
+			return
+		}
+	}
+}
+
+// giveUp ends a wait whose context has ended. The lock is held.
+func (e *engine) giveUp(ctx context.Context, o *op) (Status, error) {
+	e.abort(o, context.Cause(ctx))
+	if !o.finished() {
+		grace, cancel := context.WithTimeout(context.Background(), takeBackTime)
+		defer cancel()
+		_ = e.await(grace, o) // unfinished: reported below
+	}
+	if o.finished() {
+		return e.collect(o)
+	}
+	o.gaveUp = true
+	err := e.describe(o, fmt.Errorf("%w: %w", ErrInFlight, context.Cause(ctx)))
+	var at *Error
+	if errors.As(err, &at) {
+		at.Done = o.doneChan()
+		e.watched++
+	}
+	return Status{}, err
+}
+
+func (e *engine) lost(c *Comm) []int {
+	e.lock()
+	defer e.unlock()
+	return e.lostOf(c)
+}
+
+func (e *engine) lostOf(c *Comm) []int {
+	var ranks []int
+	for _, l := range e.losses {
+		if r := c.RankOf(l.rank); r >= 0 {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+func (e *engine) acknowledge(c *Comm) []int {
+	e.lock()
+	defer e.unlock()
+	c.unacked = 0
+	c.shadow.unacked = 0
+	return e.lostOf(c)
+}
+
+// revoke implements Comm.Revoke: every member is told once by whoever learns
+// of it first, so that it reaches everyone although its origin may die.
+func (e *engine) revoke(c *Comm) {
+	e.lock()
+	defer e.unlock()
+	e.revokeContext(c.context &^ 1)
+}
+
+func (e *engine) revokeContext(context uint32) {
+	if e.doomed[context] {
+		return
+	}
+	e.doomed[context], e.doomed[context+1] = true, true
+	c := e.comms[context]
+	if c == nil {
+		return // attached later, revoked from the start
+	}
+	c.revoked.Store(true)
+	c.shadow.revoked.Store(true)
+	for _, o := range e.ops.all {
+		if o.gen&1 == 1 && o.phase != phaseFree && !o.finished() && o.env.context&^1 == context {
+			e.abort(o, ErrRevoked)
+		}
+	}
+	for a := e.match.first; a != nil; {
+		next := a.seqNext
+		if a.env.context&^1 == context {
+			e.discard(a)
+		}
+		a = next
+	}
+	for _, r := range c.group {
+		if int(r) != e.rank {
+			e.control(e.peer(int(r)), transport.Header{Kind: kindRevoke, Context: context})
+		}
+	}
+	e.sighted()
+	for _, w := range e.parked {
+		w.signal()
+	}
+}

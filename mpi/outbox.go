@@ -1,0 +1,113 @@
+package mpi
+
+import "github.com/fisterra-hpc/fisterra/mpi/transport"
+
+// parcel is something that could not leave because the provider was full. It
+// names its op with the generation, so that one that was given up is passed over.
+type parcel struct {
+	step step
+	gen  uint32
+	o    *op
+	h    transport.Header
+	more []byte // stepControl: payload, owned by the parcel
+}
+
+type step uint8
+
+const (
+	stepOffer   step = iota // first move of a send
+	stepPush                // payload of a cleared send
+	stepPull                // receive by pulling
+	stepControl             // message of the protocol's own
+)
+
+// outbox is a first-in first-out queue of parcels for one peer. What it holds
+// is bounded by the operations that the program has under way.
+type outbox struct {
+	q    []parcel
+	head int
+}
+
+func (b *outbox) empty() bool { return b.head == len(b.q) }
+
+func (b *outbox) push(x parcel) { b.q = append(b.q, x) }
+
+func (b *outbox) front() *parcel { return &b.q[b.head] }
+
+func (b *outbox) pop() {
+	b.q[b.head] = parcel{}
+	b.head++
+	if b.head == len(b.q) {
+		b.q, b.head = b.q[:0], 0
+	} else if b.head >= 64 && b.head*2 >= len(b.q) {
+		n := copy(b.q, b.q[b.head:])
+		clear(b.q[n:])
+		b.q, b.head = b.q[:n], 0
+	}
+}
+
+func (e *engine) enqueue(p *peer, x parcel) {
+	if p.out.empty() {
+		e.backlog = append(e.backlog, p)
+	}
+	if x.step == stepOffer {
+		x.o.phase = phaseQueued
+	}
+	p.out.push(x)
+}
+
+// flush offers the backlog to the providers again and returns how much of it
+// has left.
+func (e *engine) flush() int {
+	n := 0
+	for i := 0; i < len(e.backlog); {
+		p := e.backlog[i]
+		for !p.out.empty() && e.dispatch(p, p.out.front()) != transport.Full {
+			p.out.pop()
+			n++
+		}
+		if p.out.empty() {
+			last := len(e.backlog) - 1
+			e.backlog[i] = e.backlog[last]
+			e.backlog[last] = nil
+			e.backlog = e.backlog[:last]
+			e.sighted()
+		} else {
+			i++
+		}
+	}
+	for i := 0; i < len(e.unread); {
+		o := e.unread[i]
+		p := e.peer(int(o.peer))
+		if p.lost == nil && !p.memory.Withdraw(p.rank, transport.Key(o.key)) {
+			i++
+			continue
+		}
+		e.unread = append(e.unread[:i], e.unread[i+1:]...)
+		o.exposed = false
+		e.finish(o, o.err)
+		n++
+	}
+	return n
+}
+
+func (e *engine) dispatch(p *peer, x *parcel) transport.Outcome {
+	if x.step == stepControl {
+		if p.lost != nil {
+			return transport.Gone
+		}
+		e.hdr = x.h
+		return p.provider.Send(p.rank, &e.hdr, x.more)
+	}
+	if x.o.gen != x.gen || x.o.finished() {
+		return transport.Gone
+	}
+	switch x.step {
+	case stepOffer:
+		return e.offer(p, x.o)
+	case stepPush:
+		return e.push(p, x.o)
+	default:
+		return e.pull(p, x.o)
+	}
+}

@@ -1,0 +1,397 @@
+package mpi
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// Progress is made by whoever waits. One waiter at a time leads: it polls the
+// providers and runs the protocol under the world's lock until its own
+// operation has finished, then hands over to another waiter. It spins a little, yields the core
+// a few times, and then sleeps in the kernel on the one set that holds
+// everything that can wake this rank. When nobody waits, the keeper (keeper.go)
+// sleeps on the same set.
+type progress struct {
+	leader  leader
+	asleep  bool      // the leader is in the kernel
+	parked  []*waiter // waiters that do not lead
+	waiters []*waiter // free ones
+	probers []*waiter // of parked callers whose condition is not an op
+	calls   uint64    // of the API, so that the keeper can tell whether the program communicates
+	watched int       // ops whose Done channel somebody holds
+
+	set     *sleepSet         // nil with a sleeper
+	sleeper transport.Sleeper // nil with a set
+
+	spinTime time.Duration
+	keeper   keeper
+}
+
+type leader uint8
+
+const (
+	leaderNone   leader = iota
+	leaderCaller        // a waiting caller
+	leaderKeeper        // the keeper, awake
+	leaderAsleep        // the keeper, asleep in the kernel: callers may take over
+)
+
+const (
+	// A rank spins this long before it yields when every rank of the host has a
+	// core, and the shorter time when there are more ranks than cores.
+	spinAlone   = 30 * time.Microsecond
+	spinCrowded = 1 * time.Microsecond
+	yields      = 10
+	clockPolls  = 32 // polls between two looks at the clock
+)
+
+// condition is what a caller waits for. It is looked at with the lock held.
+type condition interface {
+	met() bool
+	// watch sets or (nil) removes the waiter to be signalled.
+	watch(w *waiter)
+}
+
+func (o *op) met() bool       { return o.phase == phaseFinished }
+func (o *op) watch(w *waiter) { o.waiter = w }
+
+// anyOf is met when one of the requests has finished.
+type anyOf struct {
+	rs []Request
+	at int
+}
+
+func (a *anyOf) met() bool {
+	for i, r := range a.rs {
+		if r.o != nil && (r.o.gen != r.gen || r.o.finished()) {
+			a.at = i
+			return true
+		}
+	}
+	return false
+}
+
+func (a *anyOf) watch(w *waiter) {
+	for _, r := range a.rs {
+		if r.o != nil && r.o.gen == r.gen {
+			r.o.waiter = w
+		}
+	}
+}
+
+// sighting is met when a message can be received.
+type sighting struct {
+	prober
+	c     *Comm
+	env   envelope
+	found *arrival
+	err   error
+}
+
+func (s *sighting) met() bool {
+	if s.found = s.e.match.find(s.env); s.found != nil && !s.c.revoked.Load() {
+		return true
+	}
+	s.err = s.e.broken(s.c)
+	if s.err == nil && s.env.source >= 0 {
+		if p := s.e.peers[s.env.source]; p != nil {
+			s.err = p.lost
+		}
+	} else if s.err == nil && s.c.unacked > 0 {
+		s.err = s.e.lastLoss(s.c)
+	}
+	return s.err != nil
+}
+
+// prober is the part of a condition that is met by something other than an op
+// finishing: its waiter is signalled whenever such a thing happens.
+type prober struct {
+	e *engine
+	w *waiter
+}
+
+func (p *prober) watch(w *waiter) {
+	if w != nil {
+		p.e.probers = append(p.e.probers, w)
+		p.w = w
+		return
+	}
+	if i := slices.Index(p.e.probers, p.w); i >= 0 {
+		p.e.probers = slices.Delete(p.e.probers, i, i+1)
+	}
+}
+
+// sighted wakes the probers while somebody else leads.
+func (e *engine) sighted() {
+	for _, w := range e.probers {
+		w.signal()
+	}
+}
+
+// waiter is how a caller that does not lead is woken.
+type waiter struct{ c chan struct{} }
+
+func (w *waiter) signal() {
+	select {
+	case w.c <- struct{}{}:
+	default:
+	}
+}
+
+// await blocks until cond is met or ctx ends, with the lock held on entry and
+// exit. The error is ctx's cause.
+func (e *engine) await(ctx context.Context, cond condition) error {
+	for !cond.met() {
+		if e.leader == leaderCaller || e.leader == leaderKeeper || e.leader == leaderAsleep && e.sleeper != nil {
+			if e.park(ctx, cond); ctx.Err() != nil && !cond.met() {
+				e.handOver() // the signal may have been an offer to lead
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		e.takeLead()
+		e.lead(ctx, cond)
+		e.leader = leaderNone
+		e.handOver()
+		if !cond.met() {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// takeLead makes the caller the leader. A keeper that sleeps is woken, so
+// that it does not sleep on unarmed.
+func (e *engine) takeLead() {
+	if e.leader == leaderAsleep {
+		e.asleep = false
+		e.disarm()
+		e.set.ring()
+	}
+	e.leader = leaderCaller
+}
+
+// park waits for a signal while somebody else leads.
+func (e *engine) park(ctx context.Context, cond condition) {
+	var w *waiter
+	if n := len(e.waiters); n > 0 {
+		w = e.waiters[n-1]
+		e.waiters = e.waiters[:n-1]
+	} else {
+		w = &waiter{c: make(chan struct{}, 1)}
+	}
+	cond.watch(w)
+	e.parked = append(e.parked, w)
+	if e.leader == leaderAsleep && e.sleeper != nil {
+		e.sleeper.Wake()
+	}
+	e.unlock()
+	select {
+	case <-w.c:
+	case <-ctx.Done():
+	}
+	e.lock()
+	cond.watch(nil)
+	if i := slices.Index(e.parked, w); i >= 0 {
+		e.parked = slices.Delete(e.parked, i, i+1)
+	}
+	select {
+	case <-w.c:
+	default:
+	}
+	e.waiters = append(e.waiters, w)
+}
+
+// handOver lets a parked waiter lead, or tells the keeper that nobody does.
+func (e *engine) handOver() {
+	if e.leader != leaderNone {
+		return
+	}
+	if n := len(e.parked); n > 0 {
+		e.parked[n-1].signal()
+		return
+	}
+	e.keeper.release()
+}
+
+// lead polls until cond is met or ctx has ended.
+func (e *engine) lead(ctx context.Context, cond condition) {
+	if e.sleeper != nil {
+		e.leadAsleep(ctx, cond)
+		return
+	}
+	var (
+		idle  int
+		since time.Time
+		stop  func() bool
+	)
+	for {
+		n := e.poll()
+		if cond.met() {
+			break
+		}
+		if e.contended.Load() > 0 {
+			e.stepAside()
+		}
+		if n > 0 {
+			idle = 0
+			continue
+		}
+		if idle++; idle%clockPolls != 0 {
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if idle == clockPolls {
+			since = time.Now()
+			continue
+		}
+		if time.Since(since) < e.spinTime || e.yieldSome(cond) {
+			continue
+		}
+		if stop == nil && ctx.Done() != nil {
+			stop = context.AfterFunc(ctx, e.wake)
+		}
+		e.sleep(ctx)
+		idle = 0
+	}
+	if stop != nil {
+		stop()
+	}
+}
+
+// yieldSome gives the core to other ranks a few times and reports whether
+// something happened meanwhile.
+func (e *engine) yieldSome(cond condition) bool {
+	for range yields {
+		e.unlock()
+		osyield.Yield()
+		e.lock()
+		if e.poll() > 0 || cond.met() {
+			return true
+		}
+	}
+	return false
+}
+
+// stepAside lets goroutines that want the lock have it.
+func (e *engine) stepAside() {
+	e.unlock()
+	for i := 0; i < 100 && e.contended.Load() > 0; i++ {
+		osyield.Yield()
+	}
+	e.mu.Lock()
+}
+
+// leadAsleep is lead over a provider that owns time: it sleeps at once.
+func (e *engine) leadAsleep(ctx context.Context, cond condition) {
+	var stop func() bool
+	for {
+		n := e.poll()
+		if cond.met() || ctx.Err() != nil {
+			break
+		}
+		if n > 0 {
+			continue
+		}
+		if stop == nil && ctx.Done() != nil {
+			stop = context.AfterFunc(ctx, e.sleeper.Wake)
+		}
+		e.asleep = true
+		e.sleeper.Sleep(&e.mu, time.Time{})
+		e.asleep = false
+	}
+	if stop != nil {
+		stop()
+	}
+}
+
+// sleep arms every provider and blocks in the kernel until something arrives,
+// somebody wakes this rank, or ctx's deadline passes.
+func (e *engine) sleep(ctx context.Context) {
+	if e.arm() {
+		timeout := -1
+		if at, ok := ctx.Deadline(); ok {
+			timeout = max(0, int(time.Until(at)/time.Millisecond)+1)
+		}
+		e.asleep = true
+		e.unlock()
+		e.set.wait(timeout)
+		e.lock()
+		e.asleep = false
+	}
+	e.disarm()
+}
+
+// arm reports whether the rank may sleep.
+func (e *engine) arm() bool {
+	quiet := true
+	for _, p := range e.providers {
+		if p.Arm() {
+			quiet = false
+		}
+	}
+	return quiet
+}
+
+func (e *engine) disarm() {
+	for _, p := range e.providers {
+		p.Disarm()
+	}
+}
+
+// poll makes what progress can be made now.
+func (e *engine) poll() int {
+	n := 0
+	for _, p := range e.providers {
+		n += p.Poll(e)
+	}
+	if len(e.backlog) > 0 || len(e.unread) > 0 {
+		n += e.flush()
+	}
+	return n
+}
+
+// pollOnce polls unless somebody else is polling.
+func (e *engine) pollOnce() {
+	switch e.leader {
+	case leaderCaller, leaderKeeper:
+		return
+	case leaderAsleep:
+		if e.sleeper != nil {
+			return
+		}
+	}
+	e.takeLead()
+	e.poll()
+	e.leader = leaderNone
+	e.handOver()
+}
+
+// Outside implements transport.Sink.
+func (e *engine) Outside(work func()) {
+	e.unlock()
+	work()
+	e.lock()
+}
+
+// wake ends the leader's sleep, from any goroutine.
+func (e *engine) wake() {
+	if e.sleeper != nil {
+		e.sleeper.Wake()
+		return
+	}
+	e.set.ring()
+}
+
+// nudge wakes a sleeping leader whose condition may have been met by somebody else.
+func (e *engine) nudge() {
+	if e.asleep && e.leader == leaderCaller {
+		e.wake()
+	}
+}

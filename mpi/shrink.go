@@ -1,0 +1,206 @@
+package mpi
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// Shrink makes a communicator of the members that are still alive. It works
+// on a revoked communicator. All survivors call it and get the same members
+// in the same order; a member that others have given up gets ErrPeerLost about itself.
+//
+// The survivors agree on who is lost by a rotating coordinator (Chandra and
+// Toueg 1996): the lowest living rank asks everyone for the losses it knows, decides their
+// union and tells everyone. If it dies meanwhile, the next one asks again, and
+// whoever has heard a decision answers with it.
+func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
+	e, ok := c.dev.(*engine)
+	if !ok {
+		return nil, c.fail("shrink", ProcNull, AnyTag, ErrTransport, "the system's MPI library cannot name lost ranks")
+	}
+	c.mu.Lock()
+	c.shrinks++
+	id := shrinkID{comm: c, n: c.shrinks}
+	c.mu.Unlock()
+
+	lost, err := e.agreeLost(ctx, id)
+	if err != nil {
+		return nil, c.fail("shrink", ProcNull, AnyTag, err, "")
+	}
+	if slices.Contains(lost, c.rank) {
+		return nil, c.fail("shrink", c.rank, AnyTag, ErrPeerLost, "the other ranks have given this one up")
+	}
+	group := make([]int32, 0, len(c.group)-len(lost))
+	rank := 0
+	for r, w := range c.group {
+		if slices.Contains(lost, r) {
+			continue
+		}
+		if r == c.rank {
+			rank = len(group)
+		}
+		group = append(group, w)
+	}
+	return c.derive(ctx, "shrink", group, rank, id.context())
+}
+
+// shrinkID names one call of Shrink.
+type shrinkID struct {
+	comm *Comm
+	n    uint32
+}
+
+// context is the new communicator's context id. It needs no agreement: ids
+// with the top bit are made from the parent's id and the count of its shrinks.
+func (id shrinkID) context() uint32 {
+	h := (id.comm.context ^ id.n*0x9e3779b1) * 0x85ebca6b
+	h ^= h >> 15
+	return h&^1 | 1<<31
+}
+
+type shrinkState struct {
+	decided bool
+	lost    []int
+	asked   map[int]bool  // members this rank has asked, as coordinator
+	answers map[int][]int // what they said
+	w       *waiter
+}
+
+func (s *shrinkState) changed() {
+	if s.w != nil {
+		s.w.signal()
+	}
+}
+
+// What a kindShrink message says, in Aux.
+const (
+	shrinkAsk = iota
+	shrinkAnswer
+	shrinkDecide
+)
+
+func (e *engine) shrinkState(id shrinkID) *shrinkState {
+	s := e.shrinks[id]
+	if s == nil {
+		s = &shrinkState{asked: make(map[int]bool), answers: make(map[int][]int)}
+		e.shrinks[id] = s
+	}
+	return s
+}
+
+// agreement is the condition a caller of Shrink waits for.
+type agreement struct {
+	e  *engine
+	id shrinkID
+	s  *shrinkState
+}
+
+func (a *agreement) watch(w *waiter) { a.s.w = w }
+
+// met advances the agreement as far as the news allow.
+func (a *agreement) met() bool {
+	e, c, s := a.e, a.id.comm, a.s
+	if s.decided {
+		return true
+	}
+	known := e.lostOf(c)
+	coordinator := 0
+	for slices.Contains(known, coordinator) {
+		coordinator++
+	}
+	if coordinator != c.rank {
+		return false
+	}
+	union := known
+	complete := true
+	for r := range c.Size() {
+		if r == c.rank || slices.Contains(known, r) {
+			continue
+		}
+		if !s.asked[r] {
+			s.asked[r] = true
+			e.say(a.id, r, shrinkAsk, nil)
+		}
+		answer, ok := s.answers[r]
+		if !ok {
+			complete = false
+			continue
+		}
+		for _, l := range answer {
+			if !slices.Contains(union, l) {
+				union = append(union, l)
+			}
+		}
+	}
+	if complete {
+		slices.Sort(union)
+		a.decide(union)
+	}
+	return complete
+}
+
+func (a *agreement) decide(lost []int) {
+	a.s.decided, a.s.lost = true, lost
+	for r := range a.id.comm.Size() {
+		if r != a.id.comm.rank {
+			a.e.say(a.id, r, shrinkDecide, lost)
+		}
+	}
+}
+
+func (e *engine) agreeLost(ctx context.Context, id shrinkID) ([]int, error) {
+	e.lock()
+	defer e.unlock()
+	a := &agreement{e: e, id: id, s: e.shrinkState(id)}
+	if err := e.await(ctx, a); err != nil {
+		return nil, fmt.Errorf("survivors have not agreed: %w", err)
+	}
+	return a.s.lost, nil
+}
+
+func (e *engine) say(id shrinkID, rank int, what uint64, lost []int) {
+	payload := make([]byte, 0, 4*len(lost))
+	for _, r := range lost {
+		payload = binary.LittleEndian.AppendUint32(payload, uint32(r))
+	}
+	h := transport.Header{Kind: kindShrink, Context: id.comm.context, Tag: int32(id.n), Aux: what, Bytes: uint64(len(payload))}
+	e.controlWith(e.peer(int(id.comm.group[rank])), h, payload)
+}
+
+// shrinkMessage handles a message of the agreement, also before this rank has
+// called Shrink and after it has returned.
+func (e *engine) shrinkMessage(from int, h *transport.Header, payload []byte) {
+	c := e.comms[h.Context]
+	if c == nil {
+		return
+	}
+	rank := c.RankOf(from)
+	if rank < 0 || len(payload)%4 != 0 {
+		return
+	}
+	id := shrinkID{comm: c, n: uint32(h.Tag)}
+	s := e.shrinkState(id)
+	var lost []int
+	for ; len(payload) > 0; payload = payload[4:] {
+		lost = append(lost, int(binary.LittleEndian.Uint32(payload)))
+	}
+	switch h.Aux {
+	case shrinkAsk:
+		if s.decided {
+			e.say(id, rank, shrinkDecide, s.lost)
+		} else {
+			e.say(id, rank, shrinkAnswer, e.lostOf(c))
+		}
+	case shrinkAnswer:
+		s.answers[rank] = lost
+	case shrinkDecide:
+		if !s.decided {
+			s.decided, s.lost = true, lost
+		}
+	}
+	s.changed()
+}

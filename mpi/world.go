@@ -1,0 +1,193 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+)
+
+// World is the set of ranks that were started together. A process has as many
+// worlds as it opens; there is no global one.
+type World struct {
+	rank       int
+	members    []Member
+	localRank  int
+	localSize  int
+	launcher   string
+	log        *slog.Logger
+	dev        device
+	comm       *Comm
+	membership Membership
+
+	mu      sync.Mutex
+	watch   []func(rank int, err error)
+	closing bool
+}
+
+func newWorld(a Assembly, dev device) *World {
+	w := &World{rank: a.Rank, members: a.Members, launcher: a.Launcher, log: a.Log, dev: dev, membership: a.Membership}
+	for _, m := range a.Members {
+		if m.Host == a.Members[a.Rank].Host {
+			if m.Rank < a.Rank {
+				w.localRank++
+			}
+			w.localSize++
+		}
+	}
+	return w
+}
+
+// adopt makes the world communicator.
+func (w *World) adopt(dev device) {
+	group := make([]int32, len(w.members))
+	for i := range group {
+		group[i] = int32(i)
+	}
+	w.comm = newComm(w, dev, "world", w.rank, group, dev.nextContext())
+	dev.claimContext(w.comm.context)
+	_ = dev.attach(context.Background(), w.comm) // the world's own attach cannot fail
+}
+
+// Comm is the communicator of all ranks, named "world".
+func (w *World) Comm() *Comm { return w.comm }
+
+// Rank is this process's rank in the world.
+func (w *World) Rank() int { return w.rank }
+
+// Size is the number of ranks.
+func (w *World) Size() int { return len(w.members) }
+
+// LocalRank is this process's rank among those of its host.
+func (w *World) LocalRank() int { return w.localRank }
+
+// LocalSize is the number of ranks on this host.
+func (w *World) LocalSize() int { return w.localSize }
+
+// Host is the name of the host of a world rank.
+func (w *World) Host(rank int) string { return w.members[rank].Host }
+
+// Position is where a world rank stands in (node, local id) order, from which
+// roles follow. It differs from the rank under cyclic or arbitrary distribution.
+func (w *World) Position(rank int) int { return w.members[rank].Position }
+
+// Launcher says who started the ranks: "fisterra", "slurm", "pmi2", "pmix",
+// "openmpi", "mpich", "singleton".
+func (w *World) Launcher() string { return w.launcher }
+
+// TransportInfo says how a rank is reached.
+type TransportInfo struct {
+	Rank   int
+	Name   string
+	Reason string
+}
+
+// Transports says for every rank how it is reached and why that way.
+func (w *World) Transports() []TransportInfo {
+	info := make([]TransportInfo, w.Size())
+	for r := range info {
+		name, reason := w.dev.transport(r)
+		info[r] = TransportInfo{Rank: r, Name: name, Reason: reason}
+	}
+	return info
+}
+
+// Lost lists the world ranks known to be lost.
+func (w *World) Lost() []int { return w.dev.lost(w.comm) }
+
+// OnLost registers f to be called, in a goroutine of its own, for each rank
+// that is lost from now on.
+func (w *World) OnLost(f func(rank int, err error)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.watch = append(w.watch, f)
+}
+
+// noticeLoss is told by the engine, which holds its lock.
+func (w *World) noticeLoss(rank int, err error) {
+	w.log.Warn("rank lost", "rank", rank, "host", w.Host(rank), "why", err)
+	go func() {
+		if w.membership != nil {
+			w.membership.AnnounceLost(rank, fmt.Sprint(err))
+		}
+		w.mu.Lock()
+		watch := w.watch
+		w.mu.Unlock()
+		for _, f := range watch {
+			f(rank, err)
+		}
+	}()
+}
+
+// PeerLost implements MembershipEvents.
+func (w *World) PeerLost(rank int, why string) {
+	if e, ok := w.dev.(*engine); ok {
+		e.peerLost(rank, why)
+	}
+}
+
+// Abort tells all ranks that this one ends the job: they see it as lost, with
+// the reason. The caller then exits with code.
+func (w *World) Abort(code int, reason string) {
+	if w.membership != nil {
+		w.membership.Abort(code, reason)
+	}
+}
+
+// Close says goodbye: it blocks until every living rank has closed too, or
+// ctx ends, so that no rank takes a peer's leaving for a loss. All operations must have been
+// waited for. Collective.
+func (w *World) Close(ctx context.Context) error {
+	w.mu.Lock()
+	if w.closing {
+		w.mu.Unlock()
+		return &Error{Op: "close", Rank: w.rank, Peer: ProcNull, Tag: AnyTag, Err: ErrClosed}
+	}
+	w.closing = true
+	w.mu.Unlock()
+	return w.dev.close(ctx)
+}
+
+// close implements device.
+func (e *engine) close(ctx context.Context) error {
+	w := e.comms[0].world
+	err := e.drain(ctx)
+	if w.membership != nil {
+		e.lock()
+		e.closing = true
+		e.unlock()
+		if byeErr := w.membership.Bye(ctx); err == nil && byeErr != nil {
+			err = byeErr
+		}
+	}
+	e.lock()
+	e.closing = true
+	e.unlock()
+	e.stopKeeper()
+	if w.membership != nil {
+		w.membership.Close()
+	}
+	for _, p := range e.providers {
+		if cerr := p.Close(); err == nil {
+			err = cerr
+		}
+	}
+	if e.set != nil {
+		e.set.close()
+	}
+	if err != nil {
+		return &Error{Op: "close", Comm: "world", Rank: e.rank, Peer: ProcNull, Tag: AnyTag, Err: err}
+	}
+	return nil
+}
+
+// drained is the condition that nothing waits to be handed to a provider.
+type drained struct{ prober }
+
+func (d *drained) met() bool { return len(d.e.backlog) == 0 }
+
+func (e *engine) drain(ctx context.Context) error {
+	e.lock()
+	defer e.unlock()
+	return e.await(ctx, &drained{prober{e: e}})
+}
