@@ -1,0 +1,407 @@
+package slurm
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Lookup answers for one environment variable, as os.LookupEnv does.
+type Lookup = func(name string) (value string, ok bool)
+
+// Allocation is what Slurm tells every process of a job, the batch script
+// included.
+type Allocation struct {
+	JobID     int    // SLURM_JOB_ID, 0 when not set
+	Name      string // SLURM_JOB_NAME
+	Partition string // SLURM_JOB_PARTITION
+	Cluster   string // SLURM_CLUSTER_NAME
+	NodeList  string // SLURM_JOB_NODELIST, a hostlist: the job's nodes, not the step's
+	// Restart is SLURM_RESTART_COUNT: how often the job was requeued. A process of
+	// an earlier incarnation may still be alive; it has a lower number.
+	Restart int
+	Array   *Array // nil unless the job is a task of an array
+	Het     *Het   // nil unless the job is heterogeneous
+}
+
+// Array is the job's place in a job array.
+type Array struct {
+	JobID               int // of the array; each task has a JobID of its own as well
+	TaskID              int
+	Count               int
+	Min, Max, Increment int
+}
+
+// Het describes a heterogeneous job. A step over several groups has one rank
+// space over all of them, and its own variables already cover the union.
+type Het struct {
+	Groups []HetGroup
+}
+
+// HetGroup is one component of a heterogeneous job.
+type HetGroup struct {
+	JobID    int
+	NodeList string
+	Tasks    int
+}
+
+// Job is what Slurm tells one task of a step. It is the step's view: a step may
+// use fewer nodes than the job, and node indices count within the step.
+type Job struct {
+	Allocation
+	StepID string // "0"; "" when the variable is not set
+	Rank   int    // SLURM_PROCID
+	Node   int    // SLURM_NODEID, index into Layout.Nodes
+	Local  int    // SLURM_LOCALID
+	Layout *Layout
+
+	NodeName     string       // SLURMD_NODENAME
+	GTIDs        []int        // ranks on this node by local id; nil when not told
+	Distribution Distribution // zero when Slurm does not say, which is common
+	Ports        []int        // reserved on every node of the step, ascending; nil when none are
+	CPUsPerTask  int          // 0 when --cpus-per-task was not given
+	CPUsOnNode   int          // 0 when not told
+	MPI          string       // SLURM_MPI_TYPE: "pmi2", "pmix", ...; "" when not told
+	// TFServer holds the addresses of TFSERVER, one per node; nil when it is not set.
+	TFServer []string
+}
+
+// Size is the number of tasks in the step.
+func (j *Job) Size() int { return j.Layout.Size() }
+
+// Position is the task's place in the role list; see Layout.
+func (j *Job) Position() int { return j.Layout.first[j.Node] + j.Local }
+
+// CPUs is the number of CPUs the task may count on: its own if it asked for a
+// number, else an even share of what the step has on this node, at least 1.
+func (j *Job) CPUs() int {
+	if j.CPUsPerTask > 0 {
+		return j.CPUsPerTask
+	}
+	return max(1, j.CPUsOnNode/j.Layout.Tasks[j.Node])
+}
+
+// FromEnv reads the environment of a task that srun started.
+//
+// Variables of the step win over those of the job, which in a step over part of
+// the nodes describe something else. What every task must have and lacks is
+// ErrMissing and names the variable. Values that contradict each other
+// (SLURM_NTASKS against the tasks per node, SLURMD_NODENAME against the node
+// list, a rank against SLURM_GTIDS) are ErrInconsistent: going on would give the
+// task another task's place.
+//
+// Outside a job the error is ErrNotSlurm; in a batch script or a shell of salloc,
+// where SLURM_NTASKS and SLURM_PROCID are set but no step runs, ErrNoStep; under
+// mpirun or mpiexec inside a job, where SLURM_PROCID is that of the launcher's
+// daemon, ErrDaemonStep.
+func FromEnv(lookup Lookup) (*Job, error) {
+	e := env{lookup: lookup}
+	if !e.inStep() {
+		if e.has("SLURM_JOB_ID", "SLURM_JOBID") {
+			return nil, &Error{Source: "SLURM_JOB_ID", Value: e.get("SLURM_JOB_ID", "SLURM_JOBID"), Err: ErrNoStep}
+		}
+		return nil, &Error{Err: ErrNotSlurm, Detail: "not inside a Slurm job: neither SLURM_JOB_ID nor a SLURM_STEP_ variable is set"}
+	}
+	if name := e.otherLauncher(); name != "" {
+		return nil, &Error{Source: name, Value: e.get(name), Err: ErrDaemonStep,
+			Detail: "this rank was started by another launcher inside the Slurm job; SLURM_PROCID and its like are those of the launcher's daemons"}
+	}
+	j := &Job{Allocation: e.allocation()}
+	j.StepID = e.get("SLURM_STEP_ID", "SLURM_STEPID")
+	j.NodeName = e.get("SLURMD_NODENAME")
+	j.MPI = e.get("SLURM_MPI_TYPE")
+	j.CPUsPerTask = e.optional("SLURM_CPUS_PER_TASK", maxTasks)
+	j.CPUsOnNode = e.optional("SLURM_CPUS_ON_NODE", maxTasks)
+	size := e.number(maxTasks, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+	j.Node = e.number(MaxHosts-1, "SLURM_NODEID")
+	j.Local = e.number(maxTasks-1, "SLURM_LOCALID")
+	j.Rank = e.number(maxTasks-1, "SLURM_PROCID")
+	if e.err == nil {
+		e.err = e.layout(j, size)
+	}
+	if e.err == nil {
+		e.err = e.distribution(j)
+	}
+	if e.err == nil {
+		e.err = e.ports(j)
+	}
+	if e.err == nil {
+		e.err = j.check(size)
+	}
+	if e.err != nil {
+		return nil, e.err
+	}
+	return j, nil
+}
+
+// AllocationFromEnv reads what a batch script or another launcher's rank also
+// knows of its job. ok is false outside a job.
+func AllocationFromEnv(lookup Lookup) (a Allocation, ok bool, err error) {
+	e := env{lookup: lookup}
+	if !e.has("SLURM_JOB_ID", "SLURM_JOBID") {
+		return a, false, nil
+	}
+	a = e.allocation()
+	return a, e.err == nil, e.err
+}
+
+// env reads variables and keeps the first error.
+type env struct {
+	lookup Lookup
+	err    error
+}
+
+func (e *env) has(names ...string) bool {
+	for _, name := range names {
+		if v, ok := e.lookup(name); ok && v != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// get is the first of the variables that is set and not empty.
+func (e *env) get(names ...string) string {
+	for _, name := range names {
+		if v, ok := e.lookup(name); ok && v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// number reads the first of the variables that is set; one must be.
+func (e *env) number(limit int, names ...string) int {
+	for _, name := range names {
+		if v, ok := e.lookup(name); ok && v != "" {
+			return e.parse(name, v, limit)
+		}
+	}
+	if e.err == nil {
+		detail := "srun sets it in every task"
+		if len(names) > 1 {
+			detail = "nor is " + strings.Join(names[:len(names)-1], " or ") + "; srun sets both in every task"
+		}
+		e.err = &Error{Source: names[len(names)-1], Err: ErrMissing, Detail: detail}
+	}
+	return 0
+}
+
+// optional reads a variable that may be absent, as 0.
+func (e *env) optional(name string, limit int) int {
+	if v, ok := e.lookup(name); ok && v != "" {
+		return e.parse(name, v, limit)
+	}
+	return 0
+}
+
+func (e *env) parse(name, value string, limit int) int {
+	n, err := parseNumber(value, limit)
+	if err != nil && e.err == nil {
+		e.err = &Error{Source: name, Value: value, Err: err, Detail: fmt.Sprintf("want a whole number from 0 to %d", limit)}
+	}
+	return n
+}
+
+// Slurm numbers the steps that are no steps of ranks (batch script, interactive
+// shell, external) downwards from this.
+const firstReservedStep = 0xfffffff0
+
+// inStep reports whether the process is a task of an srun step.
+func (e *env) inStep() bool {
+	if id := e.get("SLURM_STEP_ID", "SLURM_STEPID"); id != "" {
+		n, err := strconv.ParseUint(id, 10, 32)
+		return err != nil || n < firstReservedStep
+	}
+	return e.has("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_RESV_PORTS")
+}
+
+// otherLauncher names the variable that shows a rank of mpirun or mpiexec, which
+// start one Slurm task per node for their own daemons.
+func (e *env) otherLauncher() string {
+	if e.has("OMPI_COMM_WORLD_RANK") {
+		return "OMPI_COMM_WORLD_RANK"
+	}
+	if e.has("MPI_LOCALRANKID") && e.get("SLURM_MPI_TYPE") != "pmi2" {
+		for _, name := range []string{"PMI_RANK", "PMI_ID"} {
+			if e.has(name) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func (e *env) allocation() Allocation {
+	const maxID = 1<<32 - 1
+	id := func(names ...string) int {
+		for _, name := range names {
+			if n := e.optional(name, maxID); n != 0 {
+				return n
+			}
+		}
+		return 0
+	}
+	a := Allocation{
+		JobID:     id("SLURM_JOB_ID", "SLURM_JOBID"),
+		Name:      e.get("SLURM_JOB_NAME"),
+		Partition: e.get("SLURM_JOB_PARTITION"),
+		Cluster:   e.get("SLURM_CLUSTER_NAME"),
+		NodeList:  e.get("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+		Restart:   e.optional("SLURM_RESTART_COUNT", maxID),
+	}
+	if e.has("SLURM_ARRAY_JOB_ID") {
+		a.Array = &Array{
+			JobID:     id("SLURM_ARRAY_JOB_ID"),
+			TaskID:    e.optional("SLURM_ARRAY_TASK_ID", maxID),
+			Count:     e.optional("SLURM_ARRAY_TASK_COUNT", maxID),
+			Min:       e.optional("SLURM_ARRAY_TASK_MIN", maxID),
+			Max:       e.optional("SLURM_ARRAY_TASK_MAX", maxID),
+			Increment: e.optional("SLURM_ARRAY_TASK_STEP", maxID),
+		}
+	}
+	const maxGroups = 4096
+	if n := e.optional("SLURM_HET_SIZE", maxGroups); n > 0 && e.err == nil {
+		a.Het = &Het{Groups: make([]HetGroup, n)}
+		for i := range a.Het.Groups {
+			suffix := "_HET_GROUP_" + strconv.Itoa(i)
+			a.Het.Groups[i] = HetGroup{
+				JobID:    id("SLURM_JOB_ID" + suffix),
+				NodeList: e.get("SLURM_JOB_NODELIST" + suffix),
+				Tasks:    e.optional("SLURM_NTASKS"+suffix, maxTasks),
+			}
+		}
+	}
+	return a
+}
+
+// layout reads the step's nodes and the tasks on each.
+func (e *env) layout(j *Job, size int) error {
+	var tasks []int
+	source := "SLURM_STEP_TASKS_PER_NODE"
+	if !e.has(source) {
+		source = "SLURM_TASKS_PER_NODE"
+	}
+	if e.has(source) {
+		var err error
+		if tasks, err = ParseTasksPerNode(e.get(source)); err != nil {
+			return from(source, err)
+		}
+	}
+	var nodes []string
+	if e.has("SLURM_STEP_NODELIST") {
+		var err error
+		if nodes, err = Expand(e.get("SLURM_STEP_NODELIST")); err != nil {
+			return from("SLURM_STEP_NODELIST", err)
+		}
+	}
+	if text, ok := e.lookup("TFSERVER"); ok {
+		names := nodes
+		if names == nil {
+			names = make([]string, len(tasks))
+		}
+		var err error
+		if j.TFServer, err = ParseTFServer(text, names); err != nil {
+			return err
+		}
+	}
+	if nodes == nil {
+		nodes = j.TFServer
+	}
+	if nodes == nil {
+		return &Error{Source: "SLURM_STEP_NODELIST", Err: ErrMissing, Detail: "nor is TFSERVER, which may stand in for it; srun sets it in every task"}
+	}
+	if tasks == nil {
+		if len(nodes) != 1 {
+			return &Error{Source: "SLURM_STEP_TASKS_PER_NODE", Err: ErrMissing, Detail: fmt.Sprintf("%d tasks on %d nodes can lie in many ways; srun sets it in every task", size, len(nodes))}
+		}
+		tasks = []int{size}
+	}
+	var err error
+	j.Layout, err = NewLayout(nodes, tasks)
+	return from("SLURM_STEP_NODELIST", err)
+}
+
+func (e *env) distribution(j *Job) error {
+	var err error
+	if text := e.get("SLURM_DISTRIBUTION"); text != "" {
+		j.Distribution = ParseDistribution(text)
+		if j.Distribution.Plane == 0 {
+			j.Distribution.Plane = e.optional("SLURM_DIST_PLANESIZE", maxTasks)
+		}
+	}
+	if text := e.get("SLURM_GTIDS"); text != "" {
+		if j.GTIDs, err = parseRanks(text); err != nil {
+			return from("SLURM_GTIDS", err)
+		}
+	}
+	return e.err
+}
+
+func (e *env) ports(j *Job) error {
+	text := e.get("SLURM_STEP_RESV_PORTS")
+	if text == "" {
+		return nil
+	}
+	var err error
+	j.Ports, err = ParsePorts(text)
+	return from("SLURM_STEP_RESV_PORTS", err)
+}
+
+// check compares what the variables say about this task with each other.
+func (j *Job) check(size int) error {
+	contradiction := func(source, value, format string, args ...any) error {
+		return &Error{Source: source, Value: value, Err: ErrInconsistent, Detail: fmt.Sprintf(format, args...)}
+	}
+	l := j.Layout
+	if l.Size() != size {
+		return contradiction("SLURM_STEP_TASKS_PER_NODE", FormatTasksPerNode(l.Tasks), "%d tasks in all, but SLURM_NTASKS is %d", l.Size(), size)
+	}
+	if j.Rank >= size {
+		return contradiction("SLURM_PROCID", strconv.Itoa(j.Rank), "the step has %d tasks, ranks 0 to %d", size, size-1)
+	}
+	if j.Node >= len(l.Nodes) {
+		return contradiction("SLURM_NODEID", strconv.Itoa(j.Node), "the step has %d nodes, indices 0 to %d", len(l.Nodes), len(l.Nodes)-1)
+	}
+	if n := l.Tasks[j.Node]; j.Local >= n {
+		return contradiction("SLURM_LOCALID", strconv.Itoa(j.Local), "node %d (%s) has %d tasks, local ids 0 to %d", j.Node, l.Nodes[j.Node], n, n-1)
+	}
+	// When TFSERVER had to stand in for the node list there are no names to compare.
+	named := j.TFServer == nil || &j.TFServer[0] != &l.Nodes[0]
+	if named && j.NodeName != "" && j.NodeName != l.Nodes[j.Node] {
+		return contradiction("SLURMD_NODENAME", j.NodeName, "node %d of the step's list is %s", j.Node, l.Nodes[j.Node])
+	}
+	if j.GTIDs != nil {
+		if n := l.Tasks[j.Node]; len(j.GTIDs) != n {
+			return contradiction("SLURM_GTIDS", formatInts(j.GTIDs), "%d ranks, but node %d (%s) has %d tasks", len(j.GTIDs), j.Node, l.Nodes[j.Node], n)
+		}
+		if r := j.GTIDs[j.Local]; r != j.Rank {
+			return contradiction("SLURM_GTIDS", formatInts(j.GTIDs), "local id %d is rank %d there, but SLURM_PROCID is %d", j.Local, r, j.Rank)
+		}
+	}
+	return nil
+}
+
+// parseRanks reads a comma list of ranks.
+func parseRanks(text string) ([]int, error) {
+	var ranks []int
+	for item := range strings.SplitSeq(text, ",") {
+		n, err := parseNumber(item, maxTasks-1)
+		if err != nil {
+			return nil, &Error{Value: text, Err: ErrSyntax, Detail: fmt.Sprintf("%q is not a rank; want ranks separated by commas", item)}
+		}
+		ranks = append(ranks, n)
+	}
+	return ranks, nil
+}
+
+func formatInts(v []int) string {
+	var b strings.Builder
+	for i, n := range v {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(n))
+	}
+	return b.String()
+}

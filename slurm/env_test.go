@@ -1,0 +1,430 @@
+package slurm
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// readEnv reads a captured environment.
+func readEnv(t testing.TB, file string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := make(map[string]string)
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "="); ok {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+func lookupIn(env map[string]string) Lookup {
+	return func(name string) (string, bool) {
+		v, ok := env[name]
+		return v, ok
+	}
+}
+
+// rankRow is a line of ranks.tsv, the table of what each captured task is.
+type rankRow struct {
+	testCase, tag string
+	field         map[string]string
+}
+
+func rankRows(t testing.TB) []rankRow {
+	t.Helper()
+	text, err := os.ReadFile("testdata/slurm-env/ranks.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	names := strings.Split(lines[0], "\t")
+	var rows []rankRow
+	for _, line := range lines[1:] {
+		row := rankRow{field: make(map[string]string)}
+		for i, v := range strings.Split(line, "\t") {
+			row.field[names[i]] = v
+		}
+		row.testCase, row.tag = row.field["case"], row.field["tag"]
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func (r rankRow) file() string {
+	return filepath.Join("testdata/slurm-env", r.testCase+"."+r.tag+".env")
+}
+
+// Environments captured from Slurm 22.05: every task finds its place, batch and
+// salloc shells are told to use srun, ranks of mpirun and mpiexec are not taken
+// for tasks of the step.
+func TestFromCapturedEnvironments(t *testing.T) {
+	seen := make(map[string]bool)
+	kinds := make(map[error]int)
+	for _, row := range rankRows(t) {
+		seen[filepath.Base(row.file())] = true
+		env := readEnv(t, row.file())
+		j, err := FromEnv(lookupIn(env))
+		var want error
+		switch {
+		case strings.HasPrefix(row.testCase, "mpirun-slurm"), strings.HasPrefix(row.testCase, "hydra-slurm"):
+			want = ErrDaemonStep
+		case strings.HasPrefix(row.testCase, "mpirun-local"), strings.HasPrefix(row.testCase, "hydra-local"):
+			want = ErrNotSlurm
+		case strings.HasSuffix(row.tag, "batch"), row.testCase == "salloc":
+			want = ErrNoStep
+		}
+		kinds[want]++
+		if want != nil {
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", row.file(), err, want)
+			}
+			if want == ErrNoStep && !strings.Contains(fmt.Sprint(err), "srun") {
+				t.Errorf("%s: %v: does not say what to do", row.file(), err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", row.file(), err)
+			continue
+		}
+		checkJob(t, row, env, j)
+	}
+	for _, want := range []error{ErrDaemonStep, ErrNotSlurm, ErrNoStep, nil} {
+		if kinds[want] == 0 {
+			t.Errorf("no captured environment with result %v", want)
+		}
+	}
+	files, err := filepath.Glob("testdata/slurm-env/*.env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		// Ranks of mpiexec -pmi-port have no rank in the environment and no line.
+		if !seen[filepath.Base(f)] {
+			if _, err := FromEnv(lookupIn(readEnv(t, f))); !errors.Is(err, ErrNotSlurm) && !errors.Is(err, ErrNoStep) {
+				t.Errorf("%s is in no line of ranks.tsv and gives %v", f, err)
+			}
+		}
+	}
+}
+
+func checkJob(t *testing.T, row rankRow, env map[string]string, j *Job) {
+	t.Helper()
+	for _, c := range []struct {
+		column string
+		got    string
+	}{
+		{"PROCID", strconv.Itoa(j.Rank)},
+		{"LOCALID", strconv.Itoa(j.Local)},
+		{"NODEID", strconv.Itoa(j.Node)},
+		{"NODENAME", j.NodeName},
+		{"NODENAME", j.Layout.Nodes[j.Node]},
+		{"NTASKS", strconv.Itoa(j.Size())},
+		{"NNODES", strconv.Itoa(len(j.Layout.Nodes))},
+		{"JOB_NODELIST", j.NodeList},
+		{"STEP_TASKS_PER_NODE", FormatTasksPerNode(j.Layout.Tasks)},
+		{"GTIDS", formatInts(j.GTIDs)},
+		{"STEP_ID", j.StepID},
+	} {
+		if c.got != row.field[c.column] {
+			t.Errorf("%s: %s is %q, want %q", row.file(), c.column, c.got, row.field[c.column])
+		}
+	}
+	nodes, err := Expand(row.field["STEP_NODELIST"])
+	if err != nil || !slices.Equal(nodes, j.Layout.Nodes) {
+		t.Errorf("%s: nodes %q, want %q (%v)", row.file(), j.Layout.Nodes, nodes, err)
+	}
+	if n, _ := strconv.Atoi(env["SLURM_JOB_ID"]); j.JobID != n || n == 0 {
+		t.Errorf("%s: job %d, want %d", row.file(), j.JobID, n)
+	}
+	if n, _ := strconv.Atoi(env["SLURM_RESTART_COUNT"]); j.Restart != n {
+		t.Errorf("%s: restart %d, want %d", row.file(), j.Restart, n)
+	}
+	if n, _ := strconv.Atoi(env["SLURM_CPUS_PER_TASK"]); j.CPUsPerTask != n {
+		t.Errorf("%s: %d CPUs per task, want %d", row.file(), j.CPUsPerTask, n)
+	}
+	if j.Array != nil && (env["SLURM_ARRAY_TASK_ID"] != strconv.Itoa(j.Array.TaskID) || j.Array.Count != 3 || j.Array.Min != 1 || j.Array.Max != 5 || j.Array.Increment != 2) {
+		t.Errorf("%s: array %+v", row.file(), *j.Array)
+	}
+	if (j.Array != nil) != (row.testCase == "array") || (j.Het != nil) != (row.testCase == "hetbatch") {
+		t.Errorf("%s: array %v, het %v", row.file(), j.Array, j.Het)
+	}
+	if j.Het != nil && (len(j.Het.Groups) != 2 || j.Het.Groups[1] != HetGroup{40, "n[1-2]", 2}) {
+		t.Errorf("%s: het %+v", row.file(), *j.Het)
+	}
+	if want := env["SLURM_STEP_RESV_PORTS"]; want != "" && (len(j.Ports) == 0 || !strings.HasPrefix(want, strconv.Itoa(j.Ports[0]))) {
+		t.Errorf("%s: ports %v, want %s", row.file(), j.Ports, want)
+	}
+}
+
+// steps groups the captured tasks by the step they belong to.
+func steps(t *testing.T) map[string][]*Job {
+	t.Helper()
+	all := make(map[string][]*Job)
+	for _, row := range rankRows(t) {
+		if j, err := FromEnv(lookupIn(readEnv(t, row.file()))); err == nil {
+			key := fmt.Sprintf("%s job %d step %s restart %d", row.testCase, j.JobID, j.StepID, j.Restart)
+			all[key] = append(all[key], j)
+		}
+	}
+	return all
+}
+
+// In every captured step each position is taken exactly once, whatever the
+// distribution, and the distribution, where known, predicts the whole table.
+func TestEveryPositionOnce(t *testing.T) {
+	predicted := make(map[string]int)
+	for key, jobs := range steps(t) {
+		exchanged := NewTable(jobs[0].Layout)
+		for _, j := range jobs {
+			p, err := j.Layout.Position(j.Node, j.Local)
+			if err != nil || p != j.Position() {
+				t.Errorf("%s: position %d or %d, %v", key, p, j.Position(), err)
+			}
+			if node, local, err := j.Layout.Place(p); node != j.Node || local != j.Local || err != nil {
+				t.Errorf("%s: place of position %d is %d/%d, %v; want %d/%d", key, p, node, local, err, j.Node, j.Local)
+			}
+			if err := exchanged.Set(j.Rank, p); err != nil {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+		if missing, ok := exchanged.Complete(); !ok {
+			t.Errorf("%s: %d tasks captured, ranks %v have no position", key, len(jobs), missing)
+		}
+		for _, j := range jobs {
+			known, err := j.Known()
+			if err != nil {
+				t.Errorf("%s: %v", key, err)
+				continue
+			}
+			if err := exchanged.Verify(known); err != nil {
+				t.Errorf("%s: %v", key, err)
+			}
+			p, ok := j.Predicted()
+			if !ok {
+				continue
+			}
+			predicted[j.Distribution.Kind]++
+			if err := exchanged.Verify(p); err != nil {
+				t.Errorf("%s: %s: %v", key, j.Distribution.Kind, err)
+			}
+		}
+	}
+	t.Logf("predictions checked: %v", predicted)
+	if predicted["block"] == 0 || predicted["cyclic"] == 0 {
+		t.Errorf("predictions checked: %v", predicted)
+	}
+}
+
+// The placements that Slurm 22.05 made, as rank:node/local.
+func TestDistributions(t *testing.T) {
+	for _, c := range []struct {
+		distribution string
+		plane        int
+		tasks        []int
+		want         string
+	}{
+		{"block", 0, []int{2, 2, 2, 2}, "0/0 0/1 1/0 1/1 2/0 2/1 3/0 3/1"},
+		{"cyclic", 0, []int{2, 2, 2, 2}, "0/0 1/0 2/0 3/0 0/1 1/1 2/1 3/1"},
+		{"cyclic", 0, []int{4, 4}, "0/0 1/0 0/1 1/1 0/2 1/2 0/3 1/3"},
+		{"plane", 2, []int{4, 4}, "0/0 0/1 1/0 1/1 0/2 0/3 1/2 1/3"},
+		{"plane=2", 0, []int{4, 4}, "0/0 0/1 1/0 1/1 0/2 0/3 1/2 1/3"},
+		{"cyclic:block,NoPack", 0, []int{4, 2, 1, 1}, "0/0 1/0 2/0 3/0 0/1 1/1 0/2 0/3"},
+		{"cyclic", 0, []int{3, 1, 1}, "0/0 1/0 2/0 0/1 0/2"},
+		{"block,Pack", 0, []int{3, 1, 1}, "0/0 0/1 0/2 1/0 2/0"},
+	} {
+		nodes := make([]string, len(c.tasks))
+		for i := range nodes {
+			nodes[i] = fmt.Sprintf("n%d", i)
+		}
+		l, err := NewLayout(nodes, c.tasks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := ParseDistribution(c.distribution)
+		if c.plane != 0 {
+			d.Plane = c.plane
+		}
+		table, ok := d.Table(l)
+		if !ok {
+			t.Errorf("%s %v: not determined", c.distribution, c.tasks)
+			continue
+		}
+		var got []string
+		for rank := range l.Size() {
+			p, _ := table.Position(rank)
+			node, local, err := l.Place(p)
+			if err != nil {
+				t.Error(err)
+			}
+			got = append(got, fmt.Sprintf("%d/%d", node, local))
+			if back, ok := table.Rank(p); back != rank || !ok {
+				t.Errorf("%s %v: rank %d is at %d, where rank %d is", c.distribution, c.tasks, rank, p, back)
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s %v: %v, want %s", c.distribution, c.tasks, got, c.want)
+		}
+	}
+	l, err := NewLayout([]string{"a", "b"}, []int{2, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"", "arbitrary", "plane", "tomorrow"} {
+		if _, ok := ParseDistribution(d).Table(l); ok {
+			t.Errorf("distribution %q determines a table", d)
+		}
+	}
+}
+
+func TestTableRefusesRepeats(t *testing.T) {
+	l, err := NewLayout([]string{"n0", "n1"}, []int{2, 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := NewTable(l)
+	if err := table.SetNode(0, []int{2, 0}); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Set(2, 0); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
+	for _, c := range []struct {
+		rank, position int
+		is             error
+		says           string
+	}{
+		{1, 0, ErrRepeated, "rank 2 and rank 1 both at position 0 (node 0 n0, local id 0)"},
+		{2, 2, ErrRepeated, "rank 2 at position 0 (node 0 n0, local id 0) and at position 2 (node 1 n1, local id 0)"},
+		{3, 2, ErrRange, "rank 3 at position 2, but there are 3 tasks"},
+		{1, -1, ErrRange, "rank 1 at position -1"},
+	} {
+		if err := table.Set(c.rank, c.position); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("Set(%d, %d): %v, want %q", c.rank, c.position, err, c.says)
+		}
+	}
+	if missing, ok := table.Complete(); ok || !slices.Equal(missing, []int{1}) {
+		t.Errorf("missing %v, %v", missing, ok)
+	}
+	block, _ := ParseDistribution("block").Table(l)
+	if err := table.Verify(block); !errors.Is(err, ErrInconsistent) || !strings.Contains(err.Error(), "rank 0") {
+		t.Errorf("Verify: %v", err)
+	}
+}
+
+// A step's environment with one thing wrong is refused, naming the variable.
+func TestFromEnvRefuses(t *testing.T) {
+	good := readEnv(t, "testdata/slurm-env/cyclic-4n2t.t5.env")
+	for _, c := range []struct {
+		set  map[string]string // "-" takes the variable away
+		is   error
+		says string
+	}{
+		{map[string]string{"SLURM_STEP_NODELIST": "-"}, ErrMissing, "SLURM_STEP_NODELIST is not set"},
+		{map[string]string{"SLURM_STEP_NUM_TASKS": "-", "SLURM_NTASKS": "-"}, ErrMissing, "SLURM_NTASKS is not set: nor is SLURM_STEP_NUM_TASKS"},
+		{map[string]string{"SLURM_STEP_TASKS_PER_NODE": "-", "SLURM_TASKS_PER_NODE": "-"}, ErrMissing, "SLURM_STEP_TASKS_PER_NODE is not set: 8 tasks on 4 nodes"},
+		{map[string]string{"SLURM_PROCID": "-"}, ErrMissing, "SLURM_PROCID is not set"},
+		{map[string]string{"SLURM_NODEID": "-1"}, ErrSyntax, `SLURM_NODEID="-1"`},
+		{map[string]string{"SLURM_NODEID": "4"}, ErrInconsistent, "the step has 4 nodes"},
+		{map[string]string{"SLURM_LOCALID": "2"}, ErrInconsistent, "node 1 (n1) has 2 tasks"},
+		{map[string]string{"SLURM_PROCID": "8"}, ErrInconsistent, "the step has 8 tasks"},
+		{map[string]string{"SLURM_PROCID": "four"}, ErrSyntax, "want a whole number"},
+		{map[string]string{"SLURM_STEP_NUM_TASKS": "9"}, ErrInconsistent, "8 tasks in all, but SLURM_NTASKS is 9"},
+		{map[string]string{"SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, ErrInconsistent, "4 nodes, but tasks per node are given for 3"},
+		{map[string]string{"SLURM_STEP_TASKS_PER_NODE": "2(x"}, ErrSyntax, `SLURM_STEP_TASKS_PER_NODE="2(x"`},
+		{map[string]string{"SLURM_STEP_NODELIST": "n[0-3"}, ErrSyntax, `SLURM_STEP_NODELIST="n[0-3": column 2: bracket is not closed`},
+		{map[string]string{"SLURM_STEP_NODELIST": "n[0-2],n1"}, ErrRepeated, "the same host as node 1 and node 3"},
+		{map[string]string{"SLURMD_NODENAME": "n3"}, ErrInconsistent, "node 1 of the step's list is n1"},
+		{map[string]string{"SLURM_GTIDS": "1,2,3"}, ErrInconsistent, "3 ranks, but node 1 (n1) has 2 tasks"},
+		{map[string]string{"SLURM_GTIDS": "1,6"}, ErrInconsistent, "local id 1 is rank 6 there, but SLURM_PROCID is 5"},
+		{map[string]string{"SLURM_GTIDS": "1;5"}, ErrSyntax, `SLURM_GTIDS="1;5"`},
+		{map[string]string{"SLURM_STEP_RESV_PORTS": "18001-"}, ErrSyntax, `SLURM_STEP_RESV_PORTS="18001-"`},
+		{map[string]string{"SLURM_JOB_ID": "x"}, ErrSyntax, "SLURM_JOB_ID"},
+		{map[string]string{"TFSERVER": "10.0.0.1 10.0.0.2"}, ErrInconsistent, "2 addresses for 4 nodes"},
+		{map[string]string{"SLURM_STEP_ID": "4294967290"}, ErrNoStep, "srun"},
+	} {
+		env := maps.Clone(good)
+		for name, value := range c.set {
+			if env[name] = value; value == "-" {
+				delete(env, name)
+			}
+		}
+		j, err := FromEnv(lookupIn(env))
+		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v: %+v, %v; want %q", c.set, j, err, c.says)
+		}
+	}
+}
+
+// A prediction that contradicts the task's own place is not used.
+func TestKnownTrustsOwnPlace(t *testing.T) {
+	env := readEnv(t, "testdata/slurm-env/cyclic-4n2t.t5.env")
+	env["SLURM_DISTRIBUTION"] = "block"
+	j, err := FromEnv(lookupIn(env))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := j.Known()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, ok := known.Position(5); p != 3 || !ok {
+		t.Errorf("rank 5 at position %d, %v; want 3", p, ok)
+	}
+	if missing, ok := known.Complete(); ok || len(missing) != 6 {
+		t.Errorf("missing %v; want the six ranks of other nodes", missing)
+	}
+}
+
+func TestAllocationOfABatchScript(t *testing.T) {
+	a, ok, err := AllocationFromEnv(lookupIn(readEnv(t, "testdata/slurm-env/requeue.restart1.batch.env")))
+	if err != nil || !ok || a.JobID != 38 || a.Restart != 1 || a.NodeList != "n[0-1]" || a.Partition != "main" || a.Cluster != "lab" {
+		t.Errorf("%+v, %v, %v", a, ok, err)
+	}
+	if _, ok, err := AllocationFromEnv(lookupIn(nil)); ok || err != nil {
+		t.Errorf("outside Slurm: %v, %v", ok, err)
+	}
+}
+
+func FuzzFromEnv(f *testing.F) {
+	f.Add("n[0-3]", "2(x4)", "0,1", "block", "18000-18002", "", "plane=2")
+	f.Add("n[1-2],m5", "1,2,1", "", "", "", "10.0.0.1\n10.0.0.2 10.0.0.3", "cyclic")
+	f.Fuzz(func(t *testing.T, nodes, tasks, gtids, job, ports, tfserver, distribution string) {
+		env := map[string]string{
+			"SLURM_STEP_NODELIST": nodes, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_GTIDS": gtids, "SLURM_JOB_ID": job,
+			"SLURM_STEP_RESV_PORTS": ports, "SLURM_DISTRIBUTION": distribution,
+			"SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_PROCID": "0",
+		}
+		if tfserver != "" {
+			env["TFSERVER"] = tfserver
+		}
+		if counts, err := ParseTasksPerNode(tasks); err == nil {
+			sum := 0
+			for _, n := range counts {
+				sum += n
+			}
+			env["SLURM_NTASKS"] = strconv.Itoa(sum)
+			if sum > 1<<16 {
+				return // a table of that many ranks is right, but slow
+			}
+		}
+		j, err := FromEnv(lookupIn(env))
+		if err != nil {
+			return
+		}
+		if _, err := j.Known(); err != nil && !errors.Is(err, ErrRepeated) && !errors.Is(err, ErrRange) {
+			t.Errorf("%v", err)
+		}
+	})
+}
