@@ -1,0 +1,81 @@
+package train
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// Share cuts total into parts whose sizes differ by at most one, the larger
+// ones first (50 over 3 is 17, 17, 16), and returns the bounds of part i.
+func Share(total, parts, i int) (begin, end int) {
+	size, more := total/parts, total%parts
+	begin = i*size + min(i, more)
+	end = begin + size
+	if i < more {
+		end++
+	}
+	return begin, end
+}
+
+// Batches says which rows a worker trains on in which step. It is a pure
+// function of its fields: every rank, and a run that is resumed, computes the
+// same.
+//
+// One seeded permutation of all rows is cut into joint batches, and each of
+// those over the workers by Share. The rows a worker gets that way are its
+// shard; no row is in two shards. In every epoch the worker goes through its
+// shard once, in an order of that epoch, so the workers' batches of one step
+// add up to one joint batch, and one epoch to every row once.
+type Batches struct {
+	Rows    int    // rows of the training set
+	Batch   int    // rows of one joint batch
+	Workers int    // workers that share it
+	Seed    uint64 // of the permutation and the epochs' orders
+}
+
+// Validate says what is wrong with the sizes.
+func (b Batches) Validate() error {
+	switch {
+	case b.Batch < 1:
+		return fmt.Errorf("train: batch of %d rows; at least 1 is needed", b.Batch)
+	case b.Workers < 1:
+		return fmt.Errorf("train: %d workers; at least 1 is needed", b.Workers)
+	case b.Batch < b.Workers:
+		return fmt.Errorf("train: a batch of %d rows cannot be shared by %d workers; give at least %d", b.Batch, b.Workers, b.Workers)
+	case b.Rows < b.Workers:
+		return fmt.Errorf("train: %d rows cannot be shared by %d workers", b.Rows, b.Workers)
+	}
+	return nil
+}
+
+// Steps is the number of joint batches in an epoch; the last one may be
+// smaller.
+func (b Batches) Steps() int { return (b.Rows + b.Batch - 1) / b.Batch }
+
+// Shard lists the rows of worker i.
+func (b Batches) Shard(worker int) []int {
+	order := rand.New(rand.NewPCG(b.Seed, 0x5a4d)).Perm(b.Rows)
+	var shard []int
+	for at := 0; at < b.Rows; at += b.Batch {
+		joint := order[at:min(at+b.Batch, b.Rows)]
+		begin, end := Share(len(joint), b.Workers, worker)
+		shard = append(shard, joint[begin:end]...)
+	}
+	return shard
+}
+
+// Bounds is the part of the worker's shard, in the epoch's order, that belongs
+// to a step of that epoch. It may be empty in the last step.
+func (b Batches) Bounds(worker, step int) (begin, end int) {
+	first, last := Share(b.Batch, b.Workers, worker)
+	begin = step * (last - first)
+	size := min(b.Batch, b.Rows-step*b.Batch)
+	first, last = Share(size, b.Workers, worker)
+	return begin, begin + last - first
+}
+
+// Order is the order in which the worker goes through its shard of n rows in
+// an epoch: positions in the shard.
+func (b Batches) Order(worker, epoch, n int) []int {
+	return rand.New(rand.NewPCG(b.Seed^0x0de5, uint64(worker)<<32|uint64(uint32(epoch)))).Perm(n)
+}

@@ -1,0 +1,151 @@
+package train
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+)
+
+// readCSV reads lines of numbers separated by commas, one of which is the
+// label. Numbers and labels contain neither quotes nor commas, so a line is
+// split without a quoting grammar; quotes around a field are dropped.
+func readCSV(src *source) (*samples, error) {
+	s := &samples{file: src.name, words: interned{}}
+	label := -1 // column of the label
+	columns := 0
+	var fields [][]byte
+	for number := 1; ; number++ {
+		line, err := src.line()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, &DataError{File: s.file, Line: number, Detail: err.Error(), Err: ErrData}
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		fields = splitFields(line, fields[:0])
+		if columns == 0 {
+			columns = len(fields)
+			if columns < 2 {
+				return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%q is neither IDX nor CSV (numbers and a label, separated by commas) nor LIBSVM (label index:value ...)", clip(line)), Err: ErrData}
+			}
+			label = columns - 1
+			if at, header := headerLabel(fields); header {
+				label = at
+				continue
+			}
+		}
+		if len(fields) != columns {
+			return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%d columns, but the first line has %d", len(fields), columns), Err: ErrData}
+		}
+		for c, f := range fields {
+			if c == label {
+				if len(f) == 0 {
+					return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("no label in column %d", c+1), Err: ErrData}
+				}
+				s.labels = append(s.labels, s.words.get(canonicalLabel(f)))
+				continue
+			}
+			v, err := parseFloat(f)
+			if err != nil {
+				return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%q in column %d is not a finite number", clip(f), c+1), Err: ErrData}
+			}
+			s.x = append(s.x, v)
+		}
+		s.lines = append(s.lines, number)
+	}
+	s.features = columns - 1
+	if s.rows() == 0 {
+		return nil, &DataError{File: s.file, Detail: "no samples", Err: ErrData}
+	}
+	return s, nil
+}
+
+func splitFields(line []byte, fields [][]byte) [][]byte {
+	for {
+		i := bytes.IndexByte(line, ',')
+		f := line
+		if i >= 0 {
+			f = line[:i]
+		}
+		f = bytes.TrimSpace(f)
+		if n := len(f); n >= 2 && f[0] == '"' && f[n-1] == '"' {
+			f = f[1 : n-1]
+		}
+		fields = append(fields, f)
+		if i < 0 {
+			return fields
+		}
+		line = line[i+1:]
+	}
+}
+
+// headerLabel tells whether the first line names columns, and which of them
+// is the label. A line of which at least two fields are no numbers is a
+// header; one alone may be a label in words.
+func headerLabel(fields [][]byte) (column int, header bool) {
+	words := 0
+	for _, f := range fields {
+		if _, err := parseFloat(f); err != nil {
+			words++
+		}
+	}
+	if words < min(2, len(fields)) {
+		return 0, false
+	}
+	names := []string{"label", "class", "target", "y"}
+	for c, f := range fields {
+		if slices.Contains(names, strings.ToLower(string(f))) {
+			return c, true
+		}
+	}
+	return len(fields) - 1, true
+}
+
+// parseFloat reads a finite number.
+func parseFloat(b []byte) (float32, error) {
+	if len(b) == 0 {
+		return 0, strconv.ErrSyntax
+	}
+	if len(b) <= 5 {
+		if v, ok := smallInt(b); ok {
+			return v, nil
+		}
+	}
+	// The string does not outlive the call.
+	v, err := strconv.ParseFloat(unsafe.String(&b[0], len(b)), 32)
+	if err != nil {
+		return 0, err
+	}
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0, strconv.ErrRange
+	}
+	return float32(v), nil
+}
+
+// smallInt is the fast path for pixels and counts.
+func smallInt(b []byte) (float32, bool) {
+	n := 0
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int(c-'0')
+	}
+	return float32(n), true
+}
+
+// clip shortens what an error quotes.
+func clip(b []byte) string {
+	if len(b) > 40 {
+		return string(b[:40]) + "..."
+	}
+	return string(b)
+}

@@ -1,0 +1,30 @@
+package train
+
+import (
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/gonum"
+)
+
+// Float is the element type of parameters and activations.
+type Float interface{ float32 | float64 }
+
+// matrix is a dense row-major view.
+type matrix[F Float] struct {
+	rows, cols int
+	data       []F
+}
+
+// gemm computes c = a.b + beta.c, where a and b may be read transposed.
+func gemm[F Float](ta, tb blas.Transpose, a, b matrix[F], beta F, c matrix[F]) {
+	inner := a.cols
+	if ta == blas.Trans {
+		inner = a.rows
+	}
+	var impl gonum.Implementation
+	switch cd := any(c.data).(type) {
+	case []float64:
+		impl.Dgemm(ta, tb, c.rows, c.cols, inner, 1, any(a.data).([]float64), a.cols, any(b.data).([]float64), b.cols, float64(beta), cd, c.cols)
+	case []float32:
+		impl.Sgemm(ta, tb, c.rows, c.cols, inner, 1, any(a.data).([]float32), a.cols, any(b.data).([]float32), b.cols, float32(beta), cd, c.cols)
+	}
+}

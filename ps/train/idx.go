@@ -1,0 +1,165 @@
+package train
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"strconv"
+)
+
+// IDX is MNIST's format: two zero bytes, an element type, the number of
+// dimensions, each dimension as a big-endian uint32, then the elements.
+const (
+	idxUint8   = 0x08
+	idxInt8    = 0x09
+	idxInt16   = 0x0b
+	idxInt32   = 0x0c
+	idxFloat32 = 0x0d
+	idxFloat64 = 0x0e
+)
+
+var idxSize = map[byte]int{idxUint8: 1, idxInt8: 1, idxInt16: 2, idxInt32: 4, idxFloat32: 4, idxFloat64: 8}
+
+func isIDX(head []byte) bool {
+	return len(head) >= 4 && head[0] == 0 && head[1] == 0 && idxSize[head[2]] > 0 && head[3] >= 1 && head[3] <= 4
+}
+
+// readIDX reads a whole IDX file as numbers.
+func readIDX(src *source) (dims []int, kind byte, x []float32, err error) {
+	bad := func(format string, args ...any) ([]int, byte, []float32, error) {
+		return nil, 0, nil, &DataError{File: src.name, Detail: fmt.Sprintf(format, args...), Err: ErrData}
+	}
+	var head [4]byte
+	if _, err := io.ReadFull(src, head[:]); err != nil {
+		return bad("IDX header: %v", err)
+	}
+	if !isIDX(head[:]) {
+		return bad("% x is not the header of an IDX file of 1 to 4 dimensions", head[:])
+	}
+	kind = head[2]
+	total := 1
+	for range head[3] {
+		var d uint32
+		if err := binary.Read(src, binary.BigEndian, &d); err != nil {
+			return bad("IDX dimensions: %v", err)
+		}
+		if d == 0 || int64(total)*int64(d) > maxDenseBytes/4 {
+			return bad("IDX dimension %d after %v: between 1 and %d elements in all are possible", d, dims, maxDenseBytes/4)
+		}
+		dims = append(dims, int(d))
+		total *= int(d)
+	}
+	// The header may lie: memory grows with what is really there.
+	size := idxSize[kind]
+	chunk := make([]byte, 1<<16)
+	for len(x) < total {
+		want := min(len(chunk), (total-len(x))*size)
+		n, err := io.ReadFull(src, chunk[:want])
+		if err != nil {
+			return bad("the header promises %v = %d elements, the file ends after %d", dims, total, len(x)+n/size)
+		}
+		for b := chunk[:want]; len(b) > 0; b = b[size:] {
+			x = append(x, idxElement(kind, b))
+		}
+	}
+	if _, err := src.ReadByte(); err != io.EOF {
+		return bad("bytes follow the %v = %d elements that the header promises", dims, total)
+	}
+	for i, v := range x {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return bad("element %d is not a finite number", i)
+		}
+	}
+	return dims, kind, x, nil
+}
+
+func idxElement(kind byte, b []byte) float32 {
+	switch kind {
+	case idxUint8:
+		return float32(b[0])
+	case idxInt8:
+		return float32(int8(b[0]))
+	case idxInt16:
+		return float32(int16(binary.BigEndian.Uint16(b)))
+	case idxInt32:
+		return float32(int32(binary.BigEndian.Uint32(b)))
+	case idxFloat32:
+		return math.Float32frombits(binary.BigEndian.Uint32(b))
+	default:
+		return float32(math.Float64frombits(binary.BigEndian.Uint64(b)))
+	}
+}
+
+func readIDXImages(src *source) (*samples, error) {
+	dims, _, x, err := readIDX(src)
+	if err != nil {
+		return nil, err
+	}
+	if len(dims) < 2 {
+		return nil, &DataError{File: src.name, Detail: "one dimension: these are labels, not images", Err: ErrData}
+	}
+	return &samples{file: src.name, features: len(x) / dims[0], x: x, pixel: true}, nil
+}
+
+// readIDXPair reads PREFIX-images-idx?-* and PREFIX-labels-idx1-* from a
+// directory; found is false if there are no images of that prefix.
+func readIDXPair(dir, prefix string) (s *samples, found bool, err error) {
+	images, ok := findIDX(dir, prefix, "images")
+	if !ok {
+		return nil, false, nil
+	}
+	labels, ok := findIDX(dir, prefix, "labels")
+	if !ok {
+		return nil, false, &DataError{File: images, Detail: fmt.Sprintf("no %s-labels-idx1-ubyte (or .gz, .zst) beside it", prefix), Err: ErrData}
+	}
+	src, err := openFile(images)
+	if err != nil {
+		return nil, false, err
+	}
+	defer src.Close()
+	if s, err = readIDXImages(src); err != nil {
+		return nil, false, err
+	}
+	from, err := openFile(labels)
+	if err != nil {
+		return nil, false, err
+	}
+	defer from.Close()
+	dims, _, y, err := readIDX(from)
+	if err != nil {
+		return nil, false, err
+	}
+	rows := len(s.x) / s.features
+	if len(dims) != 1 || dims[0] != rows {
+		return nil, false, &DataError{File: labels, Detail: fmt.Sprintf("dimensions %v, but %s has %d images", dims, images, rows), Err: ErrData}
+	}
+	s.words = interned{}
+	for _, v := range y {
+		s.labels = append(s.labels, s.words.get(strconv.AppendFloat(nil, float64(v), 'g', -1, 32)))
+	}
+	return s, true, nil
+}
+
+func findIDX(dir, prefix, what string) (string, bool) {
+	for _, sep := range []string{"-", "."} {
+		matches, _ := filepath.Glob(filepath.Join(globEscape(dir), prefix+"-"+what+sep+"idx*"))
+		if len(matches) > 0 {
+			return matches[0], true
+		}
+	}
+	return "", false
+}
+
+// globEscape keeps a directory's own brackets from being a pattern.
+func globEscape(dir string) string {
+	var b []byte
+	for _, c := range []byte(dir) {
+		if c == '*' || c == '?' || c == '[' || c == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, c)
+	}
+	return string(b)
+}

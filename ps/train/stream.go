@@ -1,0 +1,107 @@
+package train
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+var (
+	gzipMagic = []byte{0x1f, 0x8b}
+	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
+)
+
+// source is a file's decompressed content and the name errors call it by.
+type source struct {
+	*bufio.Reader
+	name  string
+	close []func() error
+}
+
+// openFile opens a data file. Whether it is compressed is told by its first
+// bytes, not by its name.
+func openFile(path string) (*source, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("train: %w", err)
+	}
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+		f.Close()
+		return nil, &DataError{File: path, Detail: "not a regular file", Err: ErrData}
+	}
+	s, err := decompress(f, path)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	s.close = append(s.close, f.Close)
+	return s, nil
+}
+
+func decompress(r io.Reader, name string) (*source, error) {
+	s := &source{Reader: bufio.NewReaderSize(r, 1<<16), name: name}
+	head, err := s.Peek(len(zstdMagic))
+	if err != nil && err != io.EOF {
+		return nil, fmt.Errorf("train: %s: %w", name, err)
+	}
+	switch {
+	case bytes.HasPrefix(head, gzipMagic):
+		z, err := gzip.NewReader(s.Reader)
+		if err != nil {
+			return nil, &DataError{File: name, Detail: "gzip: " + err.Error(), Err: ErrData}
+		}
+		s.Reader = bufio.NewReaderSize(z, 1<<16)
+		s.close = append(s.close, z.Close)
+	case bytes.HasPrefix(head, zstdMagic):
+		z, err := zstd.NewReader(s.Reader, zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return nil, &DataError{File: name, Detail: "zstd: " + err.Error(), Err: ErrData}
+		}
+		s.Reader = bufio.NewReaderSize(z, 1<<16)
+		s.close = append(s.close, func() error { z.Close(); return nil })
+	}
+	return s, nil
+}
+
+// Close closes the decompressor and the file.
+func (s *source) Close() error {
+	var first error
+	for _, c := range s.close {
+		if err := c(); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// line returns the next line without its end, or io.EOF. The bytes are valid
+// until the next call unless the line is longer than the buffer.
+func (s *source) line() ([]byte, error) {
+	line, err := s.ReadSlice('\n')
+	if err == bufio.ErrBufferFull {
+		long := bytes.Clone(line)
+		for err == bufio.ErrBufferFull {
+			if len(long) > maxLineBytes {
+				return nil, fmt.Errorf("a line is longer than %d bytes", maxLineBytes)
+			}
+			line, err = s.ReadSlice('\n')
+			long = append(long, line...)
+		}
+		line = long
+	}
+	if err == io.EOF && len(line) > 0 {
+		err = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(line, "\r\n"), nil
+}
+
+// maxLineBytes bounds one text line: a million features of twenty characters.
+const maxLineBytes = 20 << 20
