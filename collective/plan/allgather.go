@@ -1,0 +1,129 @@
+package plan
+
+// own puts this rank's block at its place in Recv.
+func (p *Problem) own(b *builder, l layout) {
+	if !p.InPlace {
+		b.copy(Loc{Recv, l.off(p.Rank)}, Loc{Send, 0}, l.n(p.Rank))
+	}
+}
+
+// allgatherRing: every block travels once around the ring; P-1 steps, each
+// rank sends (P-1)/P of the result.
+//
+// Thakur, Rabenseifner, Gropp 2005, section 4.1.
+func allgatherRing(p *Problem) *Plan {
+	b := newBuilder(p, "ring")
+	l := p.blocks()
+	p.own(b, l)
+	b.allgatherRing(everyone(p), l, Loc{Recv, 0})
+	return b.done()
+}
+
+// allgatherRing: on entry each member has its block of l at its place in buf.
+func (b *builder) allgatherRing(g group, l layout, buf Loc) {
+	for t := range g.size - 1 {
+		out, in := mod(g.me-t, g.size), mod(g.me-t-1, g.size)
+		b.put(g.rank(g.me+1), buf.at(l.off(out)), l.n(out))
+		b.get(g.rank(g.me-1), buf.at(l.off(in)), l.n(in))
+		b.next()
+	}
+}
+
+// allgatherDoubling: pairs at distance 2ᵏ exchange all they have; log₂P
+// steps, for powers of two only.
+//
+// Thakur, Rabenseifner, Gropp 2005, section 4.1.
+func allgatherDoubling(p *Problem) *Plan {
+	b := newBuilder(p, "doubling")
+	l := p.blocks()
+	p.own(b, l)
+	for d := 1; d < p.Size; d *= 2 {
+		mine := p.Rank &^ (d - 1)
+		theirs := mine ^ d
+		b.put(p.Rank^d, Loc{Recv, l.off(mine)}, l.off(mine+d)-l.off(mine))
+		b.get(p.Rank^d, Loc{Recv, l.off(theirs)}, l.off(theirs+d)-l.off(theirs))
+		b.next()
+	}
+	return b.done()
+}
+
+// allgatherBruck: ⌈log₂P⌉ steps for any P. Blocks are collected in scratch,
+// this rank's first, and turned to their places at the end: one message per
+// step, for short blocks.
+//
+// Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in
+// multiport message-passing systems", 1997, section 4.
+func allgatherBruck(p *Problem) *Plan {
+	b := newBuilder(p, "bruck")
+	l := p.blocks()
+	me := p.Rank
+	w := b.work(l.total())
+	from := Loc{Send, 0}
+	if p.InPlace {
+		from = Loc{Recv, l.off(me)}
+	}
+	b.copy(w, from, l.n(me))
+	// held(k) is the length of the k blocks from mine on.
+	held := func(i, k int) int {
+		s := l.ring(i, k)
+		return s[0].n + s[1].n
+	}
+	for k := 1; k < p.Size; k *= 2 {
+		m := min(k, p.Size-k)
+		b.put(mod(me-k, p.Size), w, held(me, m))
+		b.get(mod(me+k, p.Size), w.at(held(me, k)), held(me+k, m))
+		b.next()
+	}
+	s := l.ring(me, p.Size)
+	b.copy(Loc{Recv, s[0].off}, w, s[0].n)
+	b.copy(Loc{Recv, s[1].off}, w.at(s[0].n), s[1].n)
+	return b.done()
+}
+
+// allgatherCyclic: Bruck's pattern with every block received where it
+// belongs, at the price of two messages where a run of blocks wraps: for long blocks.
+func allgatherCyclic(p *Problem) *Plan {
+	b := newBuilder(p, "cyclic")
+	l := p.blocks()
+	p.own(b, l)
+	b.allgatherCyclic(everyone(p), l, Loc{Recv, 0})
+	return b.done()
+}
+
+func (b *builder) allgatherCyclic(g group, l layout, buf Loc) {
+	for k := 1; k < g.size; k *= 2 {
+		m := min(k, g.size-k)
+		for _, s := range l.ring(g.me, m) {
+			b.put(g.rank(g.me-k), buf.at(s.off), s.n)
+		}
+		for _, s := range l.ring(g.me+k, m) {
+			b.get(g.rank(g.me+k), buf.at(s.off), s.n)
+		}
+		b.next()
+	}
+}
+
+// allgatherNode: blocks are gathered by the leaders of the nodes, exchanged
+// among them, and broadcast inside the nodes. Ranks of a node must be consecutive.
+func allgatherNode(p *Problem) *Plan {
+	b := newBuilder(p, "node+ring")
+	l := p.blocks()
+	p.own(b, l)
+	local, leaders, isLeader := p.hierarchy(0)
+	members := p.Nodes.Members[p.Nodes.Of[p.Rank]]
+	first := int(members[0])
+	inNode := layout{size: local.size, offs: make([]int, local.size+1)}
+	for i := range inNode.offs {
+		inNode.offs[i] = l.off(first+i) - l.off(first)
+	}
+	b.gatherTree(local, inNode, Loc{Recv, l.off(first)}, Loc{Recv, l.off(first)})
+	if isLeader {
+		byNode := make([]int, len(p.Nodes.Members))
+		for i, m := range p.Nodes.Members {
+			byNode[i] = l.off(int(m[0])+len(m)) - l.off(int(m[0]))
+		}
+		b.allgatherRing(leaders, laidOut(byNode), Loc{Recv, 0})
+	}
+	b.bcastTree(local, Loc{Recv, 0}, l.total())
+	return b.done()
+}

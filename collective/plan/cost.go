@@ -1,0 +1,234 @@
+package plan
+
+// costing prices the algorithms for one problem in closed form, so that a
+// choice costs the same for four ranks and for four thousand. Every rank computes the
+// same figures: nothing in here depends on the own rank.
+type costing struct {
+	*Model
+	size  int     // ranks
+	n     int     // bytes of the vector, or of all blocks together
+	block float64 // average bytes of a block
+	nodes int
+	local int  // ranks on the fullest node
+	near  bool // neighbouring ranks share nodes
+}
+
+func newCosting(p *Problem, m *Model) *costing {
+	c := &costing{Model: m, size: p.Size, n: p.TotalBytes(), nodes: 1, local: p.Size, near: true}
+	if p.Kind == Alltoall {
+		c.block = float64(p.Count * p.ElemBytes)
+		c.n = p.Size * p.Count * p.ElemBytes
+	} else {
+		c.block = float64(c.n) / float64(p.Size)
+	}
+	if p.Nodes != nil {
+		c.nodes, c.local, c.near = len(p.Nodes.Members), p.Nodes.Largest(), p.Nodes.Consecutive
+	}
+	return c
+}
+
+func (c *costing) rounds() int { return rounds2(c.size) }
+
+// inside: partners at this distance share a node, most of them.
+func (c *costing) inside(distance int) bool {
+	return c.nodes == 1 || c.near && 2*distance <= c.local
+}
+
+// pass is a message at a distance while few others are under way.
+func (c *costing) pass(distance int, bytes float64) float64 {
+	if c.inside(distance) {
+		return c.Host.OneWay.At(int(bytes))
+	}
+	return c.Net.OneWay.At(int(bytes))
+}
+
+// swap is a step in which every rank sends bytes over a distance.
+func (c *costing) swap(distance int, bytes float64) float64 {
+	if c.inside(distance) {
+		return c.Host.Exchange.At(int(bytes))
+	}
+	return c.net(min(distance, c.local), bytes)
+}
+
+// net is an exchange among nodes in which some ranks of each take part.
+func (c *costing) net(ranks int, bytes float64) float64 {
+	return c.Net.Exchange.At(int(bytes)) + float64(ranks-1)*c.Net.Gap*bytes
+}
+
+// next is a step of a ring: neighbours only.
+func (c *costing) next(bytes float64) float64 {
+	t := c.Host.Exchange.At(int(bytes))
+	if c.nodes == 1 {
+		return t
+	}
+	crossing := 1
+	if !c.near {
+		crossing = c.local
+	}
+	if c.nodes == c.size {
+		return c.net(1, bytes)
+	}
+	return max(t, c.net(crossing, bytes))
+}
+
+func (c *costing) fold(bytes float64) float64 { return c.Combine.At(int(bytes)) }
+
+// parted is the time t(bytes) of data that travels in parts.
+func parted(bytes float64, t func(float64) float64) float64 {
+	if bytes <= PartBytes {
+		return t(bytes)
+	}
+	return bytes / PartBytes * t(PartBytes)
+}
+
+// swapFold is a swap whose data are reduced on arrival.
+func (c *costing) swapFold(distance int, bytes float64) float64 {
+	return parted(bytes, func(b float64) float64 { return c.swap(distance, b) + c.fold(b) })
+}
+
+func (c *costing) passFold(distance int, bytes float64) float64 {
+	return parted(bytes, func(b float64) float64 { return c.pass(distance, b) + c.fold(b) })
+}
+
+// over sums a step over the distances 1, 2, 4, ... below size.
+func over(size int, step func(distance int) float64) float64 {
+	t := 0.0
+	for d := 1; d < size; d *= 2 {
+		t += step(d)
+	}
+	return t
+}
+
+// odd is the price of pairing off ranks beyond a power of two.
+func (c *costing) odd(step func() float64) float64 {
+	if isPow2(c.size) {
+		return 0
+	}
+	return step()
+}
+
+func (c *costing) all() float64 { return float64(c.n) }
+
+// share is the part of the vector that all but one rank account for.
+func (c *costing) share() float64 { return c.all() / float64(c.size) }
+
+// cut is the length of a run of d blocks, at most what is missing.
+func (c *costing) cut(d int) float64 { return float64(min(d, c.size-d)) * c.share() }
+
+// Barriers.
+
+func (c *costing) dissemination() float64 {
+	return over(c.size, func(d int) float64 { return c.swap(d, 0) })
+}
+
+func (c *costing) doublingBarrier() float64 {
+	return over(below2(c.size), func(d int) float64 { return c.swap(d, 0) }) +
+		c.odd(func() float64 { return 2 * c.pass(below2(c.size), 0) })
+}
+
+func (c *costing) nodeBarrier() float64 {
+	return 2*c.within(0) + float64(rounds2(c.nodes))*c.net(1, 0)
+}
+
+// within is a tree inside a node, between one among the leaders.
+func (c *costing) within(bytes float64) float64 {
+	return float64(rounds2(c.local)) * c.Host.OneWay.At(int(bytes))
+}
+
+func (c *costing) between(bytes float64) float64 {
+	return float64(rounds2(c.nodes)) * c.Net.OneWay.At(int(bytes))
+}
+
+// Movers.
+
+func (c *costing) linearBcast() float64 {
+	return c.pass(c.size/2, c.all()) + float64(c.size-2)*(c.pass(c.size/2, c.all())-c.pass(c.size/2, 0)+c.Overhead)
+}
+
+func (c *costing) treeBcast() float64 {
+	return over(c.size, func(d int) float64 { return c.pass(d, c.all()) })
+}
+
+// chainCost prices a pipelined chain of segments.
+func chainCost(segmentBytes int, folds bool) func(*costing) float64 {
+	return func(c *costing) float64 {
+		segment := min(float64(segmentBytes), c.all())
+		steps := float64(c.size-2) + max(1, c.all()/max(1, segment))
+		t := c.next(segment)
+		if c.size == 2 {
+			t = c.pass(1, segment)
+		}
+		if folds {
+			t += c.fold(segment)
+		}
+		return steps * t
+	}
+}
+
+func (c *costing) scatterDown() float64 {
+	return over(c.size, func(d int) float64 { return c.pass(d, c.cut(d)) })
+}
+
+func (c *costing) scatterRing() float64 { return c.scatterDown() + c.ringAllgather() }
+
+func (c *costing) scatterBruck() float64 { return c.scatterDown() + c.cyclicAllgather() }
+
+func (c *costing) nodeBcast() float64 { return c.between(c.all()) + c.within(c.all()) }
+
+func (c *costing) nodeScatterBcast() float64 {
+	net := over(c.nodes, func(d int) float64 {
+		b := float64(min(d, c.nodes-d)) * c.all() / float64(c.nodes)
+		return c.Net.OneWay.At(int(b)) + c.net(1, b)
+	})
+	host := over(c.local, func(d int) float64 {
+		b := float64(min(d, c.local-d)) * c.all() / float64(c.local)
+		return c.Host.OneWay.At(int(b)) + c.Host.Exchange.At(int(b))
+	})
+	return net + host
+}
+
+func (c *costing) linearGather() float64 {
+	one := c.pass(c.size/2, c.block)
+	return one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
+}
+
+func (c *costing) treeGather() float64 {
+	return over(c.size, func(d int) float64 { return c.pass(d, c.cut(d)) + c.Copy.At(int(c.cut(d)))/2 })
+}
+
+func (c *costing) bruckAllgather() float64 {
+	return over(c.size, func(d int) float64 { return c.swap(d, c.cut(d)) }) + c.Copy.At(c.n)
+}
+
+func (c *costing) cyclicAllgather() float64 {
+	// Some rank's run wraps in every step but the first.
+	return over(c.size, func(d int) float64 { return c.swap(d, c.cut(d)) }) + float64(max(0, c.rounds()-1))*c.Overhead
+}
+
+func (c *costing) doublingAllgather() float64 {
+	return over(c.size, func(d int) float64 { return c.swap(d, c.cut(d)) })
+}
+
+func (c *costing) ringAllgather() float64 { return float64(c.size-1) * c.next(c.share()) }
+
+func (c *costing) nodeAllgather() float64 {
+	perNode := c.block * float64(c.local)
+	return float64(rounds2(c.local))*c.Host.OneWay.At(int(perNode/2)) +
+		float64(c.nodes-1)*c.net(1, perNode) + c.within(c.all())
+}
+
+func (c *costing) bruckAlltoall() float64 {
+	half := c.all() / 2
+	return over(c.size, func(d int) float64 { return c.swap(d, half) + 2*c.Copy.At(int(half)) }) + 2*c.Copy.At(c.n) +
+		float64(c.size)*c.Copy.Alpha()
+}
+
+func (c *costing) linearAlltoall() float64 {
+	one := c.swap(c.size/2, c.block)
+	windows := float64((c.size + 30) / 32)
+	return windows*c.swap(c.size/2, 0) + float64(c.size-1)*(one-c.swap(c.size/2, 0)+c.Overhead) + c.Copy.At(int(c.block))
+}
+
+func (c *costing) pairwiseAlltoall() float64 {
+	return float64(c.size-1)*c.swap(c.size/2, c.block) + c.Copy.At(int(c.block))
+}

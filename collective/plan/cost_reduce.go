@@ -1,0 +1,102 @@
+package plan
+
+// Prices of the collectives with an operator; see cost.go.
+
+func (c *costing) treeReduce() float64 {
+	return over(c.size, func(d int) float64 { return c.passFold(d, c.all()) })
+}
+
+// halved is a reduce-scatter over a power of two: each step half of the last.
+func (c *costing) halved(size int) float64 {
+	return over(size, func(d int) float64 { return c.swapFold(size/2/d, float64(d)*c.all()/float64(size)) })
+}
+
+func (c *costing) rabenseifnerReduce() float64 {
+	p2 := below2(c.size)
+	return c.halved(p2) + over(p2, func(d int) float64 { return c.pass(d, float64(d)*c.all()/float64(p2)) }) +
+		c.odd(func() float64 { return c.passFold(1, c.all()) })
+}
+
+func (c *costing) circulantReduceScatter() float64 {
+	t := 0.0
+	for top := c.size; top > 1; {
+		s := (top + 1) / 2
+		t += c.swapFold(s, float64(top-s)*c.share())
+		top = s
+	}
+	return t + float64(max(0, c.rounds()-1))*c.Overhead
+}
+
+func (c *costing) circulantReduce() float64 {
+	return c.circulantReduceScatter() + over(c.size, func(d int) float64 { return c.pass(d, c.cut(d)) })
+}
+
+func (c *costing) nodeReduce() float64 {
+	one := func(l Link) func(float64) float64 {
+		return func(b float64) float64 { return l.OneWay.At(int(b)) + c.fold(b) }
+	}
+	return float64(rounds2(c.local))*parted(c.all(), one(c.Host)) + float64(rounds2(c.nodes))*parted(c.all(), one(c.Net))
+}
+
+func (c *costing) doublingAllreduce() float64 {
+	return over(below2(c.size), func(d int) float64 { return c.swap(d, c.all()) + c.fold(c.all()) }) +
+		c.odd(func() float64 { return c.passFold(1, c.all()) + c.pass(1, c.all()) })
+}
+
+func (c *costing) treeAllreduce() float64 { return c.treeReduce() + c.treeBcast() }
+
+func (c *costing) rabenseifnerAllreduce() float64 {
+	p2 := below2(c.size)
+	t := over(p2, func(d int) float64 {
+		b := c.all() / float64(2*d)
+		return c.swapFold(d, b) + c.swap(d, b)
+	})
+	return t + c.odd(func() float64 { return c.passFold(1, c.all()) + c.pass(1, c.all()) })
+}
+
+func (c *costing) circulantAllreduce() float64 {
+	return c.circulantReduceScatter() + c.cyclicAllgather()
+}
+
+func (c *costing) ringAllreduce() float64 {
+	step := parted(c.share(), func(b float64) float64 { return c.next(b) + c.fold(b) })
+	return float64(c.size-1)*step + c.ringAllgather()
+}
+
+func (c *costing) nodeAllreduce() float64 {
+	one := func(b float64) float64 { return c.Host.OneWay.At(int(b)) + c.fold(b) }
+	extra := 0.0
+	if !isPow2(c.nodes) {
+		extra = 2 * c.Net.OneWay.At(c.n)
+	}
+	return float64(rounds2(c.local))*parted(c.all(), one) + c.within(c.all()) +
+		over(below2(c.nodes), func(int) float64 { return c.net(1, c.all()) + c.fold(c.all()) }) + extra
+}
+
+func (c *costing) slicedAllreduce() float64 {
+	slice := c.all() / float64(c.local)
+	host := over(c.local, func(d int) float64 {
+		b := float64(min(d, c.local-d)) * slice
+		return parted(b, func(b float64) float64 { return c.Host.Exchange.At(int(b)) + c.fold(b) }) +
+			c.Host.Exchange.At(int(b))
+	})
+	net := over(c.nodes, func(d int) float64 {
+		b := float64(min(d, c.nodes-d)) * slice / float64(c.nodes)
+		return parted(b, func(b float64) float64 { return c.net(c.local, b) + c.fold(b) }) + c.net(c.local, b)
+	})
+	return host + net
+}
+
+func (c *costing) ringReduceScatter() float64 {
+	return float64(c.size-1) * parted(c.share(), func(b float64) float64 { return c.next(b) + c.fold(b) })
+}
+
+func (c *costing) pairwiseReduceScatter() float64 {
+	return float64(c.size-1) * c.swapFold(c.size/2, c.share())
+}
+
+func (c *costing) treeReduceScatter() float64 { return c.treeReduce() + c.scatterDown() }
+
+func (c *costing) doublingScan() float64 {
+	return over(c.size, func(d int) float64 { return c.swap(d, c.all()) + c.fold(c.all()) }) + c.Copy.At(c.n)
+}

@@ -1,0 +1,150 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Point is a measured time for a number of bytes.
+type Point struct {
+	Bytes   int     `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Curve is a time as a function of bytes, linear between its points (in
+// ascending order of Bytes) and beyond the last two. An α-β link is a curve of two
+// points; measured ones have a point wherever the slope changes.
+type Curve []Point
+
+// Linear is the curve α + β·bytes.
+func Linear(alpha, beta float64) Curve {
+	return Curve{{0, alpha}, {1 << 20, alpha + beta*(1<<20)}}
+}
+
+// At is the time for a number of bytes. An empty curve is zero everywhere.
+func (c Curve) At(bytes int) float64 {
+	switch {
+	case len(c) == 0:
+		return 0
+	case len(c) == 1 || bytes <= c[0].Bytes:
+		return c[0].Seconds
+	}
+	i, _ := slices.BinarySearchFunc(c, bytes, func(p Point, b int) int { return p.Bytes - b })
+	i = min(max(i, 1), len(c)-1)
+	a, b := c[i-1], c[i]
+	slope := (b.Seconds - a.Seconds) / float64(b.Bytes-a.Bytes)
+	return max(0, a.Seconds+slope*float64(bytes-a.Bytes))
+}
+
+// Alpha is the time of the shortest message in seconds.
+func (c Curve) Alpha() float64 {
+	if len(c) == 0 {
+		return 0
+	}
+	return c[0].Seconds
+}
+
+// Beta is the time per further byte of long messages in seconds.
+func (c Curve) Beta() float64 {
+	if len(c) < 2 {
+		return 0
+	}
+	a, b := c[len(c)-2], c[len(c)-1]
+	return (b.Seconds - a.Seconds) / float64(b.Bytes-a.Bytes)
+}
+
+// Link is a class of connections between ranks.
+type Link struct {
+	// OneWay is the time of a message between two ranks that do nothing else.
+	OneWay Curve `json:"one_way"`
+	// Exchange is the time in which every rank of a host sends one message and receives one.
+	Exchange Curve `json:"exchange"`
+	// Gap is the time per byte by which a message is delayed for each
+	// further rank of the host that sends over the same adapter.
+	Gap float64 `json:"gap_per_byte,omitempty"`
+}
+
+// Model is what a price is made of. All ranks of a communicator must use the same one.
+type Model struct {
+	Name string `json:"name"`
+	Host Link   `json:"host"`    // between ranks of one host
+	Net  Link   `json:"network"` // between hosts
+	// Combine is γ: the time to reduce bytes of one operand into another.
+	Combine Curve `json:"combine"`
+	// Copy is the time to copy bytes from one buffer to another.
+	Copy Curve `json:"copy"`
+	// Overhead is how long a processor is busy with a message besides its bytes.
+	Overhead float64 `json:"overhead"`
+}
+
+// Check reports what is wrong with a model read from a file.
+func (m *Model) Check() error {
+	for name, c := range map[string]Curve{
+		"host.one_way": m.Host.OneWay, "host.exchange": m.Host.Exchange,
+		"network.one_way": m.Net.OneWay, "network.exchange": m.Net.Exchange,
+		"combine": m.Combine, "copy": m.Copy,
+	} {
+		for i, p := range c {
+			if p.Bytes < 0 || !(p.Seconds >= 0) || math.IsInf(p.Seconds, 0) {
+				return fmt.Errorf("plan: model %s: %s: point %d: %d bytes in %g s makes no sense", m.Name, name, i, p.Bytes, p.Seconds)
+			}
+			if i > 0 && p.Bytes <= c[i-1].Bytes {
+				return fmt.Errorf("plan: model %s: %s: bytes must ascend, but %d follows %d", m.Name, name, p.Bytes, c[i-1].Bytes)
+			}
+		}
+	}
+	return nil
+}
+
+// LowerBound is the least time in which an allreduce of n bytes over p ranks
+// can be done on links α, β and processors γ: ⌈log₂p⌉α + 2(p-1)/p·nβ + (p-1)/p·nγ.
+//
+// Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and experience", 2007, table 1.
+func LowerBound(k Kind, p, n int, alpha, beta, gamma float64) float64 {
+	share := float64(p-1) / float64(p) * float64(n)
+	t := float64(rounds2(p)) * alpha
+	switch k {
+	case Barrier:
+	case Bcast:
+		t += float64(n) * beta
+	case Reduce:
+		t += float64(n)*beta + share*gamma
+	case Allreduce:
+		t += 2*share*beta + share*gamma
+	case ReduceScatter:
+		t += share * (beta + gamma)
+	case Scan, Exscan:
+		t += float64(n) * (beta + gamma)
+	default: // gather, scatter, allgather, alltoall: n is the sum of all blocks
+		t += share * beta
+	}
+	return t
+}
+
+// Choice is a planner with its price.
+type Choice struct {
+	Planner
+	Seconds float64
+}
+
+// Rank prices all planners that fit, cheapest first. Equal prices keep the order of the catalog, so that
+// all ranks agree.
+func Rank(p *Problem, m *Model) []Choice {
+	var cs []Choice
+	for _, a := range Planners(p.Kind) {
+		if a.Why(p) == "" {
+			cs = append(cs, Choice{a, a.Predict(p, m)})
+		}
+	}
+	slices.SortStableFunc(cs, func(a, b Choice) int {
+		switch {
+		case a.Seconds < b.Seconds:
+			return -1
+		case a.Seconds > b.Seconds:
+			return 1
+		}
+		return 0
+	})
+	return cs
+}

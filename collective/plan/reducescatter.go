@@ -1,0 +1,215 @@
+package plan
+
+// output says where a reduce-scatter leaves this rank's block. In place the
+// result would overwrite operands that are still needed, so it passes through scratch.
+func (p *Problem) output(b *builder, n int) (out Loc, finish func()) {
+	if !p.InPlace {
+		return Loc{Recv, 0}, func() {}
+	}
+	w := b.work(n)
+	return w, func() {
+		b.next()
+		b.copy(Loc{Recv, 0}, w, n)
+	}
+}
+
+// reduceScatterHalving: pairs exchange halves, at distance P/2 first; log₂P
+// steps, (P-1)/P of the data, for powers of two and operators that commute.
+//
+// Thakur, Rabenseifner, Gropp 2005, section 4.4.
+func reduceScatterHalving(p *Problem) *Plan {
+	b := newBuilder(p, "halving")
+	l := p.blocks()
+	out, finish := p.output(b, l.n(p.Rank))
+	b.reduceScatterHalving(everyone(p), l, Loc{Send, 0}, b.work(l.total()), out)
+	finish()
+	return b.done()
+}
+
+// reduceScatterHalving reduces block i of l at member i: operands in `in`,
+// partial results in acc, which may be the same memory; the last goes to out.
+func (b *builder) reduceScatterHalving(g group, l layout, in, acc, out Loc) {
+	if g.size == 1 {
+		b.copy(out, in, l.total())
+		return
+	}
+	at := in
+	lo, hi := 0, g.size
+	for d := g.size / 2; d > 0; d /= 2 {
+		mid := (lo + hi) / 2
+		peer := g.rank(g.me ^ d)
+		away, keep := mid, lo
+		if g.me&d != 0 {
+			away, keep = lo, mid
+		}
+		dst := acc.at(l.off(keep))
+		if d == 1 {
+			dst = out
+		}
+		b.putParts(peer, at.at(l.off(away)), l.off(away+d)-l.off(away))
+		b.fold(peer, dst, at.at(l.off(keep)), l.off(keep+d)-l.off(keep), g.me&d != 0)
+		b.next()
+		lo, hi = keep, keep+d
+		at = acc
+	}
+}
+
+// reduceScatterCirculant: ⌈log₂P⌉ steps and (P-1)/P of the data for any P;
+// the operator must commute.
+//
+// Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", arXiv:2410.14234, 2024.
+func reduceScatterCirculant(p *Problem) *Plan {
+	b := newBuilder(p, "circulant")
+	l := p.blocks()
+	out, finish := p.output(b, l.n(p.Rank))
+	b.reduceScatterCirculant(everyone(p), l, Loc{Send, 0}, b.work(l.total()), out)
+	finish()
+	return b.done()
+}
+
+// reduceScatterCirculant has the contract of reduceScatterHalving. With R(i)
+// the partial result for member me+i, a step with skips s < t sends R(s..t-1)
+// to me+s and adds what comes from me-s to R(0..t-s-1).
+func (b *builder) reduceScatterCirculant(g group, l layout, in, acc, out Loc) {
+	if g.size == 1 {
+		b.copy(out, in, l.total())
+		return
+	}
+	if half := g.size / 2; g.size%2 == 1 {
+		// The one block that the first step neither sends nor adds to.
+		s := l.ring(g.me+half, 1)[0]
+		b.copy(acc.at(s.off), in.at(s.off), s.n)
+	}
+	at := in
+	for t := g.size; t > 1; {
+		s := (t + 1) / 2
+		for _, r := range l.ring(g.me+s, t-s) {
+			b.putParts(g.rank(g.me+s), at.at(r.off), r.n)
+		}
+		for _, r := range l.ring(g.me, t-s) {
+			dst := acc.at(r.off)
+			if s == 1 {
+				dst = out
+			}
+			b.fold(g.rank(g.me-s), dst, at.at(r.off), r.n, false)
+		}
+		b.next()
+		t = s
+		at = acc
+	}
+}
+
+// reduceScatterRing: partial results travel around the ring, each rank adding
+// its operand; P-1 steps, (P-1)/P of the data, two blocks of scratch.
+//
+// Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+func reduceScatterRing(p *Problem) *Plan {
+	b := newBuilder(p, "ring")
+	l := p.blocks()
+	out, finish := p.output(b, l.n(p.Rank))
+	largest := 0
+	for i := range p.Size {
+		largest = max(largest, l.n(i))
+	}
+	w := [2]Loc{b.work(largest), b.work(largest)}
+	b.reduceScatterRing(everyone(p), l, Loc{Send, 0}, func(block, t int) Loc { return w[t%2] }, out)
+	finish()
+	return b.done()
+}
+
+// reduceScatterRing keeps the partial result of a block in step t at acc(block, t).
+func (b *builder) reduceScatterRing(g group, l layout, in Loc, acc func(block, t int) Loc, out Loc) {
+	if g.size == 1 {
+		b.copy(out, in, l.total())
+		return
+	}
+	for t := range g.size - 1 {
+		away, next := mod(g.me-1-t, g.size), mod(g.me-2-t, g.size)
+		src := in.at(l.off(away))
+		if t > 0 {
+			src = acc(away, t-1)
+		}
+		dst := acc(next, t)
+		if next == g.me {
+			dst = out
+		}
+		b.putParts(g.rank(g.me+1), src, l.n(away))
+		b.fold(g.rank(g.me-1), dst, in.at(l.off(next)), l.n(next), false)
+		b.next()
+	}
+}
+
+// reduceScatterPairwise: every rank sends each other one its block; P-1
+// steps. Keeps the order of operands: those of lower ranks and those of higher
+// ranks are accumulated apart.
+//
+// Thakur, Rabenseifner, Gropp 2005, section 4.4.
+func reduceScatterPairwise(p *Problem) *Plan {
+	b := newBuilder(p, "pairwise")
+	l := p.blocks()
+	me, n := p.Rank, l.n(p.Rank)
+	out, finish := p.output(b, n)
+	if p.Size == 1 {
+		b.copy(out, Loc{Send, 0}, n)
+		finish()
+		return b.done()
+	}
+	low := Loc{Send, l.off(me)} // operands of ranks up to me
+	var w Loc                   // operands of ranks after me
+	// What the last rank sends starts an accumulator; the rest is folded in.
+	give := b.putParts
+	if me == p.Size-1 {
+		give = b.put
+	}
+	for t := 1; t < p.Size; t++ {
+		to, from := (me+t)%p.Size, mod(me-t, p.Size)
+		give(to, Loc{Send, l.off(to)}, l.n(to))
+		switch {
+		case from < me:
+			b.fold(from, out, low, n, true)
+			low = out
+		case from == p.Size-1:
+			w = b.work(n)
+			b.get(from, w, n)
+		default:
+			b.fold(from, w, w, n, true)
+		}
+		b.next()
+	}
+	if me < p.Size-1 {
+		b.combine(out, low, w, n)
+	}
+	finish()
+	return b.done()
+}
+
+// reduceScatterViaReduce: reduce to rank 0, then scatter; for short data and
+// operators that do not commute.
+func reduceScatterViaReduce(p *Problem) *Plan {
+	b := newBuilder(p, "reduce+scatter")
+	l := p.blocks()
+	g := everyone(p)
+	t := binomialTree(p.Rank, p.Size)
+	w := Loc{Send, 0}
+	if p.Rank == 0 || t.size > 1 {
+		w = b.work(l.total())
+	}
+	b.reduceTree(g, Loc{Send, 0}, w, l.total())
+	if p.Size == 1 {
+		b.copy(Loc{Recv, 0}, w, l.total())
+		return b.done()
+	}
+	if t.parent >= 0 {
+		if t.size == 1 {
+			b.get(t.parent, Loc{Recv, 0}, l.n(p.Rank))
+			return b.done()
+		}
+		b.get(t.parent, w.at(l.off(p.Rank)), l.off(p.Rank+t.size)-l.off(p.Rank))
+		b.next()
+	}
+	b.copy(Loc{Recv, 0}, w.at(l.off(p.Rank)), l.n(p.Rank))
+	for _, c := range t.children {
+		b.put(c.member, w.at(l.off(c.member)), l.off(c.member+c.size)-l.off(c.member))
+	}
+	return b.done()
+}
