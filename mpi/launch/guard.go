@@ -1,0 +1,112 @@
+package launch
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// The guard is a small process that outlives a launcher killed by SIGKILL: it reads
+// the process groups of the ranks from its standard input, and when that ends without
+// a farewell it kills them. A rank itself dies with the launcher by the
+// kernel's parent-death signal; what the rank has started would not.
+
+const farewell = "done"
+
+type guard struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+}
+
+func startGuard(command []string) (*guard, error) {
+	cmd := exec.Command(command[0], command[1:]...)
+	// A session of its own: a Ctrl-C at the terminal must not end it first.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &guard{cmd: cmd, in: in}, nil
+}
+
+func (g *guard) watch(pid int) { fmt.Fprintln(g.in, pid) }
+
+func (g *guard) dismiss() {
+	fmt.Fprintln(g.in, farewell)
+	g.in.Close()
+	_ = g.cmd.Wait() // it has no result
+}
+
+// RunGuard is the guard's whole program.
+func RunGuard(in io.Reader) {
+	var groups []int
+	for s := bufio.NewScanner(in); s.Scan(); {
+		if s.Text() == farewell {
+			return
+		}
+		if pid, err := strconv.Atoi(s.Text()); err == nil && pid > 1 {
+			groups = append(groups, pid)
+		}
+	}
+	for _, pid := range groups {
+		_ = syscall.Kill(-pid, syscall.SIGTERM)
+	}
+	time.Sleep(100 * time.Millisecond) // the groups' last words
+	for _, pid := range groups {
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+	}
+}
+
+// reapDescendants kills what the ranks have left behind: processes that left
+// their group and were reparented to this one as the subreaper. They are known by the job's name in
+// their environment, so that other children of the program stay untouched.
+func reapDescendants(job string) {
+	for range 100 {
+		left := orphans(job)
+		if len(left) == 0 {
+			return
+		}
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			var status syscall.WaitStatus
+			_, _ = syscall.Wait4(pid, &status, 0, nil)
+		}
+	}
+}
+
+func orphans(job string) []int {
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return nil
+	}
+	mark := wire.EnvJob + "=" + job + "\x00"
+	var pids []int
+	for _, t := range tasks {
+		b, err := os.ReadFile(t)
+		if err != nil {
+			continue // that thread has ended
+		}
+		for _, w := range strings.Fields(string(b)) {
+			pid, err := strconv.Atoi(w)
+			if err != nil {
+				continue
+			}
+			if env, err := os.ReadFile("/proc/" + w + "/environ"); err == nil && strings.Contains(string(env), mark) {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}

@@ -1,0 +1,303 @@
+// Package launch starts the ranks of a job on this host and sees to it that
+// they end: the first failure ends the rest, an ended launcher ends its ranks, and no
+// process is left behind.
+package launch
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+	"golang.org/x/sys/unix"
+)
+
+// Policy says what the end of one rank means for the others.
+type Policy int
+
+const (
+	// EndAll: the first rank that fails ends the job.
+	EndAll Policy = iota
+	// Continue: the other ranks go on; they decide themselves whether they can.
+	Continue
+)
+
+// Config describes a job.
+type Config struct {
+	Ranks   int
+	Program string   // path, or a name looked up in PATH
+	Args    []string // without the program's name
+	Env     []string // added to this process's environment
+	Policy  Policy
+
+	// Stdin goes to rank 0; nil is an empty input. Stdout and Stderr receive what
+	// the ranks print, whole lines at a time.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Label is put in front of each line, "[rank] " for a nil name function.
+	Label Label
+	// Tee, if set, receives all output of a rank as well (its log file).
+	Tee func(rank int) (io.WriteCloser, error)
+
+	// Timeout ends the job with exit code 124; 0 is none.
+	Timeout time.Duration
+	// Grace is how long ranks have between SIGTERM and SIGKILL. 0 is 5 s.
+	Grace time.Duration
+	// Guard is the command that runs RunGuard, so that the ranks end, with all
+	// they started, even if this process is killed by SIGKILL. Empty: only the ranks
+	// themselves end then.
+	Guard []string
+	// Notify is told, in order, what happens: starts, failures, signals. May be nil.
+	Notify func(message string)
+	// Interrupts carries requests to stop: the first is graceful (SIGTERM to the ranks), the second
+	// kills. May be nil.
+	Interrupts <-chan os.Signal
+}
+
+// Label says how lines of output are marked with their rank.
+type Label int
+
+const (
+	Plain  Label = iota
+	ByRank       // "3: line", as srun -l prints it
+)
+
+// Exit is how one rank ended.
+type Exit struct {
+	Rank   int
+	Code   int // 128+n for signal n
+	Signal syscall.Signal
+}
+
+func (x Exit) String() string {
+	if x.Signal != 0 {
+		return fmt.Sprintf("killed by signal %d (%s)", int(x.Signal), unix.SignalName(x.Signal))
+	}
+	return fmt.Sprintf("exit code %d", x.Code)
+}
+
+// Outcome is how a job ended.
+type Outcome struct {
+	// Code is the highest exit code of the ranks; 124 after a timeout.
+	Code int
+	// First is the first rank that failed by itself, nil if none did.
+	First *Exit
+	// Exits are in rank order.
+	Exits    []Exit
+	TimedOut bool
+	// Interrupted: a stop was asked for.
+	Interrupted bool
+}
+
+// ErrStart: a rank could not be started; none is left running.
+var ErrStart = errors.New("launch: cannot start")
+
+// ExitTimeout is the exit code of a job that ran out of time.
+const ExitTimeout = 124
+
+const defaultGrace = 5 * time.Second
+
+// Run starts cfg.Ranks processes on this host and waits until all have ended.
+// When ctx ends they are ended too.
+func Run(ctx context.Context, cfg Config) (Outcome, error) {
+	if cfg.Ranks < 1 {
+		return Outcome{}, fmt.Errorf("%w: %d ranks, at least 1 is needed", ErrStart, cfg.Ranks)
+	}
+	program, err := exec.LookPath(cfg.Program)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("%w %q: %w", ErrStart, cfg.Program, err)
+	}
+	if cfg.Grace <= 0 {
+		cfg.Grace = defaultGrace
+	}
+	if cfg.Notify == nil {
+		cfg.Notify = func(string) {}
+	}
+	j := &job{cfg: cfg, name: fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), program: program, ended: make(chan Exit, cfg.Ranks), exits: make([]Exit, cfg.Ranks)}
+	defer j.cleanUp()
+	// The parent-death signal follows the thread that forks: all ranks are
+	// started and waited for from this one.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := j.start(); err != nil {
+		j.signal(syscall.SIGKILL)
+		for range j.procs {
+			<-j.ended
+		}
+		return Outcome{}, err
+	}
+	return j.wait(ctx), nil
+}
+
+type job struct {
+	cfg     Config
+	name    string // unique on this host
+	program string
+	procs   []*process
+	ended   chan Exit
+	exits   []Exit
+	alive   *os.File // write end: its closing tells the ranks that we are gone
+	guard   *guard
+	closers []io.Closer
+	out     *lines
+	errs    *lines
+}
+
+func (j *job) cleanUp() {
+	for _, c := range j.closers {
+		c.Close()
+	}
+	if j.guard != nil {
+		j.guard.dismiss()
+	}
+	reapDescendants(j.name)
+}
+
+func (j *job) start() error {
+	secret := make([]byte, wire.SecretBytes)
+	if _, err := rand.Read(secret); err != nil {
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	// Ranks that lose their parent's launcher are reparented here, so that
+	// none can escape by starting a daemon.
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // old kernels: only direct children are ended
+
+	root, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("%w: a port for rank 0: %w", ErrStart, err)
+	}
+	defer root.Close()
+	rootFile, err := root.(*net.TCPListener).File()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	defer rootFile.Close()
+
+	aliveRead, aliveWrite, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	defer aliveRead.Close()
+	j.alive = aliveWrite
+	j.closers = append(j.closers, aliveWrite)
+
+	if len(j.cfg.Guard) > 0 {
+		if j.guard, err = startGuard(j.cfg.Guard); err != nil {
+			return fmt.Errorf("%w: guard: %w", ErrStart, err)
+		}
+	}
+	j.out, j.errs = newLines(j.cfg.Stdout), newLines(j.cfg.Stderr)
+	for rank := range j.cfg.Ranks {
+		env := []string{
+			wire.EnvRank + "=" + strconv.Itoa(rank),
+			wire.EnvSize + "=" + strconv.Itoa(j.cfg.Ranks),
+			wire.EnvLocalRank + "=" + strconv.Itoa(rank),
+			wire.EnvLocalSize + "=" + strconv.Itoa(j.cfg.Ranks),
+			wire.EnvJob + "=" + j.name,
+			wire.EnvRoot + "=" + root.Addr().String(),
+			wire.EnvRestart + "=0",
+		}
+		p, err := j.startRank(rank, env, secret, aliveRead, rootFile)
+		if err != nil {
+			return fmt.Errorf("%w rank %d (%s): %w", ErrStart, rank, j.program, err)
+		}
+		j.procs = append(j.procs, p)
+		if j.guard != nil {
+			j.guard.watch(p.pid)
+		}
+	}
+	return nil
+}
+
+// wait sees the job to its end.
+func (j *job) wait(ctx context.Context) Outcome {
+	var (
+		out     Outcome
+		kill    <-chan time.Time
+		timeout <-chan time.Time
+		done    = ctx.Done()
+		ending  bool
+	)
+	if j.cfg.Timeout > 0 {
+		timer := time.NewTimer(j.cfg.Timeout)
+		defer timer.Stop()
+		timeout = timer.C
+	}
+	end := func(why string) {
+		if !ending {
+			ending = true
+			j.cfg.Notify(why)
+			j.signal(syscall.SIGTERM)
+			kill = time.After(j.cfg.Grace)
+		}
+	}
+	for left := len(j.procs); left > 0; {
+		select {
+		case x := <-j.ended:
+			left--
+			j.exits[x.Rank] = x
+			if x.Code != 0 && out.First == nil && !ending {
+				first := x
+				out.First = &first
+				if j.cfg.Policy == EndAll && left > 0 {
+					end(fmt.Sprintf("rank %d on %s: %v; ending the other %d", x.Rank, hostname(), x, left))
+				} else {
+					j.cfg.Notify(fmt.Sprintf("rank %d on %s: %v", x.Rank, hostname(), x))
+				}
+			}
+		case <-timeout:
+			out.TimedOut = true
+			end(fmt.Sprintf("time limit of %v reached; ending %d ranks", j.cfg.Timeout, left))
+		case s, ok := <-j.cfg.Interrupts:
+			if !ok {
+				j.cfg.Interrupts = nil
+				break
+			}
+			if out.Interrupted || ending {
+				j.cfg.Notify(fmt.Sprintf("%v again: killing %d ranks", s, left))
+				j.signal(syscall.SIGKILL)
+			} else {
+				out.Interrupted = true
+				end(fmt.Sprintf("%v: ending %d ranks (once more to kill them)", s, left))
+			}
+		case <-done:
+			done = nil
+			end(fmt.Sprintf("%v; ending %d ranks", context.Cause(ctx), left))
+		case <-kill:
+			j.cfg.Notify(fmt.Sprintf("%d ranks did not end within %v: killing them", left, j.cfg.Grace))
+			j.signal(syscall.SIGKILL)
+		}
+	}
+	out.Exits = j.exits
+	for _, x := range j.exits {
+		out.Code = max(out.Code, x.Code)
+	}
+	if out.TimedOut {
+		out.Code = ExitTimeout
+	}
+	return out
+}
+
+// signal sends s to every rank that is still there, and to what it started.
+func (j *job) signal(s syscall.Signal) {
+	for _, p := range j.procs {
+		p.signal(s)
+	}
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "this host"
+	}
+	return name
+}

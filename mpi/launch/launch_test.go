@@ -1,0 +1,201 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary play the guard and the launcher that is killed.
+func TestMain(m *testing.M) {
+	switch os.Getenv("LAUNCH_TEST_ROLE") {
+	case "guard":
+		RunGuard(os.Stdin)
+		os.Exit(0)
+	case "launcher":
+		_, err := Run(context.Background(), Config{
+			Ranks: 2, Program: "sh", Args: []string{"-c", os.Getenv("LAUNCH_TEST_SCRIPT")},
+			Guard: guardCommand(), Stdout: os.Stdout, Stderr: os.Stderr,
+		})
+		fmt.Println(err)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func guardCommand() []string {
+	return []string{"env", "LAUNCH_TEST_ROLE=guard", os.Args[0]}
+}
+
+func run(t *testing.T, cfg Config, script string) (Outcome, string) {
+	t.Helper()
+	var out bytes.Buffer
+	cfg.Program, cfg.Args = "sh", []string{"-c", script}
+	cfg.Stdout, cfg.Stderr = &out, &out
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	o, err := Run(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o, out.String()
+}
+
+func TestRanksGetTheirPlaceAndSecret(t *testing.T) {
+	o, out := run(t, Config{Ranks: 3, Label: ByRank},
+		`echo $FISTERRA_RANK of $FISTERRA_SIZE local $FISTERRA_LOCAL_RANK of $FISTERRA_LOCAL_SIZE; eval "wc -c <&$FISTERRA_SECRET_FD"; env | grep -ci secret=; true`)
+	if o.Code != 0 {
+		t.Errorf("code %d", o.Code)
+	}
+	for _, want := range []string{"0: 0 of 3 local 0 of 3\n", "2: 2 of 3 local 2 of 3\n", "1: 32\n", "1: 0\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestFirstFailureEndsTheRest(t *testing.T) {
+	var said []string
+	o, _ := run(t, Config{Ranks: 3, Grace: 20 * time.Second, Notify: func(s string) { said = append(said, s) }},
+		`if [ $FISTERRA_RANK = 1 ]; then exit 7; fi; sleep 100`)
+	if o.First == nil || o.First.Rank != 1 || o.First.Code != 7 {
+		t.Errorf("first failure %+v", o.First)
+	}
+	if o.Code != 128+int(syscall.SIGTERM) {
+		t.Errorf("code %d, want the highest: 143", o.Code)
+	}
+	if len(said) == 0 || !strings.Contains(said[0], "rank 1 on ") || !strings.Contains(said[0], "exit code 7") {
+		t.Errorf("said %q", said)
+	}
+}
+
+func TestSignalIsNamed(t *testing.T) {
+	o, _ := run(t, Config{Ranks: 2}, `if [ $FISTERRA_RANK = 0 ]; then kill -KILL $$; fi; sleep 100`)
+	if o.First == nil || o.First.String() != "killed by signal 9 (SIGKILL)" || o.Code < 137 {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestContinueLeavesTheOthers(t *testing.T) {
+	o, out := run(t, Config{Ranks: 2, Policy: Continue}, `if [ $FISTERRA_RANK = 0 ]; then exit 3; fi; sleep 0.3; echo still here`)
+	if !strings.Contains(out, "still here") || o.Exits[1].Code != 0 || o.First.Rank != 0 {
+		t.Errorf("%+v %q", o, out)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	o, _ := run(t, Config{Ranks: 2, Timeout: 200 * time.Millisecond}, `sleep 100`)
+	if !o.TimedOut || o.Code != ExitTimeout {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestStubbornRankIsKilled(t *testing.T) {
+	o, _ := run(t, Config{Ranks: 1, Timeout: 200 * time.Millisecond, Grace: 200 * time.Millisecond}, `trap "" TERM; while :; do sleep 0.05; done`)
+	if o.Exits[0].Signal != syscall.SIGKILL {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestSecondInterruptKills(t *testing.T) {
+	stop := make(chan os.Signal, 2)
+	o, err := Run(t.Context(), Config{
+		Ranks: 2, Interrupts: stop, Grace: time.Minute,
+		Program: "sh", Args: []string{"-c", `trap "" TERM; echo ready; while :; do sleep 0.05; done`},
+		Stdout: &interrupter{stop: stop, after: 2},
+	})
+	if err != nil || !o.Interrupted || o.Code != 137 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// interrupter asks twice for the end once so many ranks have said something.
+type interrupter struct {
+	stop  chan os.Signal
+	after int
+}
+
+func (i *interrupter) Write(b []byte) (int, error) {
+	if i.after--; i.after == 0 {
+		i.stop <- os.Interrupt
+		i.stop <- os.Interrupt
+	}
+	return len(b), nil
+}
+
+func TestMissingProgram(t *testing.T) {
+	_, err := Run(t.Context(), Config{Ranks: 1, Program: "no-such-program-here"})
+	if err == nil || !strings.Contains(err.Error(), "no-such-program-here") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestNothingIsLeftBehind(t *testing.T) {
+	// A daemon leaves its session and its rank.
+	_, out := run(t, Config{Ranks: 1}, `setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.3`)
+	expectGone(t, out)
+}
+
+// TestLauncherKilled kills the launcher by SIGKILL: its ranks end, and what
+// they have started, too.
+func TestLauncherKilled(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "LAUNCH_TEST_ROLE=launcher", "LAUNCH_TEST_SCRIPT=echo $$; sleep 1000 & echo $!; wait")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pids strings.Builder
+	buf := make([]byte, 1024)
+	for strings.Count(pids.String(), "\n") < 4 {
+		n, err := out.Read(buf)
+		if err != nil {
+			t.Fatalf("%v after %q", err, pids.String())
+		}
+		pids.Write(buf[:n])
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	expectGone(t, pids.String())
+}
+
+func expectGone(t *testing.T, pids string) {
+	t.Helper()
+	fields := strings.Fields(pids)
+	if len(fields) == 0 {
+		t.Fatal("no pid was printed")
+	}
+	for _, w := range fields {
+		pid, err := strconv.Atoi(w)
+		if err != nil {
+			t.Fatalf("not a pid: %q", w)
+		}
+		end := time.Now().Add(10 * time.Second)
+		for running(pid) {
+			if time.Now().After(end) {
+				syscall.Kill(pid, syscall.SIGKILL)
+				t.Fatalf("process %d is left behind", pid)
+			}
+			time.Sleep(5 * time.Millisecond) // its end has no event for a process that is not its parent
+		}
+	}
+}
+
+func running(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}

@@ -1,0 +1,128 @@
+package launch
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// process is one rank: a process group of its own, so that signals reach what
+// it started.
+type process struct {
+	rank int
+	pid  int
+	over atomic.Bool
+}
+
+func (p *process) signal(s syscall.Signal) {
+	if !p.over.Load() {
+		_ = syscall.Kill(-p.pid, s) // ESRCH: it has just ended
+	}
+}
+
+func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.File) (*process, error) {
+	cmd := exec.Command(j.program, j.cfg.Args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+
+	// The secret travels in a pipe: neither the command line nor the
+	// environment shows it to other users.
+	secretRead, secretWrite, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer secretRead.Close()
+	_, err = secretWrite.Write(secret)
+	secretWrite.Close()
+	if err != nil {
+		return nil, err
+	}
+	pass := func(name string, f *os.File) {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+		env = append(env, name+"="+strconv.Itoa(2+len(cmd.ExtraFiles)))
+	}
+	pass(wire.EnvSecretFD, secretRead)
+	pass(wire.EnvAliveFD, alive)
+	if rank == 0 {
+		pass(wire.EnvRootFD, root)
+		cmd.Stdin = j.cfg.Stdin
+	}
+	cmd.Env = append(append(os.Environ(), j.cfg.Env...), env...)
+
+	var tee io.WriteCloser
+	if j.cfg.Tee != nil {
+		if tee, err = j.cfg.Tee(rank); err != nil {
+			return nil, err
+		}
+		j.closers = append(j.closers, tee)
+	}
+	outRead, outWrite, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	errRead, errWrite, err := os.Pipe()
+	if err != nil {
+		outRead.Close()
+		outWrite.Close()
+		return nil, err
+	}
+	cmd.Stdout, cmd.Stderr = outWrite, errWrite
+	err = cmd.Start()
+	outWrite.Close()
+	errWrite.Close()
+	if err != nil {
+		outRead.Close()
+		errRead.Close()
+		return nil, err
+	}
+	var copies sync.WaitGroup
+	prefix := ""
+	if j.cfg.Label == ByRank {
+		prefix = strconv.Itoa(rank) + ": "
+	}
+	shared := &teeWriter{w: tee}
+	for _, c := range []struct {
+		from *os.File
+		to   *lines
+	}{{outRead, j.out}, {errRead, j.errs}} {
+		copies.Add(1)
+		go func() {
+			defer copies.Done()
+			c.to.copy(c.from, prefix, shared)
+			c.from.Close()
+		}()
+	}
+	p := &process{rank: rank, pid: cmd.Process.Pid}
+	go func() {
+		_ = cmd.Wait() // how it ended stands in ProcessState
+		p.over.Store(true)
+		// What the rank left behind in its group ends with it.
+		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+		// A daemon may have taken the outputs along: it does not keep the job.
+		late := time.AfterFunc(lateOutput, func() {
+			outRead.SetReadDeadline(time.Now())
+			errRead.SetReadDeadline(time.Now())
+		})
+		copies.Wait()
+		late.Stop()
+		j.ended <- exitOf(rank, cmd.ProcessState)
+	}()
+	return p, nil
+}
+
+// lateOutput is how long the output of an ended rank may still come.
+const lateOutput = time.Second
+
+func exitOf(rank int, s *os.ProcessState) Exit {
+	status, ok := s.Sys().(syscall.WaitStatus)
+	if ok && status.Signaled() {
+		return Exit{Rank: rank, Code: 128 + int(status.Signal()), Signal: status.Signal()}
+	}
+	return Exit{Rank: rank, Code: s.ExitCode()}
+}

@@ -1,0 +1,107 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
+)
+
+// LocalOptions describe worlds whose ranks are goroutines of one process.
+type LocalOptions struct {
+	// Fabric connects the ranks; nil is a new one without delays or faults.
+	Fabric *sim.Fabric
+	// Pull lets ranks read each other's memory, as on one host.
+	Pull bool
+	// Host names a rank's host; nil puts all on "sim".
+	Host func(rank int) string
+	// Still: progress is made only by waiting ranks, as virtual time needs.
+	// The worlds of a virtual fabric are closed after Fabric.Run has returned.
+	Still bool
+	Log   *slog.Logger
+}
+
+// Local opens n worlds in this process over a simulated fabric: element i is
+// rank i's. Each is used by that rank's goroutine, as if it were a process.
+func Local(n int, o LocalOptions) ([]*World, error) {
+	if o.Fabric == nil {
+		o.Fabric = sim.New(sim.Config{Ranks: n, Log: o.Log})
+	}
+	if o.Host == nil {
+		o.Host = func(int) string { return "sim" }
+	}
+	providers := make([]transport.Provider, n)
+	members := make([]Member, n)
+	for r := range n {
+		var err error
+		if o.Pull {
+			providers[r], err = o.Fabric.OpenMemory(r)
+		} else {
+			providers[r], err = o.Fabric.Open(r)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("mpi: rank %d: %w", r, err)
+		}
+		p := providers[r]
+		members[r] = Member{Rank: r, Position: r, Host: o.Host(r), Addresses: map[string][]byte{p.Name(): p.Address()}}
+	}
+	circle := &circle{living: n, lost: make([]bool, n), left: make(chan struct{})}
+	worlds := make([]*World, n)
+	for r := range n {
+		a := Assembly{Rank: r, Members: members, Providers: providers[r : r+1], Launcher: "sim", Log: o.Log, Still: o.Still}
+		if !o.Still {
+			a.Membership = circle
+		}
+		w, err := Assemble(a)
+		if err != nil {
+			return nil, err
+		}
+		worlds[r] = w
+	}
+	return worlds, nil
+}
+
+// circle is the Membership of worlds in one process: goodbyes are counted.
+// Losses come from the fabric.
+type circle struct {
+	mu     sync.Mutex
+	living int // not lost and not yet leaving
+	lost   []bool
+	left   chan struct{} // closed when nobody is missing
+	closed bool
+}
+
+func (c *circle) Start(MembershipEvents) {}
+func (c *circle) Abort(int, string)      {}
+func (c *circle) Close()                 {}
+
+func (c *circle) AnnounceLost(rank int, _ string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.lost[rank] {
+		c.lost[rank] = true
+		c.leave()
+	}
+}
+
+func (c *circle) leave() {
+	if c.living--; c.living <= 0 && !c.closed {
+		c.closed = true
+		close(c.left)
+	}
+}
+
+func (c *circle) Bye(ctx context.Context) error {
+	c.mu.Lock()
+	c.leave()
+	c.mu.Unlock()
+	select {
+	case <-c.left:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
