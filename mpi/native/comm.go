@@ -1,0 +1,249 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
+)
+
+// Comm is a communicator of the library. Any goroutine may use it.
+type Comm struct {
+	world      *World
+	handle     handle
+	name       string
+	rank, size int
+	freed      bool
+}
+
+// Rank is this process's rank in the communicator.
+func (c *Comm) Rank() int { return c.rank }
+
+// Size is the number of ranks.
+func (c *Comm) Size() int { return c.size }
+
+// Name is the name the communicator was made with, for messages.
+func (c *Comm) Name() string { return c.name }
+
+func (c *Comm) check(op opcode, peer, tag, leastPeer, leastTag int) error {
+	if uint(peer-leastPeer) < uint(c.size-leastPeer) || peer == ProcNull {
+		if tag >= leastTag && tag <= c.world.caps.MaxTag {
+			return nil
+		}
+		return &Error{Op: op.String(), Comm: c.name, Rank: c.rank, Peer: peer, Tag: AnyTag, Library: c.world.library,
+			Err: ErrTag, Detail: fmt.Sprintf("tag %d is not in %d..%d", tag, leastTag, c.world.caps.MaxTag)}
+	}
+	return &Error{Op: op.String(), Comm: c.name, Rank: c.rank, Peer: AnySource, Tag: tag, Library: c.world.library,
+		Err: ErrRank, Detail: fmt.Sprintf("rank %d is not in 0..%d", peer, c.size-1)}
+}
+
+// peer and tag in the library's values.
+func (c *Comm) peer(p int) uintptr {
+	switch p {
+	case AnySource:
+		return uintptr(c.world.abi.anySource)
+	case ProcNull:
+		return uintptr(c.world.abi.procNull)
+	}
+	return uintptr(p)
+}
+
+func (c *Comm) tag(t int) uintptr {
+	if t == AnyTag {
+		return uintptr(c.world.abi.anyTag)
+	}
+	return uintptr(t)
+}
+
+// Isend starts sending buf to rank dst. buf must not change until r is complete. It
+// never blocks; the error is one of the arguments' or of the library's refusal, and
+// then r was not started.
+func (c *Comm) Isend(r *Request, buf []byte, dst, tag int) error {
+	if err := c.check(opIsend, dst, tag, 0, 0); err != nil {
+		return err
+	}
+	if err := r.begin(c, opIsend, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), dst, tag); err != nil {
+		return err
+	}
+	var b clib.Block
+	if err := r.describe(&b, c.world.fn.isend, c.world.fn.isendC, 1, 2); err != nil {
+		return err
+	}
+	b.A[0] = uintptr(r.buf)
+	b.A[3] = c.peer(dst)
+	b.A[4] = uintptr(tag)
+	b.A[5] = uintptr(c.handle)
+	b.A[6] = uintptr(unsafe.Pointer(&r.request))
+	return r.post(&b)
+}
+
+// Irecv starts receiving into buf from rank src, or [AnySource], with the given tag, or
+// [AnyTag]. buf belongs to the library until r is complete. A longer message is an
+// error that wraps [ErrTruncated]; a shorter one is not, its length is in the status.
+func (c *Comm) Irecv(r *Request, buf []byte, src, tag int) error {
+	if err := c.check(opIrecv, src, tag, AnySource, AnyTag); err != nil {
+		return err
+	}
+	if err := r.begin(c, opIrecv, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), src, tag); err != nil {
+		return err
+	}
+	var b clib.Block
+	if err := r.describe(&b, c.world.fn.irecv, c.world.fn.irecvC, 1, 2); err != nil {
+		return err
+	}
+	b.A[0] = uintptr(r.buf)
+	b.A[3] = c.peer(src)
+	b.A[4] = c.tag(tag)
+	b.A[5] = uintptr(c.handle)
+	b.A[6] = uintptr(unsafe.Pointer(&r.request))
+	return r.post(&b)
+}
+
+// Probe starts looking for a message without receiving it: r completes when one that
+// matches has arrived, and its status tells source, tag and length. Another receive
+// may take the message before the caller does; see [Comm.Mprobe].
+func (c *Comm) Probe(r *Request, src, tag int) error { return c.probe(r, opProbe, src, tag) }
+
+// Mprobe is like Probe and takes the message out of matching: only [Comm.Imrecv] with
+// the same request can receive it, and must.
+func (c *Comm) Mprobe(r *Request, src, tag int) error { return c.probe(r, opMprobe, src, tag) }
+
+func (c *Comm) probe(r *Request, op opcode, src, tag int) error {
+	if err := c.check(op, src, tag, AnySource, AnyTag); err != nil {
+		return err
+	}
+	if err := r.begin(c, op, nil, 0, src, tag); err != nil {
+		return err
+	}
+	w := c.world
+	w.lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return r.fail(0, ErrClosed, "")
+	}
+	w.activate(r)
+	r.poll()
+	return nil
+}
+
+func (r *Request) pollProbe() bool {
+	c := r.comm
+	w := c.world
+	b := clib.Block{Fn: w.fn.iprobe}
+	b.A[0] = c.peer(r.peer)
+	b.A[1] = c.tag(r.tag)
+	b.A[2] = uintptr(c.handle)
+	b.A[3] = uintptr(unsafe.Pointer(&r.flag))
+	if r.op == opMprobe {
+		b.Fn = w.fn.improbe
+		b.A[4] = uintptr(unsafe.Pointer(&r.message))
+		b.A[5] = uintptr(unsafe.Pointer(&r.status))
+	} else {
+		b.A[4] = uintptr(unsafe.Pointer(&r.status))
+	}
+	rc := int(int32(b.Call()))
+	if rc == 0 && r.flag == 0 {
+		return false
+	}
+	w.deactivate(r)
+	if rc != 0 {
+		r.err = r.failure(rc)
+	} else {
+		r.result = w.readStatus(r)
+	}
+	return true
+}
+
+// Imrecv starts receiving, into buf, the message that r matched by [Comm.Mprobe]; r is
+// the request of this receive from then on.
+func (c *Comm) Imrecv(r *Request, buf []byte) error {
+	if r.state != complete || r.op != opMprobe || r.err != nil {
+		return &Error{Op: opImrecv.String(), Comm: c.name, Rank: c.rank, Peer: AnySource, Tag: AnyTag,
+			Library: c.world.library, Err: ErrFailed, Detail: "the request holds no message matched by Mprobe"}
+	}
+	from := r.result
+	if err := r.begin(c, opImrecv, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), from.Source, from.Tag); err != nil {
+		return err
+	}
+	var b clib.Block
+	if err := r.describe(&b, c.world.fn.imrecv, c.world.fn.imrecvC, 1, 2); err != nil {
+		return err
+	}
+	b.A[0] = uintptr(r.buf)
+	b.A[3] = uintptr(unsafe.Pointer(&r.message))
+	b.A[4] = uintptr(unsafe.Pointer(&r.request))
+	return r.post(&b)
+}
+
+// Dup makes a communicator of the same ranks whose messages never match this one's. All
+// ranks call it. It waits, polling; MPI cannot take it back, so when ctx ends the
+// communicator is unusable for collectives and the error wraps [ErrBusy].
+func (c *Comm) Dup(ctx context.Context, name string) (*Comm, error) {
+	w := c.world
+	r := new(Request)
+	if err := r.begin(c, opIdup, nil, 0, AnySource, AnyTag); err != nil {
+		return nil, err
+	}
+	b := clib.Block{Fn: w.fn.commIdup}
+	b.A[0] = uintptr(c.handle)
+	b.A[1] = uintptr(unsafe.Pointer(&r.made))
+	b.A[2] = uintptr(unsafe.Pointer(&r.request))
+	if err := r.post(&b); err != nil {
+		return nil, err
+	}
+	if err := w.finishCollective(ctx, r); err != nil {
+		return nil, err
+	}
+	return w.newComm(w.load(&r.made), name)
+}
+
+// finishCollective waits for a collective that cannot be cancelled.
+func (w *World) finishCollective(ctx context.Context, r *Request) error {
+	if _, err := w.Wait(ctx, r); err != nil {
+		if r.InFlight() {
+			return r.fail(0, fmt.Errorf("%w: %w", ErrBusy, err), "a collective cannot be taken back")
+		}
+		return err
+	}
+	return nil
+}
+
+// Free gives the communicator back. All of its ranks call it; nothing may be in flight.
+func (c *Comm) Free() error {
+	w := c.world
+	w.lock()
+	defer w.mu.Unlock()
+	if c.freed || w.closed || c.handle == w.abi.commWorld {
+		return nil
+	}
+	c.freed = true
+	h := new(uintptr)
+	w.store(h, c.handle)
+	if rc := int(int32(clib.Call(w.fn.commFree, uintptr(unsafe.Pointer(h))))); rc != 0 {
+		_, text := w.explain(rc)
+		return &Error{Op: "Free", Comm: c.name, Rank: c.rank, Peer: AnySource, Tag: AnyTag, Library: w.library, Code: rc, Detail: text, Err: ErrFailed}
+	}
+	return nil
+}
+
+// newComm wraps a handle: errors are returned, not fatal, and rank and size are known.
+func (w *World) newComm(h handle, name string) (*Comm, error) {
+	c := &Comm{world: w, handle: h, name: name}
+	out := &[2]int32{}
+	w.lock()
+	defer w.mu.Unlock()
+	rc := clib.Call(w.fn.commSetErrhandler, uintptr(h), uintptr(w.abi.errorsReturn))
+	if int32(rc) == 0 {
+		rc = clib.Call(w.fn.commRank, uintptr(h), uintptr(unsafe.Pointer(&out[0])))
+	}
+	if int32(rc) == 0 {
+		rc = clib.Call(w.fn.commSize, uintptr(h), uintptr(unsafe.Pointer(&out[1])))
+	}
+	if code := int(int32(rc)); code != 0 {
+		_, text := w.explain(code)
+		return nil, &Error{Op: "Comm_rank", Comm: name, Peer: AnySource, Tag: AnyTag, Library: w.library, Code: code, Detail: text, Err: ErrFailed}
+	}
+	c.rank, c.size = int(out[0]), int(out[1])
+	return c, nil
+}

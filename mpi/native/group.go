@@ -1,0 +1,107 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
+)
+
+// CreateGroup makes a communicator of the given world ranks, in that order. Exactly
+// these ranks call it, with the same arguments; id tells apart groups that are made at
+// the same time and share a rank.
+//
+// MPI makes such a communicator only by a blocking call. It is entered under the
+// world's lock, so two ranks that entered two of them in different orders would wait
+// for each other for ever. Hence the members first agree that each of them is here and
+// makes no other group now; whoever does is waited for. After that the call takes as
+// long as its few messages.
+func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id int) (*Comm, error) {
+	me := slices.Index(ranks, w.comm.rank)
+	if me < 0 {
+		return nil, &Error{Op: "CreateGroup", Comm: name, Rank: w.comm.rank, Peer: AnySource, Tag: id, Library: w.library,
+			Err: ErrRank, Detail: fmt.Sprintf("rank %d is not among the members", w.comm.rank)}
+	}
+	tag := id % (w.caps.MaxTag + 1)
+	members := make([]int32, len(ranks))
+	for i, r := range ranks {
+		if r < 0 || r >= w.comm.size {
+			return nil, &Error{Op: "CreateGroup", Comm: name, Rank: w.comm.rank, Peer: r, Tag: id, Library: w.library,
+				Err: ErrRank, Detail: fmt.Sprintf("world ranks run from 0 to %d", w.comm.size-1)}
+		}
+		members[i] = int32(r)
+	}
+	for attempt := 0; ; attempt++ {
+		mine := w.creating.TryLock()
+		all, err := w.agree(ctx, ranks, me, tag, mine)
+		if err == nil && all {
+			h, err := w.createGroup(members, tag)
+			w.creating.Unlock()
+			if err != nil {
+				return nil, err
+			}
+			return w.newComm(h, name)
+		}
+		if mine {
+			w.creating.Unlock()
+		}
+		if err != nil {
+			return nil, err
+		}
+		// Ranks differ in their waits, so that two groups do not keep meeting.
+		nap(time.Duration(1+(w.comm.rank*7+attempt*13)%64) * 20 * time.Microsecond)
+	}
+}
+
+// agree tells whether all members said yes. Dissemination (Hensgen, Finkel and Manber
+// 1988): ⌈log₂n⌉ rounds, no member is through before all have come.
+func (w *World) agree(ctx context.Context, ranks []int, me, tag int, yes bool) (bool, error) {
+	n := len(ranks)
+	mine, theirs := []byte{0}, []byte{0}
+	if yes {
+		mine[0] = 1
+	}
+	for step := 1; step < n; step *= 2 {
+		var send, recv Request
+		if err := w.system.Irecv(&recv, theirs, ranks[(me-step+n)%n], tag); err != nil {
+			return false, err
+		}
+		if err := w.system.Isend(&send, mine, ranks[(me+step)%n], tag); err != nil {
+			return false, err
+		}
+		for _, r := range []*Request{&send, &recv} {
+			if _, err := w.Wait(ctx, r); err != nil {
+				return false, fmt.Errorf("native: waiting for the members of a new communicator: %w", err)
+			}
+		}
+		mine = []byte{mine[0] & theirs[0]}
+	}
+	return mine[0] == 1, nil
+}
+
+func (w *World) createGroup(members []int32, tag int) (handle, error) {
+	w.lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return 0, ErrClosed
+	}
+	h := new([3]uintptr) // group of the world, group of the members, communicator
+	rc := clib.Call(w.fn.commGroup, uintptr(w.comm.handle), uintptr(unsafe.Pointer(&h[0])))
+	if int32(rc) == 0 {
+		rc = clib.Call(w.fn.groupIncl, uintptr(w.load(&h[0])), uintptr(len(members)),
+			uintptr(unsafe.Pointer(&members[0])), uintptr(unsafe.Pointer(&h[1])))
+	}
+	if int32(rc) == 0 {
+		rc = clib.Call(w.fn.commCreateGroup, uintptr(w.comm.handle), uintptr(w.load(&h[1])), uintptr(tag), uintptr(unsafe.Pointer(&h[2])))
+		clib.Call(w.fn.groupFree, uintptr(unsafe.Pointer(&h[1])))
+		clib.Call(w.fn.groupFree, uintptr(unsafe.Pointer(&h[0])))
+	}
+	if code := int(int32(rc)); code != 0 {
+		_, text := w.explain(code)
+		return 0, &Error{Op: "CreateGroup", Rank: w.comm.rank, Peer: AnySource, Tag: tag, Library: w.library, Code: code, Detail: text, Err: ErrFailed}
+	}
+	return w.load(&h[2]), nil
+}

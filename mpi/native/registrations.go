@@ -1,0 +1,65 @@
+package native
+
+import (
+	"os"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
+)
+
+// forgetBytes is the smallest transfer that may have registered its buffer: below it
+// every library copies.
+const forgetBytes = 4 << 10
+
+// span is memory that is never given back to the system.
+type span struct{ from, to uintptr }
+
+// openRegistrations finds UCX's entry for telling its caches that memory was unmapped.
+//
+// Those caches watch the C library's munmap and madvise, which the Go runtime does not
+// call; so a buffer that the collector frees and the runtime gives back and reuses has
+// new physical pages under an old registration, and an RDMA transfer goes to the old
+// ones.
+func (w *World) openRegistrations(rule Registrations) {
+	if rule == ForgetNever || rule == ForgetOnRDMA && !hasRDMA("/sys/class/infiniband") {
+		return
+	}
+	w.forgetFn = clib.Global("ucm_vm_munmap")
+	w.log.Debug("cached registrations of buffers outside kept memory are dropped after use", "ucx", w.forgetFn != 0)
+}
+
+func hasRDMA(dir string) bool {
+	devices, err := os.ReadDir(dir)
+	return err == nil && len(devices) > 0
+}
+
+// Keep announces memory that will not be given back to the system before Close, such as
+// mpi.Alloc's: registrations of buffers inside it stay cached.
+func (w *World) Keep(memory []byte) {
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
+	w.lock()
+	w.kept = append(w.kept, span{from, from + uintptr(len(memory))})
+	w.mu.Unlock()
+}
+
+// forget drops what the library may have cached about r's buffers. The lock is held.
+func (w *World) forget(r *Request) {
+	if w.forgetFn == 0 || r.bytes < forgetBytes {
+		return
+	}
+	for _, p := range [...]unsafe.Pointer{r.buf, r.from} {
+		if p != nil && !w.isKept(uintptr(p), uintptr(p)+uintptr(r.bytes)) {
+			b := clib.Block{Fn: w.forgetFn, A: [clib.MaxArgs]uintptr{uintptr(p), uintptr(r.bytes)}}
+			b.Call()
+		}
+	}
+}
+
+func (w *World) isKept(from, to uintptr) bool {
+	for _, s := range w.kept {
+		if s.from <= from && to <= s.to {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,301 @@
+package native
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
+)
+
+// Wildcards and the rank that is nobody, translated to the library's own values.
+const (
+	AnySource = -1
+	ProcNull  = -2
+	AnyTag    = -1
+)
+
+// Status describes a message that was received or probed.
+type Status struct {
+	Source, Tag int
+	Bytes       int
+}
+
+type opcode uint8
+
+const (
+	opIsend opcode = iota
+	opIrecv
+	opImrecv
+	opProbe
+	opMprobe
+	opIdup
+	opIbarrier
+	opIbcast
+	opIreduce
+	opIallreduce
+	opIallgather
+	opIallgatherv
+	opIgather
+	opIgatherv
+	opIscatter
+	opIscatterv
+	opIalltoall
+	opIalltoallv
+	opIreduceScatter
+	opIreduceScatterBlock
+	opIscan
+	opIexscan
+)
+
+var opcodeNames = [...]string{"Isend", "Irecv", "Imrecv", "Probe", "Mprobe", "Idup", "Ibarrier", "Ibcast",
+	"Ireduce", "Iallreduce", "Iallgather", "Iallgatherv", "Igather", "Igatherv", "Iscatter", "Iscatterv", "Ialltoall",
+	"Ialltoallv", "Ireduce_scatter", "Ireduce_scatter_block", "Iscan", "Iexscan"}
+
+func (o opcode) String() string { return opcodeNames[o] }
+
+type state uint8
+
+const (
+	idle state = iota
+	active
+	complete
+)
+
+// Request is one nonblocking operation. The zero value is ready to be started by a
+// method of [Comm]; after it completed it may be started again, so hot paths keep and
+// reuse requests and allocate nothing. Starting a request moves it and its buffers to
+// the heap and keeps both referenced until the library is done with them, whether or
+// not the caller still holds the request.
+type Request struct {
+	// Written by C.
+	request uintptr
+	message uintptr
+	made    uintptr // the communicator that Idup makes
+	large   uintptr // datatype of a message of more than 2³¹-1 bytes
+	status  [8]uint64
+	flag    int32
+
+	op        opcode
+	state     state
+	cancelled bool
+	peer, tag int
+	comm      *Comm
+	buf, from unsafe.Pointer // buffers that C holds
+	bytes     int
+	counts    []int32 // counts and displacements of the v collectives
+	result    Status
+	err       error
+
+	next, prev *Request // the world's active requests
+}
+
+// begin readies r; it is not yet active. Storing the buffers in r is what makes them
+// escape: an address converted to uintptr hides the buffer from escape analysis, and
+// MPI would write to a stack that has moved.
+func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag int) error {
+	if r.state == active {
+		return &Error{Op: op.String(), Comm: c.name, Rank: c.rank, Peer: peer, Tag: tag, Library: c.world.library, Err: ErrBusy}
+	}
+	r.comm, r.op, r.buf, r.from, r.bytes, r.peer, r.tag = c, op, buf, nil, bytes, peer, tag
+	r.cancelled, r.flag, r.err = false, 0, nil
+	r.result = Status{Source: peer, Tag: tag}
+	return nil
+}
+
+// post calls the library with the lock held and makes r active. b is complete but for
+// what the operation's shape does not change.
+func (r *Request) post(b *clib.Block) error {
+	w := r.comm.world
+	touch(r)
+	w.lock()
+	if w.closed {
+		w.mu.Unlock()
+		return r.fail(0, ErrClosed, "")
+	}
+	if rc := int(int32(b.Call())); rc != 0 {
+		err := r.failure(rc)
+		w.mu.Unlock()
+		return err
+	}
+	w.activate(r)
+	w.mu.Unlock()
+	return nil
+}
+
+// poll reports whether r is no longer in flight, asking the library if it was. The
+// world's lock is held.
+func (r *Request) poll() bool {
+	if r.state != active {
+		return true
+	}
+	w := r.comm.world
+	if r.op == opProbe || r.op == opMprobe {
+		return r.pollProbe()
+	}
+	b := clib.Block{Fn: w.fn.test}
+	b.A[0] = uintptr(unsafe.Pointer(&r.request))
+	b.A[1] = uintptr(unsafe.Pointer(&r.flag))
+	b.A[2] = uintptr(unsafe.Pointer(&r.status))
+	rc := int(int32(b.Call()))
+	if rc == 0 && r.flag == 0 {
+		return false
+	}
+	r.finish(rc)
+	return true
+}
+
+func (r *Request) finish(rc int) {
+	w := r.comm.world
+	w.deactivate(r)
+	if rc != 0 {
+		// Open MPI keeps a failed request; the others have set it to null.
+		if w.load(&r.request) != w.abi.requestNull {
+			clib.Call(w.fn.requestFree, uintptr(unsafe.Pointer(&r.request)))
+		}
+		r.err = r.failure(rc)
+	}
+	if r.op == opIrecv || r.op == opImrecv {
+		r.result = w.readStatus(r)
+		if r.cancelled && rc == 0 && w.wasCancelled(r) {
+			r.result = Status{Source: r.peer, Tag: r.tag}
+			r.err = r.fail(0, ErrCancelled, "")
+		}
+	} else {
+		r.result.Bytes = r.bytes
+	}
+	if r.large != 0 {
+		clib.Call(w.fn.typeFree, uintptr(unsafe.Pointer(&r.large)))
+		r.large = 0
+	}
+	touch(r)
+	w.forget(r)
+	r.buf, r.from = nil, nil
+}
+
+// Test reports whether the operation has completed, and its error if so. Progress of
+// all operations is made meanwhile.
+func (r *Request) Test() (bool, error) {
+	if r.state == idle {
+		return true, nil
+	}
+	w := r.comm.world
+	w.lock()
+	done := r.poll()
+	err := r.err
+	w.mu.Unlock()
+	if !done {
+		return false, nil
+	}
+	return true, err
+}
+
+// Status is the result of a completed receive or probe. For a receive that matched a
+// wildcard it tells who sent; Bytes is the length that arrived.
+func (r *Request) Status() Status { return r.result }
+
+// Err is the error of a completed operation.
+func (r *Request) Err() error { return r.err }
+
+// InFlight reports whether the library still holds the buffers.
+func (r *Request) InFlight() bool { return r.state == active }
+
+// Cancel asks for a receive or probe to end. It must still be waited for: if it had
+// matched a message it completes as if nothing had happened, else with [ErrCancelled].
+// MPI cannot take back a send or a collective: the error then wraps [ErrUnsupported]
+// and the operation goes on.
+func (r *Request) Cancel() error {
+	if r.state == idle {
+		return nil
+	}
+	w := r.comm.world
+	w.lock()
+	defer w.mu.Unlock()
+	if r.state != active || r.cancelled {
+		return nil
+	}
+	switch r.op {
+	case opProbe, opMprobe:
+		w.deactivate(r)
+		r.err = r.fail(0, ErrCancelled, "")
+		w.wakeParked(r)
+	case opIrecv:
+		if rc := int(int32(clib.Call(w.fn.cancel, uintptr(unsafe.Pointer(&r.request))))); rc != 0 {
+			return r.failure(rc)
+		}
+		r.cancelled = true
+	default:
+		return r.fail(0, ErrUnsupported, "only receives and probes can be cancelled")
+	}
+	return nil
+}
+
+// maxCount is the largest count of the classic calls.
+const maxCount = math.MaxInt32
+
+// describe sets fn, count and type of a block for a byte message: the classic call, its
+// large-count form, or one element of a datatype made for the purpose. The message on
+// the wire is the same in all three.
+func (r *Request) describe(b *clib.Block, classic, large uintptr, count, datatype int) error {
+	w := r.comm.world
+	b.Fn = classic
+	b.A[count] = uintptr(r.bytes)
+	b.A[datatype] = uintptr(w.abi.types[Byte])
+	if r.bytes <= w.maxCount {
+		return nil
+	}
+	if large != 0 {
+		b.Fn = large
+		return nil
+	}
+	if err := r.makeType(); err != nil {
+		return err
+	}
+	b.A[count] = 1
+	b.A[datatype] = uintptr(w.load(&r.large))
+	return nil
+}
+
+// makeType makes r.large, a datatype of r.bytes contiguous bytes in blocks that an int
+// can count.
+func (r *Request) makeType() error {
+	w := r.comm.world
+	blockBytes := w.maxCount/2 + 1
+	n := (r.bytes + blockBytes - 1) / blockBytes
+	lengths, offsets := make([]int32, n), make([]int, n)
+	for i := range n {
+		offsets[i] = i * blockBytes
+		lengths[i] = int32(min(blockBytes, r.bytes-offsets[i]))
+	}
+	w.lock()
+	defer w.mu.Unlock()
+	rc := int(int32(clib.Call(w.fn.typeHindexed, uintptr(n), uintptr(unsafe.Pointer(&lengths[0])),
+		uintptr(unsafe.Pointer(&offsets[0])), uintptr(w.abi.types[Byte]), uintptr(unsafe.Pointer(&r.large)))))
+	if rc == 0 {
+		rc = int(int32(clib.Call(w.fn.typeCommit, uintptr(unsafe.Pointer(&r.large)))))
+	}
+	if rc != 0 {
+		return r.failure(rc)
+	}
+	return nil
+}
+
+// failure translates a library's error code. The world's lock is held.
+func (r *Request) failure(code int) error {
+	w := r.comm.world
+	class, text := w.explain(code)
+	sentinel := ErrFailed
+	switch class {
+	case w.abi.classTrunc:
+		sentinel = ErrTruncated
+	case w.abi.classRank:
+		sentinel = ErrRank
+	case w.abi.classTag:
+		sentinel = ErrTag
+	}
+	return r.fail(code, sentinel, text)
+}
+
+func (r *Request) fail(code int, sentinel error, detail string) error {
+	return &Error{Op: r.op.String(), Comm: r.comm.name, Rank: r.comm.rank, Peer: r.peer, Tag: r.tag,
+		Library: r.comm.world.library, Code: code, Detail: detail, Err: sentinel}
+}

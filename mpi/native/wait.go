@@ -1,0 +1,215 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
+)
+
+// How long the polling goroutine spins, and then gives the core to other ranks, before
+// it sleeps in the kernel; in polls of about 0.1 µs and 0.4 µs. MPI has no descriptor
+// to sleep on, and a sleep costs at least 20 µs, so the second phase covers the
+// transfer of a few megabytes.
+const (
+	spinPolls  = 256
+	yieldPolls = 2500
+)
+
+// parking is a goroutine that waits while another one polls for it.
+type parking struct {
+	wake chan struct{} // holds one token
+	rs   []*Request
+}
+
+// Wait waits until r is complete and returns its result. At most one waiting goroutine
+// polls; it tests the requests of all others and hands over when its own is done. When
+// ctx ends first the error is its cause and the operation goes on: cancel it, or wait
+// again. A request that was never started is complete.
+func (w *World) Wait(ctx context.Context, r *Request) (Status, error) {
+	if r.state == idle {
+		return Status{}, nil
+	}
+	one := [1]*Request{r}
+	if _, err := w.wait(ctx, one[:]); err != nil {
+		return Status{}, err
+	}
+	return r.result, r.err
+}
+
+// WaitAny waits until one of rs is complete and returns its index; nil and never
+// started requests count as never complete. Its own result is Status and Err of that
+// request. With nothing to wait for it is an error.
+func (w *World) WaitAny(ctx context.Context, rs []*Request) (int, error) {
+	return w.wait(ctx, rs)
+}
+
+var errNothing = errors.New("native: no request to wait for")
+
+// pollAny returns the index of a completed request, or -1.
+func pollAny(rs []*Request) int {
+	for i, r := range rs {
+		if r != nil && r.state != idle && r.poll() {
+			return i
+		}
+	}
+	return -1
+}
+
+func (w *World) wait(ctx context.Context, rs []*Request) (int, error) {
+	some := false
+	for _, r := range rs {
+		some = some || r != nil && r.state != idle
+	}
+	if !some {
+		return -1, errNothing
+	}
+	w.lock()
+	for {
+		if i := pollAny(rs); i >= 0 {
+			if !w.leading {
+				w.handOver()
+			}
+			w.mu.Unlock()
+			return i, nil
+		}
+		if err := ctx.Err(); err != nil {
+			if !w.leading {
+				w.handOver()
+			}
+			w.mu.Unlock()
+			return -1, context.Cause(ctx)
+		}
+		if !w.leading {
+			break
+		}
+		p := w.park(rs)
+		w.mu.Unlock()
+		select {
+		case <-p.wake:
+		case <-ctx.Done():
+		}
+		w.lock()
+		w.unpark(p)
+	}
+	w.leading = true
+	w.mu.Unlock()
+	return w.lead(ctx, rs)
+}
+
+// lead polls for everybody until one of rs is complete.
+func (w *World) lead(ctx context.Context, rs []*Request) (int, error) {
+	for i := 1; ; i++ {
+		for spins := 0; w.wanted.Load() != 0 && spins < 200; spins++ {
+			yield() // someone wants to start an operation: let it have the lock
+		}
+		w.mu.Lock()
+		k := pollAny(rs)
+		var err error
+		if k < 0 && i&15 == 0 && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if k >= 0 || err != nil {
+			w.leading = false
+			w.handOver()
+			w.mu.Unlock()
+			return k, err
+		}
+		if len(w.parked) > 0 && w.sweep() {
+			i = 0
+		}
+		w.mu.Unlock()
+		pause(i)
+	}
+}
+
+// park lists the caller for the polling goroutine. The lock is held.
+func (w *World) park(rs []*Request) *parking {
+	var p *parking
+	if n := len(w.unused); n > 0 {
+		p, w.unused = w.unused[n-1], w.unused[:n-1]
+	} else {
+		p = &parking{wake: make(chan struct{}, 1)}
+	}
+	p.rs = append(p.rs[:0], rs...)
+	w.parked = append(w.parked, p)
+	return p
+}
+
+// unpark takes p off the list, if it still is there, and back for use. The lock is held.
+func (w *World) unpark(p *parking) {
+	for i, q := range w.parked {
+		if q == p {
+			w.drop(i)
+			break
+		}
+	}
+	select {
+	case <-p.wake:
+	default:
+	}
+	clear(p.rs)
+	w.unused = append(w.unused, p)
+}
+
+func (w *World) drop(i int) {
+	last := len(w.parked) - 1
+	w.parked[i] = w.parked[last]
+	w.parked[last] = nil
+	w.parked = w.parked[:last]
+}
+
+// sweep polls for the parked goroutines and wakes those that are done.
+func (w *World) sweep() bool {
+	woke := false
+	for i := len(w.parked) - 1; i >= 0; i-- {
+		if p := w.parked[i]; pollAny(p.rs) >= 0 {
+			w.drop(i)
+			p.wake <- struct{}{}
+			woke = true
+		}
+	}
+	return woke
+}
+
+// handOver wakes one parked goroutine, which then polls. The lock is held.
+func (w *World) handOver() {
+	if n := len(w.parked); n > 0 {
+		p := w.parked[n-1]
+		w.drop(n - 1)
+		p.wake <- struct{}{}
+	}
+}
+
+// wakeParked wakes the goroutine that waits for r, which has just been completed by
+// somebody else. The lock is held.
+func (w *World) wakeParked(r *Request) {
+	for i, p := range w.parked {
+		for _, q := range p.rs {
+			if q == r {
+				w.drop(i)
+				p.wake <- struct{}{}
+				return
+			}
+		}
+	}
+}
+
+// Progress lets the library work on everything that is in flight, once, without
+// waiting. Call it now and then from a rank that computes for long: most MPI libraries
+// move large messages only inside calls.
+func (w *World) Progress() {
+	w.lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return
+	}
+	b := clib.Block{Fn: w.fn.iprobe}
+	b.A[0] = uintptr(w.abi.anySource)
+	b.A[1] = uintptr(w.abi.anyTag)
+	b.A[2] = uintptr(w.comm.handle)
+	b.A[3] = uintptr(unsafe.Pointer(&w.nudge.flag))
+	b.A[4] = uintptr(unsafe.Pointer(&w.nudge.status))
+	b.Call()
+}

@@ -1,0 +1,342 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
+)
+
+// Options says how to start a library.
+type Options struct {
+	// Ranks is the number of ranks the launcher started; 0: as the environment told
+	// [Open], unchecked if it did not.
+	Ranks int
+	// Registrations says when the library is told that a finished transfer's buffer may
+	// be unmapped.
+	Registrations Registrations
+}
+
+// Registrations is a rule about the registration caches of RDMA networks, which do not
+// see the Go runtime give memory back and would write to where a buffer used to be.
+type Registrations uint8
+
+const (
+	// ForgetOnRDMA drops the cached registration of each larger buffer after its
+	// transfer where UCX drives an RDMA device, except for buffers announced by
+	// [World.Keep].
+	ForgetOnRDMA Registrations = iota
+	// ForgetAlways does so wherever UCX is loaded.
+	ForgetAlways
+	// ForgetNever trusts that all large buffers are memory which is never given back.
+	ForgetNever
+)
+
+// Caps says what the library as a device can do.
+type Caps struct {
+	MaxTag           int
+	LargeCounts      bool // more than 2³¹-1 elements in a collective
+	CancelSend       bool
+	NamesLostPeer    bool // a dead peer is an error of the operations with it
+	SleepsOnEvents   bool // an idle rank wakes by an event, not by looking
+	BlockingCreate   bool // CreateGroup blocks once all members have come
+	OwnCollectives   bool
+	CancelCollective bool
+}
+
+// World is an initialised library. It is this process's only one: MPI cannot be
+// initialised again after [World.Close].
+type World struct {
+	lib     *Library
+	abi     *abi
+	fn      *functions
+	log     *slog.Logger
+	library string
+	caps    Caps
+	comm    *Comm // MPI_COMM_WORLD
+	system  *Comm // a twin for this package's own messages
+	layout  statusLayout
+	// maxCount is the largest count of the classic calls; smaller in tests.
+	maxCount int
+	main     chan func()
+	creating sync.Mutex // held during CreateGroup's blocking call
+
+	// mu is held around each call of the library, and for what follows.
+	mu      sync.Mutex
+	wanted  atomic.Int32 // goroutines other than the polling one that wait for mu
+	closed  bool
+	active  *Request
+	leading bool
+	parked  []*parking
+	unused  []*parking
+	pool    []*Request
+	nudge   Request // results of Progress, which nobody reads
+
+	forgetFn uintptr
+	kept     []span
+}
+
+// Init initialises the library with MPI_THREAD_SERIALIZED, on a thread that is kept for
+// MPI_Finalize, and compares the number of ranks it sees with the launcher's: a
+// difference is [ErrLauncher], since an MPI library under another's launcher makes each
+// rank a world of one. Signal actions that initialising changed are put back. If ctx
+// ends first the error is its cause, and the process should exit.
+func (l *Library) Init(ctx context.Context, o Options) (*World, error) {
+	w := &World{lib: l, abi: l.abi, fn: &l.fn, log: l.log, library: l.String(), maxCount: maxCount, main: make(chan func())}
+	go func() {
+		runtime.LockOSThread()
+		for f := range w.main {
+			f()
+		}
+	}()
+	done := make(chan error, 1)
+	w.main <- func() { done <- w.start(o) }
+	select {
+	case err := <-done:
+		if err == nil {
+			w.system, err = w.comm.Dup(ctx, "system")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("native: %s: %w", l, err)
+		}
+		return w, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("native: %s: MPI_Init_thread has not returned: %w", l, context.Cause(ctx))
+	}
+}
+
+func (w *World) start(o Options) error {
+	out := new([2]int32)
+	clib.Call(w.fn.initialized, uintptr(unsafe.Pointer(&out[0])))
+	if out[0] != 0 {
+		return fmt.Errorf("%w: MPI_Init has been called in this process", ErrTwoLibraries)
+	}
+	if err := w.precheck(o); err != nil {
+		return err
+	}
+	start := time.Now()
+	rc := int(int32(clib.Call(w.fn.initThread, 0, 0, uintptr(w.abi.threadSerial), uintptr(unsafe.Pointer(&out[0])))))
+	changed, err := w.lib.signals.Restore()
+	if err != nil {
+		return err
+	}
+	if rc != 0 {
+		_, text := w.explain(rc)
+		return fmt.Errorf("%w: MPI_Init_thread: %s", ErrFailed, text)
+	}
+	w.log.Debug("MPI initialised", "library", w.library, "path", w.lib.Path, "thread_level", out[0],
+		"took", time.Since(start), "signals_restored", len(changed))
+	if int(out[0]) < w.abi.threadSerial {
+		clib.Call(w.fn.finalize)
+		return fmt.Errorf("%w: it offers thread level %d, needed is MPI_THREAD_SERIALIZED (%d)", ErrThreads, out[0], w.abi.threadSerial)
+	}
+	if w.comm, err = w.newComm(w.abi.commWorld, "world"); err == nil {
+		err = w.compare(o)
+	}
+	if err != nil {
+		clib.Call(w.fn.finalize)
+		return err
+	}
+	w.layout = w.probeStatus()
+	w.caps = Caps{MaxTag: w.tagBound(), OwnCollectives: true, BlockingCreate: true}
+	w.openRegistrations(o.Registrations)
+	return nil
+}
+
+// precheck refuses what would end the process inside MPI_Init.
+func (w *World) precheck(o Options) error {
+	l := w.lib.Launcher
+	if w.lib.Family == OpenMPI && l.Name == "slurm-none" && max(l.Size, o.Ranks) > 1 {
+		return fmt.Errorf("%w: %d ranks started by srun without a PMI (%s), which Open MPI cannot join; %s",
+			ErrLauncher, max(l.Size, o.Ranks), l.Why, w.lib.Family.advice())
+	}
+	return nil
+}
+
+// compare holds the library's idea of the world against the launcher's.
+func (w *World) compare(o Options) error {
+	want, whose := w.lib.Launcher.Size, fmt.Sprintf("launcher %s (%s)", w.lib.Launcher.Name, w.lib.Launcher.Why)
+	if o.Ranks != 0 {
+		want, whose = o.Ranks, "the launcher"
+	}
+	if want != 0 && want != w.comm.size {
+		return fmt.Errorf("%w: %s started %d ranks, %s at %s sees %d; %s",
+			ErrLauncher, whose, want, w.library, w.lib.Path, w.comm.size, w.lib.Family.advice())
+	}
+	return nil
+}
+
+// tagBound is the largest tag the library takes.
+func (w *World) tagBound() int {
+	const least = 32767 // what the standard promises
+	flag, value := new(int32), new(uintptr)
+	w.lock()
+	defer w.mu.Unlock()
+	rc := clib.Call(w.fn.commGetAttr, uintptr(w.comm.handle), uintptr(w.abi.keyvalTagUB),
+		uintptr(unsafe.Pointer(value)), uintptr(unsafe.Pointer(flag)))
+	if int32(rc) != 0 || *flag == 0 || *value == 0 {
+		return least
+	}
+	// A predefined attribute is the address of an int.
+	return int(*(*int32)(clib.Pointer(*value)))
+}
+
+// Comm is the communicator of all ranks.
+func (w *World) Comm() *Comm { return w.comm }
+
+// Caps says what the library can do.
+func (w *World) Caps() Caps { return w.caps }
+
+// Library is what was opened.
+func (w *World) Library() *Library { return w.lib }
+
+// lock takes mu ahead of the goroutine that polls.
+func (w *World) lock() {
+	if !w.mu.TryLock() {
+		w.wanted.Add(1)
+		w.mu.Lock()
+		w.wanted.Add(-1)
+	}
+}
+
+func (w *World) activate(r *Request) {
+	r.state = active
+	r.prev, r.next = nil, w.active
+	if w.active != nil {
+		w.active.prev = r
+	}
+	w.active = r
+}
+
+func (w *World) deactivate(r *Request) {
+	r.state = complete
+	if r.prev != nil {
+		r.prev.next = r.next
+	} else {
+		w.active = r.next
+	}
+	if r.next != nil {
+		r.next.prev = r.prev
+	}
+	r.prev, r.next = nil, nil
+}
+
+// load reads a handle that C has written.
+func (w *World) load(p *uintptr) handle {
+	if w.abi.word == 4 {
+		return handle(int(*(*int32)(unsafe.Pointer(p))))
+	}
+	return handle(*p)
+}
+
+func (w *World) store(p *uintptr, h handle) { *p = uintptr(h) }
+
+// explain returns the class of an error code and the library's text for it.
+func (w *World) explain(code int) (class int, text string) {
+	buf, n := make([]byte, 1024), new([2]int32)
+	clib.Call(w.fn.errorClass, uintptr(code), uintptr(unsafe.Pointer(&n[0])))
+	clib.Call(w.fn.errorString, uintptr(code), uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&n[1])))
+	return int(n[0]), strings.TrimSpace(strings.ReplaceAll(clib.Text(buf), "\n", "; "))
+}
+
+// quiesce ends what is in flight: receives are cancelled, the rest is waited for.
+func (w *World) quiesce(ctx context.Context) error {
+	for {
+		w.lock()
+		r := w.active
+		w.mu.Unlock()
+		if r == nil {
+			return nil
+		}
+		_ = r.Cancel() // a send or collective cannot be: it is waited for
+		if _, err := w.Wait(ctx, r); err != nil && r.InFlight() {
+			return fmt.Errorf("native: %s to rank %d tag %d of %s is still in flight: %w", r.op, r.peer, r.tag, r.comm.name, err)
+		}
+	}
+}
+
+// Close ends MPI in this process. All ranks call it; it waits for all of them, polling,
+// and then calls MPI_Finalize. Receives still in flight are cancelled. After ctx ends it
+// returns although the library has not: the process should exit then, by [World.Abort]
+// if the others must not go on.
+func (w *World) Close(ctx context.Context) error {
+	w.lock()
+	closed := w.closed
+	w.mu.Unlock()
+	if closed {
+		return nil
+	}
+	if err := w.quiesce(ctx); err != nil {
+		return err
+	}
+	r := new(Request)
+	if err := w.comm.Ibarrier(r); err != nil {
+		return err
+	}
+	if err := w.finishCollective(ctx, r); err != nil {
+		return err
+	}
+	done := make(chan int, 1)
+	w.main <- func() {
+		w.lock()
+		defer w.mu.Unlock()
+		if w.closed {
+			done <- 0
+			return
+		}
+		w.closed = true
+		done <- int(int32(clib.Call(w.fn.finalize)))
+	}
+	select {
+	case rc := <-done:
+		if rc != 0 {
+			return fmt.Errorf("native: %s: %w: MPI_Finalize returned %d", w.library, ErrFailed, rc)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("native: %s: MPI_Finalize has not returned: %w", w.library, context.Cause(ctx))
+	}
+}
+
+// Abort ends all ranks of the job with the given exit code and does not return.
+// Deferred functions do not run.
+func (w *World) Abort(code int) {
+	// The lock may be held by a call that never returns.
+	for deadline := time.Now().Add(100 * time.Millisecond); !w.mu.TryLock() && time.Now().Before(deadline); {
+		pause(spinPolls)
+	}
+	if !w.closed {
+		clib.Call(w.fn.abort, uintptr(w.abi.commWorld), uintptr(code))
+	}
+	os.Exit(code)
+}
+
+// Run calls f and ends MPI on every path: Close when f returns nil, Abort(1) when it
+// returns an error, Abort(2) when it panics. So no rank leaves in a way that the
+// launcher takes for a normal end while the others wait for it.
+func (w *World) Run(ctx context.Context, f func(context.Context) error) error {
+	defer func() {
+		if p := recover(); p != nil {
+			w.log.Error("panic; the job is aborted", "rank", w.comm.rank, "panic", p, "stack", string(debug.Stack()))
+			w.Abort(2)
+		}
+	}()
+	err := f(ctx)
+	if err == nil {
+		err = w.Close(ctx)
+	}
+	if err != nil {
+		w.log.Error("the job is aborted", "rank", w.comm.rank, "error", err)
+		w.Abort(1)
+	}
+	return nil
+}
