@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/need"
+)
+
+func TestParse(t *testing.T) {
+	g := group{"latency", "shm", 2, []int{8, 4096}}
+	good := "# A library; thread level single\nlatency 8 2 0.5 0.4 0.6 30\n" +
+		`{"op":"latency","bytes":4096,"ranks":2,"median_us":1.5,"p10_us":1,"p90_us":2,"reps":9}` + "\n"
+	l, err := parse(good, g)
+	if err != nil || l.comment != "A library; thread level single" || len(l.rows) != 2 ||
+		l.rows[0] != (measured{"latency", 8, 2, 0.5, 0.4, 0.6, 30}) || l.rows[1] != (measured{"latency", 4096, 2, 1.5, 1, 2, 9}) {
+		t.Errorf("%+v %v", l, err)
+	}
+	for name, out := range map[string]string{
+		"nothing":         "# only words\n",
+		"a size missing":  "latency 8 2 0.5 0.4 0.6 30\n",
+		"a size too many": good + "latency 65536 2 0.5 0.4 0.6 30\n",
+		"another op":      strings.ReplaceAll(good, "latency", "bw"),
+		"other ranks":     strings.Replace(good, "8 2 0.5", "8 4 0.5", 1),
+		"no time":         strings.Replace(good, "0.5", "0", 1),
+		"not a number":    strings.Replace(good, "0.5", "fast", 1),
+		"words":           good + "MPI has a warning for you\n",
+		"broken JSON":     strings.Replace(good, `"reps":9}`, "", 1),
+	} {
+		if l, err := parse(out, g); err == nil {
+			t.Errorf("%s: read as %+v", name, l)
+		}
+	}
+}
+
+func TestRowsAndRatio(t *testing.T) {
+	g := group{"latency", "shm", 2, []int{8}}
+	r := results{}
+	for program, medians := range map[string][]float64{"fisterra": {3, 1, 2}, "openmpi": {4, 5}, "mpich": {4, 4, 100}} {
+		for _, m := range medians {
+			r.add(program, g, []measured{{Op: "latency", Bytes: 8, Ranks: 2, Median: m, Reps: 1}})
+		}
+	}
+	rows := r.rows([]group{g, {"bw", "tcp", 2, []int{64}}})
+	if len(rows) != 2 || *rows[0].Fisterra != 2 || *rows[0].OpenMPI != 4.5 || *rows[0].MPICH != 4 || *rows[0].Ratio != 0.5 {
+		t.Errorf("%+v", rows[0])
+	}
+	if rows[1].Fisterra != nil || rows[1].Ratio != nil {
+		t.Errorf("a ratio of nothing: %+v", rows[1])
+	}
+	path := filepath.Join(t.TempDir(), "build", "peers.json")
+	if err := writeJSON(path, rows); err != nil {
+		t.Fatal(err)
+	}
+	text, _ := os.ReadFile(path)
+	var objects []map[string]any
+	if err := json.Unmarshal(text, &objects); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"op", "transport", "bytes", "ranks", "fisterra", "openmpi", "mpich", "ratio_best_peer"} {
+		if _, ok := objects[1][key]; !ok {
+			t.Errorf("peers.json has no %q: %s", key, text)
+		}
+	}
+	var table bytes.Buffer
+	printTable(&table, rows)
+	if want := "| latency | shm | 2 | 8 | 2.00 | 4.50 | 4.00 | – | 0.50 |\n"; !strings.Contains(table.String(), want) {
+		t.Errorf("no line %q in\n%s", want, table.String())
+	}
+	absent := r.missing([]group{g}, []*program{fisterra("x"), {name: "gone", can: func(group) bool { return true }}})
+	if len(absent) != 1 || absent[0] != "gone latency/shm/2" {
+		t.Errorf("missing: %v", absent)
+	}
+}
+
+func TestSelected(t *testing.T) {
+	kept, err := selected("^allreduce/(shm|tcp)/2$", 64*kib)
+	if err != nil || len(kept) != 2 || kept[0].sizeList() != "8,4096,65536" {
+		t.Errorf("%v %v", kept, err)
+	}
+	for _, bad := range []string{"nothing", "("} {
+		if kept, err := selected(bad, mib); err == nil {
+			t.Errorf("%s selects %v", bad, kept)
+		}
+	}
+}
+
+// The peers' own programs, built and run: they check every result before they time it.
+func TestMPIPeersMeasure(t *testing.T) {
+	src, err := unpack(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	net, err := newSandbox("cubic")
+	if err != nil {
+		t.Log(err)
+	}
+	single := func(string) string { return "single" }
+	small := []group{
+		{"latency", "shm", 2, []int{0, 8, 4096, 1 << 20}}, {"latency", "tcp", 2, []int{8, 65536}},
+		{"bw", "shm", 2, []int{65536}}, {"bibw", "shm", 2, []int{4096}}, {"mbw_mr", "shm", 2, []int{8}},
+		{"pairs", "shm", 4, []int{8, 4096}}, {"barrier", "shm", 2, []int{0}}, {"allreduce", "tcp", 2, []int{8, 4000}},
+	}
+	for _, op := range []string{"allreduce", "reduce", "bcast", "allgather", "alltoall", "reduce_scatter", "gather", "scatter", "scan"} {
+		small = append(small, group{op, "shm", 3, []int{8, 4004}})
+	}
+	for name, build := range map[string]func() (*program, error){
+		"openmpi": func() (*program, error) { return openmpi().peer(src, dir, single, 2) },
+		"mpich":   func() (*program, error) { return mpich().peer(src, dir, single, 2) },
+		"gloo":    func() (*program, error) { return gloo(src, dir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := build()
+			if err != nil {
+				need.Part(t, name, err.Error())
+			}
+			for _, g := range small {
+				if !p.can(g) {
+					continue
+				}
+				l, err := launch(t.Context(), p, g, net, 5*time.Millisecond)
+				if err != nil {
+					t.Errorf("%s: %v", g.name(), err)
+					continue
+				}
+				t.Logf("%s: %+v", g.name(), l.rows)
+			}
+		})
+	}
+}

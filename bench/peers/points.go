@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// group is what one launch of one program measures: an operation at several sizes.
+type group struct {
+	op        string
+	transport string // shm or tcp
+	ranks     int
+	sizes     []int // bytes, in the operation's own sense (see README.md)
+}
+
+func (g group) name() string { return fmt.Sprintf("%s/%s/%d", g.op, g.transport, g.ranks) }
+
+// pointToPoint tells p2p.c's operations from collectives.c's.
+func (g group) pointToPoint() bool {
+	switch g.op {
+	case "latency", "bw", "bibw", "mbw_mr", "pairs":
+		return true
+	}
+	return false
+}
+
+func (g group) sizeList() string {
+	text := make([]string, len(g.sizes))
+	for i, s := range g.sizes {
+		text[i] = strconv.Itoa(s)
+	}
+	return strings.Join(text, ",")
+}
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+// groups is everything that can be measured, in the order of the table.
+func groups() []group {
+	messages := []int{8, 4 * kib, 64 * kib, mib, 4 * mib}
+	vectors := []int{8, 4 * kib, 64 * kib, 4 * mib, 64 * mib}
+	all := []group{
+		{"latency", "shm", 2, messages},
+		{"bw", "shm", 2, messages},
+		{"mbw_mr", "shm", 2, []int{8}},
+		{"latency", "tcp", 2, messages},
+		{"bw", "tcp", 2, messages},
+		{"pairs", "shm", 8, []int{8, 64 * kib}}, // more ranks than cores
+		{"barrier", "shm", 8, []int{0}},
+	}
+	for _, ranks := range []int{2, 4} {
+		for _, op := range []string{"allreduce", "bcast", "allgather", "alltoall", "reduce_scatter"} {
+			all = append(all, group{op, "shm", ranks, vectors})
+		}
+		all = append(all, group{"barrier", "shm", ranks, []int{0}})
+	}
+	for _, op := range []string{"allreduce", "bcast", "allgather", "alltoall"} {
+		all = append(all, group{op, "tcp", 2, vectors})
+	}
+	return append(all, group{"barrier", "tcp", 2, []int{0}})
+}
+
+// selected keeps the groups whose name matches the expression, and the sizes up to most.
+func selected(expression string, most int) ([]group, error) {
+	re, err := regexp.Compile(expression)
+	if err != nil {
+		return nil, fmt.Errorf("-only: %w", err)
+	}
+	var kept []group
+	for _, g := range groups() {
+		if !re.MatchString(g.name()) {
+			continue
+		}
+		var sizes []int
+		for _, s := range g.sizes {
+			if s <= most {
+				sizes = append(sizes, s)
+			}
+		}
+		if g.sizes = sizes; len(sizes) > 0 {
+			kept = append(kept, g)
+		}
+	}
+	if len(kept) == 0 {
+		return nil, fmt.Errorf("-only %q -max %d leave nothing to measure; groups are OP/TRANSPORT/RANKS, such as %s",
+			expression, most, groups()[0].name())
+	}
+	return kept, nil
+}
