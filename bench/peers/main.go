@@ -186,7 +186,9 @@ func (c *comparison) measure(ctx context.Context) {
 func (c *comparison) printHead() {
 	fmt.Printf("machine: %s, %d cores, %s, %s\n", cpuModel(), runtime.NumCPU(), kernel(), runtime.Version())
 	for _, p := range c.programs {
-		fmt.Printf("%s: %s\n", p.name, c.comments[p.name])
+		if said := c.comments[p.name]; said != "" {
+			fmt.Printf("%s: %s\n", p.name, said)
+		}
 	}
 	fmt.Printf("tcp: congestion control %s for all programs\n", c.sandbox.congestion)
 	fmt.Printf("more ranks than cores: Open MPI with --oversubscribe and mpi_yield_when_idle, MPICH with MPIR_CVAR_POLLS_BEFORE_YIELD=10\n")
