@@ -1,0 +1,282 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// The point-to-point operations, as OSU defines them:
+//
+//	latency  half a round trip of blocking Send and Recv between ranks 0 and 1
+//	bw       a window of Isend/Irecv, then a short answer
+//	bibw     the same in both directions at once
+//	mbw_mr   bw between rank i and i+P/2, for all i at once
+//	pairs    every rank exchanges one message with every other in P−1 rounds
+//
+// Send and receive buffers are separate and never rewritten while time is taken.
+var messageOps = map[string]func(*messages, context.Context, int) (float64, error){
+	"latency": (*messages).latency,
+	"bw":      (*messages).bw,
+	"bibw":    (*messages).bibw,
+	"mbw_mr":  (*messages).bw,
+	"pairs":   (*messages).pairs,
+}
+
+const (
+	tagPing = iota + 1
+	tagAnswer
+	tagPair
+)
+
+// messages is one size of one operation.
+type messages struct {
+	c          *mpi.Comm
+	window     int
+	send, recv []byte
+	requests   []mpi.Request
+	answer     []byte
+}
+
+// IsMessageOp reports whether op is a point-to-point operation.
+func IsMessageOp(op string) bool { return messageOps[op] != nil }
+
+// Messages measures a point-to-point operation. All ranks call it; rank 0
+// gets each row as soon as it is measured.
+func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(Row)) error {
+	run := messageOps[op]
+	switch {
+	case run == nil:
+		return usage("unknown operation %q", op)
+	case c.Size() < 2 || c.Size()%2 != 0:
+		return usage("%s on %d ranks: an even number is needed", op, c.Size())
+	case op != "mbw_mr" && op != "pairs" && c.Size() != 2:
+		return usage("%s on %d ranks: exactly 2 are needed (mbw_mr and pairs take more)", op, c.Size())
+	}
+	if o.Window <= 0 {
+		o.Window = defaultWindow
+	}
+	most := 0
+	for _, n := range o.Sizes {
+		most = max(most, n)
+	}
+	send, freeSend, err := buffer(most)
+	if err != nil {
+		return err
+	}
+	defer freeSend()
+	recv, freeRecv, err := buffer(most)
+	if err != nil {
+		return err
+	}
+	defer freeRecv()
+	t := timer{c: c, o: o}
+	for _, n := range o.Sizes {
+		m := &messages{c: c, window: o.Window, send: send[:n], recv: recv[:n], requests: make([]mpi.Request, 2*o.Window), answer: make([]byte, 4)}
+		if err := m.verify(ctx, op); err != nil {
+			return err
+		}
+		samples, calls, err := t.measure(ctx, n, func(ctx context.Context, count int) (float64, error) { return run(m, ctx, count) })
+		if err != nil {
+			return err
+		}
+		if o.Check == CheckEvery {
+			if err := m.verify(ctx, op); err != nil {
+				return err
+			}
+		}
+		all, err := toRoot(ctx, c, samples)
+		if err != nil {
+			return err
+		}
+		if c.Rank() != 0 {
+			continue
+		}
+		switch op {
+		case "mbw_mr": // the slowest pair ends last; the pairs work at the same time
+			for k := range samples {
+				for _, s := range all {
+					samples[k] = max(samples[k], s[k])
+				}
+				samples[k] /= float64(c.Size() / 2)
+			}
+			all = [][]float64{samples}
+		default:
+			all = all[:1]
+		}
+		row(rowOf(op, n, c.Size(), all, calls))
+	}
+	return nil
+}
+
+// buffer is memory with every page touched.
+func buffer(n int) ([]byte, func(), error) {
+	b := make([]byte, n)
+	for i := 0; i < n; i += 4096 {
+		b[i] = 1
+	}
+	return b, func() {}, nil
+}
+
+func (m *messages) latency(ctx context.Context, count int) (float64, error) {
+	start := time.Now()
+	if m.c.Rank() == 0 {
+		for range count {
+			if err := mpi.Send(ctx, m.c, m.send, 1, tagPing); err != nil {
+				return 0, err
+			}
+			if _, err := mpi.Recv(ctx, m.c, m.recv, 1, tagPing); err != nil {
+				return 0, err
+			}
+		}
+	} else {
+		for range count {
+			if _, err := mpi.Recv(ctx, m.c, m.recv, 0, tagPing); err != nil {
+				return 0, err
+			}
+			if err := mpi.Send(ctx, m.c, m.send, 0, tagPing); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return microseconds(start) / float64(2*count), nil
+}
+
+func (m *messages) bw(ctx context.Context, count int) (float64, error) {
+	return m.windows(ctx, count, oneWay)
+}
+
+func (m *messages) bibw(ctx context.Context, count int) (float64, error) {
+	return m.windows(ctx, count, bothWays)
+}
+
+type direction int
+
+const (
+	oneWay direction = iota
+	bothWays
+)
+
+// windows sends windows of messages from the lower half of the ranks to the upper.
+func (m *messages) windows(ctx context.Context, count int, d direction) (float64, error) {
+	half := m.c.Size() / 2
+	upper := m.c.Rank() >= half
+	peer := m.c.Rank() + half
+	if upper {
+		peer = m.c.Rank() - half
+	}
+	start := time.Now()
+	for range count {
+		n := 0
+		if upper || d == bothWays {
+			for range m.window {
+				m.requests[n] = mpi.Irecv(m.c, m.recv, peer, tagPing)
+				n++
+			}
+		}
+		if !upper || d == bothWays {
+			for range m.window {
+				m.requests[n] = mpi.Isend(m.c, m.send, peer, tagPing)
+				n++
+			}
+		}
+		if err := mpi.WaitAll(ctx, m.requests[:n]); err != nil {
+			return 0, err
+		}
+		var err error
+		if upper {
+			err = mpi.Send(ctx, m.c, m.answer, peer, tagAnswer)
+		} else {
+			_, err = mpi.Recv(ctx, m.c, m.answer, peer, tagAnswer)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return microseconds(start) / float64(count*m.window), nil
+}
+
+func (m *messages) pairs(ctx context.Context, count int) (float64, error) {
+	start := time.Now()
+	for range count {
+		for round := range m.c.Size() - 1 {
+			p := partner(m.c.Rank(), m.c.Size(), round)
+			if _, err := mpi.Sendrecv(ctx, m.c, m.send, p, tagPair, m.recv, p, tagPair); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return microseconds(start) / float64(count), nil
+}
+
+// partner pairs, in each of P−1 rounds, a with b where a+b = round modulo
+// P−1; the last rank takes who is left alone. P is even.
+func partner(rank, size, round int) int {
+	m := size - 1
+	if rank == m {
+		for p := range m {
+			if 2*p%m == round {
+				return p
+			}
+		}
+	}
+	if p := ((round-rank)%m + m) % m; p != rank {
+		return p
+	}
+	return m
+}
+
+// verify runs the operation's pattern once and looks at every byte.
+func (m *messages) verify(ctx context.Context, op string) error {
+	for i := range m.send {
+		m.send[i] = pattern(m.c.Rank(), i)
+	}
+	clear(m.recv)
+	if err := barrier(ctx, m.c); err != nil {
+		return err
+	}
+	half := m.c.Size() / 2
+	other := (m.c.Rank() + half) % m.c.Size()
+	var err error
+	switch op {
+	case "latency":
+		if _, err = m.latency(ctx, 1); err == nil {
+			err = m.check(1 - m.c.Rank())
+		}
+	case "pairs":
+		for round := 0; round < m.c.Size()-1 && err == nil; round++ {
+			p := partner(m.c.Rank(), m.c.Size(), round)
+			clear(m.recv)
+			if _, err = mpi.Sendrecv(ctx, m.c, m.send, p, tagPair, m.recv, p, tagPair); err == nil {
+				err = m.check(p)
+			}
+		}
+	case "bibw":
+		if _, err = m.bibw(ctx, 1); err == nil {
+			err = m.check(other)
+		}
+	default:
+		if _, err = m.bw(ctx, 1); err == nil && m.c.Rank() >= half {
+			err = m.check(other)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return barrier(ctx, m.c)
+}
+
+func pattern(rank, i int) byte { return byte(i*7 + i/251 + rank*13 + 1) }
+
+func (m *messages) check(from int) error {
+	for i, b := range m.recv {
+		if want := pattern(from, i); b != want {
+			return fmt.Errorf("bench: rank %d: %w: byte %d of %d from rank %d is %#x, not %#x", m.c.Rank(), ErrWrong, i, len(m.recv), from, b, want)
+		}
+	}
+	return nil
+}
+
+func microseconds(since time.Time) float64 { return float64(time.Since(since)) / 1e3 }
