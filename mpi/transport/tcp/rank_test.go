@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -235,5 +234,3 @@ func (b *syncBuffer) String() string {
 }
 
 func textLog(b *syncBuffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
-
-var errNone = errors.New("none")

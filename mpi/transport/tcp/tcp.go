@@ -281,7 +281,8 @@ func (p *Provider) Close() error {
 func (p *Provider) linger(deadline time.Time) {
 	for {
 		var waiting []unix.PollFd
-		unsent := false
+		var conns []*conn
+		step := time.Until(deadline)
 		for _, c := range p.conns {
 			if c.broken == nil && c.out.pending() {
 				c.flush()
@@ -289,20 +290,26 @@ func (p *Provider) linger(deadline time.Time) {
 			if c.broken != nil {
 				continue
 			}
+			var events int16
 			if c.out.pending() {
-				waiting = append(waiting, unix.PollFd{Fd: int32(c.fd), Events: unix.POLLOUT})
-			} else if n, err := unix.IoctlGetInt(c.fd, unix.SIOCOUTQ); err == nil && n > 0 {
-				unsent = true
+				events = unix.POLLOUT
+			} else if n, err := unix.IoctlGetInt(c.fd, unix.SIOCOUTQ); err != nil || n == 0 {
+				continue
+			} else {
+				step = min(step, time.Millisecond) // no event tells when a peer's kernel has acknowledged
 			}
+			waiting = append(waiting, unix.PollFd{Fd: int32(c.fd), Events: events})
+			conns = append(conns, c)
 		}
-		left := time.Until(deadline)
-		if left <= 0 || len(waiting) == 0 && !unsent {
+		if len(waiting) == 0 || step <= 0 {
 			return
 		}
-		if unsent {
-			left = min(left, time.Millisecond) // no event tells when a peer's kernel has acknowledged
-		}
-		timeout := unix.NsecToTimespec(int64(left))
+		timeout := unix.NsecToTimespec(int64(step))
 		unix.Ppoll(waiting, &timeout, nil)
+		for i, w := range waiting {
+			if w.Revents&(unix.POLLERR|unix.POLLHUP) != 0 {
+				conns[i].broken = errHangup
+			}
+		}
 	}
 }

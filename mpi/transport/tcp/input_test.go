@@ -1,0 +1,97 @@
+package tcp
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// reader is a connection without a socket, for its incoming stream alone.
+func reader() (*conn, *rank) {
+	p := &Provider{staging: make([]byte, stagingBytes), links: make([]link, 2)}
+	r := &rank{Provider: p, completed: map[uint64]error{}, lost: map[int]error{}, dst: map[uint64][]byte{1: make([]byte, 1<<10)}}
+	return &conn{p: p, peer: 1, fd: -1}, r
+}
+
+func stream() []byte {
+	var out []byte
+	put := func(h transport.Header, payload []byte) {
+		head := make([]byte, maxHeadBytes)
+		out = append(out, head[:packHeader(head, &h, uint64(len(payload)))]...)
+		if h.Kind == transport.Data && len(payload) > 0 {
+			out = append(out, byte(len(payload)), byte(len(payload)>>8), 0, 0)
+		}
+		out = append(out, payload...)
+	}
+	put(transport.Header{Kind: 2, Context: 1, Tag: 3, Bytes: 5}, []byte("hello"))
+	put(transport.Header{Kind: 3, Token: 9, Aux: 8, Bytes: 1 << 33}, nil)
+	put(transport.Header{Kind: transport.Data, Token: 1, Bytes: 700}, pattern(700, 1))
+	put(transport.Header{Kind: 2, Bytes: 300}, pattern(300, 2))
+	return out
+}
+
+func same(a, b message) bool {
+	return a.peer == b.peer && a.h == b.h && bytes.Equal(a.payload, b.payload)
+}
+
+// However the stream is cut, the messages are the same.
+func TestParseSplits(t *testing.T) {
+	raw := stream()
+	whole, want := reader()
+	if _, err := whole.parse(raw, want); err != nil || len(want.messages) != 3 || len(want.placed) != 1 {
+		t.Fatalf("%d messages, %d placed, %v", len(want.messages), len(want.placed), err)
+	}
+	for step := 1; step < 60; step++ {
+		c, got := reader()
+		for part := range slices.Chunk(raw, step) {
+			if _, err := c.parse(part, got); err != nil {
+				t.Fatalf("step %d: %v", step, err)
+			}
+		}
+		if !slices.EqualFunc(got.messages, want.messages, same) || !slices.Equal(got.placed, want.placed) || !bytes.Equal(got.dst[1], want.dst[1]) {
+			t.Fatalf("step %d: %v, want %v", step, got.messages, want.messages)
+		}
+	}
+}
+
+// Any stream, cut anywhere, gives the same messages or the same refusal, and memory
+// stays within bounds.
+func FuzzParse(f *testing.F) {
+	f.Add(stream(), uint16(7))
+	f.Add(append(stream(), "GET /"...), uint16(1))
+	f.Fuzz(func(t *testing.T, raw []byte, at uint16) {
+		c1, r1 := reader()
+		_, err1 := c1.parse(raw, r1)
+		c2, r2 := reader()
+		cut := min(int(at), len(raw))
+		_, err2 := c2.parse(raw[:cut], r2)
+		if err2 == nil {
+			_, err2 = c2.parse(raw[cut:], r2)
+		}
+		if (err1 == nil) != (err2 == nil) || !slices.EqualFunc(r1.messages, r2.messages, same) || !slices.Equal(r1.placed, r2.placed) {
+			t.Fatalf("cut at %d: %v and %v, %d and %d messages", cut, err1, err2, len(r1.messages), len(r2.messages))
+		}
+		if cap(c1.in.body) > EagerBytes {
+			t.Fatalf("a body of %d bytes", cap(c1.in.body))
+		}
+	})
+}
+
+func FuzzHeader(f *testing.F) {
+	f.Add(uint8(2), uint32(1), int32(2), uint64(3), uint64(4), uint64(5), uint64(6))
+	f.Fuzz(func(t *testing.T, kind uint8, context uint32, tag int32, bytes, token, aux, payload uint64) {
+		h := transport.Header{Kind: transport.Kind(kind), Context: context, Tag: tag, Bytes: bytes, Token: token, Aux: aux}
+		raw := make([]byte, maxHeadBytes)
+		n := packHeader(raw, &h, payload)
+		if m, err := headLength(raw); err != nil || m != n {
+			t.Fatalf("length %d, %v, want %d", m, err, n)
+		}
+		var got transport.Header
+		length, err := unpackHeader(raw[:n], &got)
+		if got != h || err == nil && length != payload {
+			t.Fatalf("%+v of %d, want %+v of %d", got, length, h, payload)
+		}
+	})
+}
