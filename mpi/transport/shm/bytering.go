@@ -1,0 +1,83 @@
+package shm
+
+// byteRing hands out contiguous pieces of the memory that carries payloads too
+// long for a cell. Only the sender knows it: a cell names the piece, and a
+// piece is free again when the cell that carried it has been credited. It starts
+// without memory, and grows when it is full, by going on into new memory where
+// it would have wrapped.
+type byteRing struct {
+	more func(from, to uint32) error // backs the ring with memory up to a new size
+
+	size, write uint32
+	grow        bool  // it was full: go on instead of wrapping
+	stuck       error // there was no more memory: stay at this size
+
+	// The live pieces, oldest first: at most one per cell.
+	first, count uint32
+	live         [cells]piece
+}
+
+type piece struct {
+	cell  uint64 // position of the cell that carries it
+	start uint32
+}
+
+const pieceAlign = 64
+
+// release frees the pieces of cells before credit.
+func (b *byteRing) release(credit uint64) {
+	for b.count > 0 && b.live[b.first&cellMask].cell < credit {
+		b.first++
+		b.count--
+	}
+}
+
+// alloc finds n bytes, more than none, for the payload of the given cell.
+func (b *byteRing) alloc(n int, cell uint64) (offset uint32, ok bool) {
+	need := (uint32(n) + pieceAlign - 1) &^ (pieceAlign - 1)
+	if b.count == 0 {
+		b.write = 0
+	}
+	offset, ok = b.place(need)
+	for !ok && (b.grow || b.count == 0) && b.size < ringBytes && b.stuck == nil && b.unwrapped() {
+		to := min(max(4*b.size, firstRing), ringBytes)
+		if b.stuck = b.more(b.size, to); b.stuck != nil {
+			break
+		}
+		b.size, b.grow = to, false
+		offset, ok = b.place(need)
+	}
+	if !ok {
+		b.grow = true
+		return 0, false
+	}
+	b.live[(b.first+b.count)&cellMask] = piece{cell, offset}
+	b.count++
+	b.write = offset + need
+	return offset, true
+}
+
+// firstRing is the ring's size once it is used.
+const firstRing = 64 << 10
+
+// unwrapped: the live pieces do not pass the end of the ring.
+func (b *byteRing) unwrapped() bool {
+	return b.count == 0 || b.live[b.first&cellMask].start < b.write
+}
+
+func (b *byteRing) place(need uint32) (offset uint32, ok bool) {
+	if b.count == 0 {
+		return 0, need <= b.size
+	}
+	tail := b.live[b.first&cellMask].start
+	switch {
+	case tail >= b.write: // wrapped: free is what lies between, and never all of it
+		return b.write, need < tail-b.write
+	case need <= b.size-b.write:
+		return b.write, true
+	case b.grow && b.size < ringBytes && b.stuck == nil:
+		return 0, false // the caller grows the ring here
+	default:
+		return 0, need < tail
+	}
+}

@@ -1,0 +1,92 @@
+package shm
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// cell is one cache line of a ring and carries one message or one step of one.
+//
+// Word 0 holds, from the low end, the sequence number (32 bits), the message's
+// kind (8), the form of the cell (8) and the length of the payload inside the
+// cell (16). It is stored last, so a reader that finds the sequence number it
+// waits for finds the other seven words complete: one cache line moves per
+// small message and nothing else.
+type cell [8]uint64
+
+// form says what a cell's words mean.
+type form uint8
+
+const (
+	// formShort: word 1 context and tag, payload from word 2. The header's
+	// Bytes is the payload's length, Token and Aux are zero.
+	formShort form = 1 + iota
+	// formFull: word 1 context and tag, 2 Bytes, 3 Token, 4 Aux, payload from word 5.
+	formFull
+	// formRing: header as formFull, word 5 offset and length of the payload in the byte ring.
+	formRing
+	// formOpen: header as formFull, word 5 length of the payload that follows
+	// in chunks, word 6 stream.
+	formOpen
+	// formChunk: word 1 stream, word 2 offset and length of the chunk in the byte ring.
+	formChunk
+	// formAbort: word 1 stream that ends before its payload was sent.
+	formAbort
+	// formHelp: word 1 slot and generation of an exposure that is being pulled,
+	// word 2 where to, word 3 how many bytes.
+	formHelp
+)
+
+const (
+	cellBytes  = int(unsafe.Sizeof(cell{}))
+	shortBytes = 6 * 8 // payload of a formShort cell
+	fullBytes  = 3 * 8 // payload of a formFull cell
+)
+
+// word0 packs everything of word 0 but the sequence number.
+func word0(seq uint32, kind transport.Kind, f form, inline int) uint64 {
+	return uint64(seq) | uint64(kind)<<32 | uint64(f)<<40 | uint64(inline)<<48
+}
+
+func cellForm(w0 uint64) form           { return form(w0 >> 40) }
+func cellKind(w0 uint64) transport.Kind { return transport.Kind(w0 >> 32) }
+func cellInline(w0 uint64) int          { return int(w0 >> 48) }
+
+// ready loads word 0 and reports whether the cell holds message number seq.
+func (c *cell) ready(seq uint32) (w0 uint64, ok bool) {
+	w0 = atomic.LoadUint64(&c[0])
+	return w0, uint32(w0) == seq
+}
+
+// bytes views n bytes of the cell from the given word on.
+func (c *cell) bytes(word, n int) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(&c[word])), n)
+}
+
+func (c *cell) putHeader(h *transport.Header) {
+	c[1] = uint64(h.Context) | uint64(uint32(h.Tag))<<32
+	c[2] = h.Bytes
+	c[3] = h.Token
+	c[4] = h.Aux
+}
+
+func (c *cell) header(kind transport.Kind, h *transport.Header) {
+	h.Kind = kind
+	h.Context, h.Tag = uint32(c[1]), int32(c[1]>>32)
+	h.Bytes, h.Token, h.Aux = c[2], c[3], c[4]
+}
+
+// span is a piece of the byte ring.
+func span(offset, n uint32) uint64 { return uint64(offset) | uint64(n)<<32 }
+
+// spanIn views the piece of ring that w names, or says that it lies outside.
+func spanIn(ring []byte, w uint64) ([]byte, error) {
+	offset, n := uint64(uint32(w)), w>>32
+	if offset+n > uint64(len(ring)) {
+		return nil, fmt.Errorf("payload at %d+%d lies outside the ring of %d bytes", offset, n, len(ring))
+	}
+	return ring[offset : offset+n : offset+n], nil
+}

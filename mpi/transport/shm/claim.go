@@ -1,0 +1,78 @@
+package shm
+
+// claim is the state of an exposure while two ranks copy it: the puller takes
+// units from the front, the exposing rank from the back, and nobody touches a
+// unit that he has not claimed. One word holds it, so that a claim is one
+// compare-and-swap, and either rank can finish alone when the other is stopped.
+//
+// Bits 62-63 are the phase. phaseExposed holds the generation below,
+// phasePulling and phaseClosed the two ends: 31 bits each, in units.
+type claim uint64
+
+type phase uint8
+
+const (
+	// phaseFree: the slot is nobody's; after a pull its puller puts it there.
+	phaseFree phase = iota
+	// phaseExposed: the memory may be pulled.
+	phaseExposed
+	// phasePulling: units from front to back are still to be claimed.
+	phasePulling
+	// phaseClosed: nothing more may be claimed; copies under way finish.
+	phaseClosed
+)
+
+// unitBytes is the granule of claims: a page.
+const unitBytes = 4096
+
+const endMask = 1<<31 - 1
+
+func exposed(gen uint32) claim { return claim(phaseExposed)<<62 | claim(gen) }
+
+func span2(p phase, front, back uint32) claim {
+	return claim(p)<<62 | claim(front)<<31 | claim(back)
+}
+
+func (c claim) phase() phase  { return phase(c >> 62) }
+func (c claim) front() uint32 { return uint32(c>>31) & endMask }
+func (c claim) back() uint32  { return uint32(c) & endMask }
+
+// closed is c with no more units to claim.
+func (c claim) closed() claim { return span2(phaseClosed, c.front(), c.back()) }
+
+// takeFront claims up to n units for the puller.
+func (c claim) takeFront(n uint32) (next claim, from, to uint32) {
+	from, to = c.front(), min(c.front()+n, c.back())
+	return span2(phasePulling, to, c.back()), from, to
+}
+
+// takeBack claims up to n units for the exposing rank.
+func (c claim) takeBack(n uint32) (next claim, from, to uint32) {
+	to = c.back()
+	from = c.front()
+	if to-from > n {
+		from = to - n
+	}
+	return span2(phasePulling, c.front(), from), from, to
+}
+
+// units is how many units n bytes have.
+func units(n int) uint32 { return uint32((n + unitBytes - 1) / unitBytes) }
+
+const (
+	helpBytes  = 24 << 10  // below this the puller copies alone
+	leastBytes = 16 << 10  // smallest claim worth a system call
+	mostBytes  = 256 << 10 // largest claim: bounds how long one copy takes
+)
+
+// portion is how many units to claim next of left unclaimed ones out of total:
+// half of a short transfer, since then both ranks make one system call, and a
+// third of what is left of a long one, so that both finish at the same time
+// although they started apart.
+func portion(left, total uint32) uint32 {
+	n := left / 3
+	if total <= 4*leastBytes*2/unitBytes {
+		n = (total + 1) / 2
+	}
+	return max(leastBytes/unitBytes, min(n, mostBytes/unitBytes))
+}

@@ -1,0 +1,232 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// standing is where this rank stands with a peer. Only the holder of the
+// world's lock reads and writes it.
+type standing uint8
+
+const (
+	// apart: nothing has been sent in either direction.
+	apart standing = iota
+	// meeting: a connection is being made.
+	meeting
+	// up: messages flow.
+	up
+	// leaving: no more messages; memory is still in use by one of the two.
+	leaving
+	// gone: lost, or detached.
+	gone
+)
+
+// endpoint is one peer of this rank.
+type endpoint struct {
+	p       *Provider
+	rank    int
+	state   standing
+	hungup  bool  // the peer's process or its provider has ended
+	broken  error // why it is lost, to be reported by the next Poll
+	reading bool  // a drain is under way
+	hot     bool  // polled every time
+
+	link *link // what the two ranks share
+	vm   bool  // process_vm_* works, both ways
+	pid  int
+
+	board  *board // the peer's
+	bell   int    // the peer's
+	fence  bool   // this process is not reached by the peer's membarrier
+	fenced atomic.Uint64
+
+	in  inbox
+	out outbox
+
+	exposures *exposures
+	pulls     int // of this rank from the peer, under way
+}
+
+// outbox is the sending side of a pair: cells to the peer.
+type outbox struct {
+	cells  *[cells]cell
+	next   uint64 // position of the next cell
+	limit  uint64 // position that needs credit first
+	credit *atomic.Uint64
+	want   *atomic.Uint32
+	mem    []byte // the ring's whole range
+	ring   byteRing
+
+	streams streams
+}
+
+// inbox is the receiving side: cells from the peer.
+type inbox struct {
+	cells    *[cells]cell
+	next     uint64 // position of the next cell
+	credited uint64
+	bytes    int // taken from the byte ring since the last credit
+	credit   *atomic.Uint64
+	want     *atomic.Uint32
+	mem      []byte
+	header   transport.Header
+
+	streams [maxStreams]*arrival
+}
+
+const (
+	// creditCells and creditBytes: how much a receiver takes before it tells the
+	// sender. What may be left untold must never be what a sender waits for.
+	creditCells = cells / 4
+	creditBytes = firstRing / 4
+)
+
+// direction is that of this rank's messages to the peer.
+func (ep *endpoint) direction() int {
+	if ep.p.cfg.Rank < ep.rank {
+		return 0
+	}
+	return 1
+}
+
+// attach takes the segment that the two ranks share into use.
+func (ep *endpoint) attach(l *link) {
+	mine, theirs := ep.direction(), 1-ep.direction()
+	ep.link, ep.vm, ep.pid = l, l.vm, l.pid
+	ep.board, ep.bell, ep.fence = at[board](l.board, 0), l.bell, !ep.p.bell.barrier && !publishIsFence
+	head := at[pairHead](l.mem, 0)
+
+	ep.out = outbox{
+		cells: pairCells(l.mem, mine), limit: cells, mem: pairRing(l.mem, mine),
+		credit: &head.direction[mine].credit, want: &head.direction[mine].want,
+	}
+	ep.out.ring.more = func(from, to uint32) error {
+		return back(l.memory, ringOffset(mine)+int(from), int(to-from))
+	}
+	ep.in = inbox{
+		cells: pairCells(l.mem, theirs), mem: pairRing(l.mem, theirs),
+		credit: &head.direction[theirs].credit, want: &head.direction[theirs].want,
+	}
+	ep.state = up
+}
+
+// room reports whether n more cells can be written, after asking for credit.
+func (ep *endpoint) room(n uint64) bool {
+	out := &ep.out
+	if out.next+n <= out.limit {
+		return true
+	}
+	if ep.refresh() && out.next+n <= out.limit {
+		return true
+	}
+	if ep.broken != nil {
+		return false
+	}
+	out.want.Store(1)
+	return ep.refresh() && out.next+n <= out.limit
+}
+
+// refresh reads the peer's credit and reports whether there is more of it.
+func (ep *endpoint) refresh() bool {
+	out := &ep.out
+	credit := out.credit.Load()
+	seen := out.limit - cells
+	if credit == seen {
+		return false
+	}
+	if credit < seen || credit > out.next {
+		ep.fail(fmt.Errorf("rank %d credits %d cells, of which %d were sent and %d credited before: %w",
+			ep.rank, credit, out.next, seen, errMalformed))
+		return false
+	}
+	out.limit = credit + cells
+	out.ring.release(credit)
+	return true
+}
+
+// piece finds room in the byte ring for n bytes that the next cell carries.
+func (ep *endpoint) piece(n int) (offset uint32, ok bool) {
+	out := &ep.out
+	if offset, ok = out.ring.alloc(n, out.next); ok {
+		return offset, true
+	}
+	if out.ring.stuck != nil && out.ring.size < firstRing {
+		ep.fail(out.ring.stuck)
+		return 0, false
+	}
+	for range 2 {
+		if ep.refresh() || out.ring.grow {
+			if offset, ok = out.ring.alloc(n, out.next); ok {
+				return offset, true
+			}
+		}
+		out.want.Store(1)
+	}
+	return 0, false
+}
+
+// post publishes the next cell, whose other words are complete.
+func (ep *endpoint) post(kind transport.Kind, f form, inline int) {
+	out := &ep.out
+	publish(&out.cells[out.next&cellMask][0], word0(uint32(out.next+1), kind, f, inline))
+	out.next++
+	ep.notify()
+}
+
+// nextCell is where the next message goes. The caller has made sure of room.
+func (ep *endpoint) nextCell() *cell { return &ep.out.cells[ep.out.next&cellMask] }
+
+// send writes one message of at most eagerBytes.
+func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome {
+	if ep.out.next >= ep.out.limit && !ep.room(1) {
+		return ep.refused()
+	}
+	c := ep.nextCell()
+	n := len(payload)
+	switch {
+	case n <= shortBytes && h.Token|h.Aux == 0 && h.Bytes == uint64(n):
+		c[1] = uint64(h.Context) | uint64(uint32(h.Tag))<<32
+		copy(c.bytes(2, n), payload)
+		ep.post(h.Kind, formShort, n)
+	case n <= fullBytes:
+		c.putHeader(h)
+		copy(c.bytes(5, n), payload)
+		ep.post(h.Kind, formFull, n)
+	default:
+		offset, ok := ep.piece(n)
+		if !ok {
+			return ep.refused()
+		}
+		copy(ep.out.mem[offset:], payload)
+		c.putHeader(h)
+		c[5] = span(offset, uint32(n))
+		ep.post(h.Kind, formRing, 0)
+	}
+	return transport.Sent
+}
+
+// refused is Full, or Gone when the attempt showed that the peer is no use.
+func (ep *endpoint) refused() transport.Outcome {
+	if ep.broken != nil {
+		return transport.Gone
+	}
+	return transport.Full
+}
+
+// credit tells the sender how far this rank has read.
+func (ep *endpoint) giveCredit() {
+	in := &ep.in
+	in.credited, in.bytes = in.next, 0
+	in.credit.Store(in.next)
+	if in.want.Load() != 0 {
+		in.want.Store(0)
+		ep.notify()
+	}
+}
+
+// errMalformed: a peer of this job wrote what it never should.
+var errMalformed = errors.New("malformed shared memory")

@@ -1,0 +1,42 @@
+package shm
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// link is what two ranks share.
+type link struct {
+	mem    []byte // the pair's segment
+	memory int    // its memfd
+	board  []byte // the peer's
+	bell   int    // the peer's
+	conn   *net.UnixConn
+	pid    int
+	vm     bool
+	path   string        // how large messages go, in words
+	ended  chan struct{} // closed at the end of the socket
+}
+
+func newLink(conn *net.UnixConn) *link {
+	return &link{memory: -1, bell: -1, conn: conn, ended: make(chan struct{})}
+}
+
+// close gives back what was shared with the peer. Nothing may be using it.
+func (l *link) close() {
+	if l.conn != nil {
+		l.conn.Close()
+	}
+	for _, mem := range [][]byte{l.mem, l.board} {
+		if mem != nil {
+			unix.Munmap(mem)
+		}
+	}
+	for _, fd := range []int{l.memory, l.bell} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	l.mem, l.board, l.conn, l.memory, l.bell = nil, nil, nil, -1, -1
+}

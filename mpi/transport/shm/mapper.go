@@ -1,0 +1,260 @@
+package shm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// After the handshake a pair's socket carries the descriptors of segments that
+// one rank exports and the other imports, and its end is the peer's.
+//
+//	ask     'a', number of the question, handle
+//	answer  'm', number of the question, size; the segment
+//	        'n', number of the question, why not
+
+const (
+	packetAsk  = 'a'
+	packetMap  = 'm'
+	packetNone = 'n'
+
+	packetHead = 1 + 8
+)
+
+// A handle names an exported segment of a rank.
+const handleBytes = 8
+
+type exports struct {
+	mu       sync.Mutex
+	next     uint64
+	segments map[uint64]export
+	asked    map[uint64]chan imported
+	question uint64
+	mapped   [][]byte
+}
+
+type export struct {
+	fd        int
+	sizeBytes int
+}
+
+type imported struct {
+	fd   int
+	size uint64
+	err  error
+}
+
+// Export lets peers map a segment. The descriptor stays the caller's; the
+// provider keeps one of its own.
+func (p *Provider) Export(fd int, sizeBytes int) (handle []byte, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("shm: export descriptor %d: %w", fd, err)
+	}
+	if sizeBytes <= 0 || st.Size < int64(sizeBytes) {
+		return nil, fmt.Errorf("shm: export %d bytes of a segment of %d", sizeBytes, st.Size)
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("shm: export descriptor %d: %w", fd, err)
+	}
+	x := &p.exports
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.next++
+	x.segments[x.next] = export{own, sizeBytes}
+	return binary.BigEndian.AppendUint64(nil, x.next), nil
+}
+
+// Unexport ends an export. Peers that have mapped the segment keep it.
+func (p *Provider) Unexport(handle []byte) {
+	if len(handle) != handleBytes {
+		return
+	}
+	x := &p.exports
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	number := binary.BigEndian.Uint64(handle)
+	if e, ok := x.segments[number]; ok {
+		unix.Close(e.fd)
+		delete(x.segments, number)
+	}
+}
+
+// Import maps a segment that a peer exports, until Close. It waits for the
+// peer's answer, at most HandshakeTimeout.
+func (p *Provider) Import(peer int, handle []byte) ([]byte, error) {
+	mem, err := p.importFrom(peer, handle)
+	if err != nil {
+		return nil, fmt.Errorf("shm: mapping memory of rank %d: %w", peer, err)
+	}
+	return mem, nil
+}
+
+func (p *Provider) importFrom(peer int, handle []byte) ([]byte, error) {
+	if len(handle) != handleBytes {
+		return nil, fmt.Errorf("a handle has %d bytes, this one %d", handleBytes, len(handle))
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.HandshakeTimeout)
+	defer cancel()
+	l, err := p.linked(ctx, peer)
+	if err != nil {
+		return nil, err
+	}
+	x := &p.exports
+	reply := make(chan imported, 1)
+	x.mu.Lock()
+	x.question++
+	question := x.question
+	x.asked[question] = reply
+	x.mu.Unlock()
+	ask := binary.BigEndian.AppendUint64([]byte{packetAsk}, question)
+	if err := writePacket(l.conn, append(ask, handle...)); err != nil {
+		x.take(question)
+		return nil, err
+	}
+	var got imported
+	select {
+	case got = <-reply:
+	case <-l.ended:
+		err = errHangup
+	case <-ctx.Done():
+		err = fmt.Errorf("no answer: %w", ctx.Err())
+	}
+	if err != nil {
+		if x.take(question) == nil { // the answer has just come
+			if got := <-reply; got.err == nil {
+				unix.Close(got.fd)
+			}
+		}
+		return nil, err
+	}
+	if got.err != nil {
+		return nil, got.err
+	}
+	defer unix.Close(got.fd)
+	mem, err := mapSegment(got.fd, int(got.size))
+	if err != nil {
+		return nil, err
+	}
+	x.mu.Lock()
+	x.mapped = append(x.mapped, mem)
+	x.mu.Unlock()
+	return mem, nil
+}
+
+// linked waits for the link to a peer and makes it if need be.
+func (p *Provider) linked(ctx context.Context, peer int) (*link, error) {
+	if err := p.checkPeer(peer); err != nil {
+		return nil, err
+	}
+	t, err := p.want(peer)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-t.ended:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	p.meetings.mu.Lock()
+	defer p.meetings.mu.Unlock()
+	if t.link == nil {
+		return nil, t.err
+	}
+	return t.link, nil
+}
+
+// take finds and removes who asked a question.
+func (x *exports) take(question uint64) chan imported {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	reply := x.asked[question]
+	delete(x.asked, question)
+	return reply
+}
+
+// attend reads the socket of a link until its end, which it tells the next Poll.
+func (p *Provider) attend(rank int, l *link) {
+	buf := make([]byte, maxPacket)
+	for {
+		b, fds, err := readPacket(l.conn, buf)
+		if err == nil {
+			err = p.packet(l, b, fds)
+		}
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				p.cfg.Log.Debug("shm: a peer's socket ended", "peer", rank, "err", err)
+			}
+			break
+		}
+	}
+	close(l.ended)
+	p.tell(event{rank: rank, link: l, hangup: true})
+}
+
+// packet handles one packet. What it does not understand ends the link.
+func (p *Provider) packet(l *link, b []byte, fds []int) error {
+	if len(b) < packetHead {
+		closeAll(fds)
+		return errMalformed
+	}
+	question := binary.BigEndian.Uint64(b[1:])
+	rest := b[packetHead:]
+	switch kind := b[0]; {
+	case kind == packetAsk && len(rest) == handleBytes && len(fds) == 0:
+		return p.exports.answer(l.conn, question, binary.BigEndian.Uint64(rest))
+	case kind == packetMap && len(rest) == 8 && len(fds) == 1:
+		got := imported{fd: fds[0], size: binary.BigEndian.Uint64(rest)}
+		if reply := p.exports.take(question); reply != nil {
+			reply <- got
+		} else {
+			closeAll(fds)
+		}
+		return nil
+	case kind == packetNone && len(fds) == 0:
+		if reply := p.exports.take(question); reply != nil {
+			reply <- imported{err: errors.New(string(rest))}
+		}
+		return nil
+	default:
+		closeAll(fds)
+		return errMalformed
+	}
+}
+
+// answer sends a segment to the peer that asked for it.
+func (x *exports) answer(conn *net.UnixConn, question, number uint64) error {
+	x.mu.Lock()
+	defer x.mu.Unlock() // the descriptor must not be closed meanwhile
+	e, ok := x.segments[number]
+	conn.SetWriteDeadline(time.Now().Add(time.Second)) // a peer that floods the socket loses it
+	if !ok {
+		b := binary.BigEndian.AppendUint64([]byte{packetNone}, question)
+		return writePacket(conn, fmt.Append(b, "it exports no segment ", number))
+	}
+	b := binary.BigEndian.AppendUint64([]byte{packetMap}, question)
+	return writePacket(conn, binary.BigEndian.AppendUint64(b, uint64(e.sizeBytes)), e.fd)
+}
+
+// close gives back all that was exported and imported.
+func (x *exports) close() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var errs []error
+	for _, e := range x.segments {
+		unix.Close(e.fd)
+	}
+	for _, mem := range x.mapped {
+		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(mem)))
+	}
+	x.segments, x.mapped = nil, nil
+	return errors.Join(errs...)
+}

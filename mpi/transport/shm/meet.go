@@ -1,0 +1,254 @@
+package shm
+
+import (
+	"crypto/hmac"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	macBytes  = 32
+	maxPacket = 1024
+	maxFDs    = 3
+)
+
+var probeAtBytes = binary.Size(probeAt{})
+
+// dialler runs the handshake of the rank that connects to rank to.
+func (p *party) dialler(to int, layout [32]byte) (l *link, err error) {
+	l = newLink(p.conn)
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	if err := p.sameUser(); err != nil {
+		return nil, err
+	}
+	p.own = p.hello(to, layout)
+	if err := p.write(pack(p.own)); err != nil {
+		return nil, err
+	}
+	answer, _, err := p.read()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case len(answer) == 1+helloBytes+macBytes && answer[0] == statusWelcome:
+	case len(answer) > 1 && answer[0] == statusRefused:
+		return nil, fmt.Errorf("it refused: %s", answer[1:])
+	default:
+		return nil, fmt.Errorf("an answer of %d bytes: %w", len(answer), errMalformed)
+	}
+	if p.peer, err = unpackHello(answer[1 : 1+helloBytes]); err != nil {
+		return nil, err
+	}
+	if !hmac.Equal(answer[1+helloBytes:], p.mac("acceptor", p.own, p.peer)) {
+		return nil, errors.New("it does not know the job's secret")
+	}
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	if l.memory, err = createSegment("fisterra-pair", pairBytes, baseBytes); err != nil {
+		return nil, err
+	}
+	if l.mem, err = mapSegment(l.memory, pairBytes); err != nil {
+		return nil, err
+	}
+	p.probe = newProbe()
+	proof := append(p.mac("dialler", p.own, p.peer), pack(p.probe.at())...)
+	if err := p.write(proof, l.memory, p.bell.memory, p.bell.bell); err != nil {
+		return nil, err
+	}
+
+	open, fds, err := p.read()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case len(open) == 1+probeAtBytes+16 && open[0] == statusWelcome && len(fds) == 2:
+	case len(open) == 1 && open[0] == statusCrossed:
+		return nil, errCrossed
+	case len(open) > 1 && open[0] == statusRefused:
+		closeAll(fds)
+		return nil, fmt.Errorf("it refused: %s", open[1:])
+	default:
+		closeAll(fds)
+		return nil, fmt.Errorf("%d bytes and %d descriptors instead of its board and bell: %w", len(open), len(fds), errMalformed)
+	}
+	if err := l.adopt(fds[0], fds[1]); err != nil {
+		return nil, err
+	}
+	works := p.probe.passed(open[1+probeAtBytes:])
+	got, why := copyProbe(int(p.cred.Pid), unpackProbe(open[1:]))
+	if err := p.write(append(got[:], flag(works))); err != nil {
+		return nil, err
+	}
+	ready, _, err := p.read()
+	if err != nil {
+		return nil, err
+	}
+	if len(ready) != 1 {
+		return nil, fmt.Errorf("%d bytes at the end of the handshake: %w", len(ready), errMalformed)
+	}
+	l.judge(p, works, ready[0] == 1, why)
+	return l, nil
+}
+
+// acceptor runs the handshake of the rank that was connected to. Once the
+// dialler has proved who it is and before anything is shared, admit decides.
+func (p *party) acceptor(layout [32]byte, admit func(rank int) error) (l *link, err error) {
+	l = newLink(p.conn)
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	if err := p.sameUser(); err != nil {
+		return nil, err
+	}
+	first, _, err := p.read()
+	if err != nil {
+		return nil, err
+	}
+	if p.peer, err = unpackHello(first); err != nil {
+		return nil, err
+	}
+	p.own = p.hello(int(p.peer.From), layout)
+	if err := p.check(); err != nil {
+		p.write(append([]byte{statusRefused}, err.Error()...))
+		return nil, err
+	}
+	answer := append([]byte{statusWelcome}, pack(p.own)...)
+	if err := p.write(append(answer, p.mac("acceptor", p.peer, p.own)...)); err != nil {
+		return nil, err
+	}
+	proof, fds, err := p.read()
+	if err != nil {
+		return nil, err
+	}
+	if len(proof) != macBytes+probeAtBytes || len(fds) != 3 {
+		closeAll(fds)
+		return nil, fmt.Errorf("%d bytes and %d descriptors instead of its proof, segment, board and bell: %w", len(proof), len(fds), errMalformed)
+	}
+	l.memory = fds[0]
+	if err := l.adopt(fds[1], fds[2]); err != nil {
+		return nil, err
+	}
+	if !hmac.Equal(proof[:macBytes], p.mac("dialler", p.peer, p.own)) {
+		return nil, errors.New("it does not know the job's secret")
+	}
+	if err := admit(int(p.peer.From)); err != nil {
+		status := []byte{statusCrossed}
+		if !errors.Is(err, errCrossed) {
+			status = append([]byte{statusRefused}, err.Error()...)
+		}
+		p.write(status)
+		return nil, err
+	}
+	if l.mem, err = mapSegment(l.memory, pairBytes); err != nil {
+		p.write(append([]byte{statusRefused}, err.Error()...))
+		return nil, err
+	}
+
+	p.probe = newProbe()
+	got, why := copyProbe(int(p.cred.Pid), unpackProbe(proof[macBytes:]))
+	open := append([]byte{statusWelcome}, pack(p.probe.at())...)
+	if err := p.write(append(open, got[:]...), p.bell.memory, p.bell.bell); err != nil {
+		return nil, err
+	}
+	read, _, err := p.read()
+	if err != nil {
+		return nil, err
+	}
+	if len(read) != 17 {
+		return nil, fmt.Errorf("%d bytes instead of what it read: %w", len(read), errMalformed)
+	}
+	works := p.probe.passed(read[:16])
+	if err := p.write([]byte{flag(works)}); err != nil {
+		return nil, err
+	}
+	l.judge(p, works, read[16] == 1, why)
+	return l, nil
+}
+
+// adopt takes the peer's board and bell.
+func (l *link) adopt(memory, bell int) (err error) {
+	l.bell = bell
+	l.board, err = mapSegment(memory, boardBytes)
+	unix.Close(memory)
+	return err
+}
+
+// judge decides how large messages go.
+func (l *link) judge(p *party, theirs, mine bool, why error) {
+	l.pid = int(p.cred.Pid)
+	switch {
+	case p.cfg.TwoCopies:
+		l.path = "two copies through a ring: one copy is switched off"
+	case theirs && mine:
+		l.vm, l.path = true, "one copy by process_vm_readv and process_vm_writev of both ranks"
+	case why != nil:
+		l.path = "two copies through a ring: " + why.Error()
+	default:
+		l.path = "two copies through a ring: the peer may not copy this process's memory"
+	}
+}
+
+func unpackProbe(b []byte) (at probeAt) {
+	binary.Decode(b[:probeAtBytes], binary.BigEndian, &at)
+	return at
+}
+
+func flag(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (p *party) write(b []byte, fds ...int) error { return writePacket(p.conn, b, fds...) }
+
+func (p *party) read() ([]byte, []int, error) {
+	return readPacket(p.conn, make([]byte, maxPacket))
+}
+
+// writePacket sends one packet and the descriptors with it.
+func writePacket(conn *net.UnixConn, b []byte, fds ...int) error {
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	_, _, err := conn.WriteMsgUnix(b, rights, nil)
+	return err
+}
+
+// readPacket reads one packet into buf and the descriptors with it, which are
+// the caller's.
+func readPacket(conn *net.UnixConn, buf []byte) ([]byte, []int, error) {
+	rights := make([]byte, unix.CmsgSpace(4*maxFDs))
+	n, rn, _, _, err := conn.ReadMsgUnix(buf, rights)
+	var fds []int
+	if messages, e := unix.ParseSocketControlMessage(rights[:rn]); e == nil {
+		for _, m := range messages {
+			if got, e := unix.ParseUnixRights(&m); e == nil {
+				fds = append(fds, got...)
+			}
+		}
+	}
+	if err != nil {
+		closeAll(fds)
+		return nil, nil, err
+	}
+	return buf[:n], fds, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,329 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// errWithdrawn: the peer took its memory back before it was pulled.
+var errWithdrawn = errors.New("the peer withdrew the memory")
+
+// exposures are what a peer may pull from this rank.
+type exposures struct {
+	table   *[slots]slot // shared
+	list    [slots]exposure
+	free    []uint16
+	zombies []uint16 // withdrawn, but the peer has not let go of the slot
+}
+
+type exposure struct {
+	ep       *endpoint
+	slot     *slot
+	gen      uint32
+	live     bool
+	helping  bool // the peer has asked for help
+	inflight int  // copies under way
+	buf      []byte
+	dst      uintptr // where the peer pulls it to
+	n        int     // how much of it
+}
+
+// pull is a transfer from a peer's memory into this rank's.
+type pull struct {
+	ep       *endpoint
+	slot     *slot
+	op       uint64
+	dst      []byte
+	src      uintptr
+	units    uint32
+	done     uint32 // units copied by this rank
+	inflight int
+	err      error
+}
+
+// A key is the exposed memory's address and length, and the generation and
+// number of its slot.
+func (e *exposure) key(number uint16) (k transport.Key) {
+	binary.NativeEndian.PutUint64(k[0:], uint64(addressOf(e.buf)))
+	binary.NativeEndian.PutUint64(k[8:], uint64(len(e.buf)))
+	binary.NativeEndian.PutUint32(k[16:], e.gen)
+	binary.NativeEndian.PutUint16(k[20:], number)
+	return k
+}
+
+func keyParts(k transport.Key) (src uintptr, n uint64, gen uint32, number uint16) {
+	return uintptr(binary.NativeEndian.Uint64(k[0:])), binary.NativeEndian.Uint64(k[8:]),
+		binary.NativeEndian.Uint32(k[16:]), binary.NativeEndian.Uint16(k[20:])
+}
+
+// Expose lets a peer pull buf. It is refused where the kernel does not let the
+// two processes copy (see Path), and before they have met.
+func (p *Provider) Expose(peer int, buf []byte) (transport.Key, bool) {
+	ep := p.endpoint(peer)
+	if ep.state != up {
+		ep.meet()
+		return transport.Key{}, false
+	}
+	if !ep.vm || len(buf) == 0 {
+		return transport.Key{}, false
+	}
+	if ep.exposures == nil && !ep.openExposures() {
+		return transport.Key{}, false
+	}
+	x := ep.exposures
+	if len(x.free) == 0 {
+		x.reap()
+	}
+	if len(x.free) == 0 {
+		return transport.Key{}, false
+	}
+	number := x.free[len(x.free)-1]
+	x.free = x.free[:len(x.free)-1]
+	e := &x.list[number]
+	*e = exposure{ep: ep, slot: &x.table[number], gen: e.gen + 1, live: true, buf: buf}
+	e.slot.helped.Store(0)
+	e.slot.read.Store(0)
+	e.slot.state.Store(uint64(exposed(e.gen)))
+	return e.key(number), true
+}
+
+// openExposures backs the slots with memory, when they are first used.
+func (ep *endpoint) openExposures() bool {
+	at := slotsAt + ep.direction()*slotsBytes
+	if err := back(ep.link.memory, at, slotsBytes); err != nil {
+		ep.vm = false
+		ep.p.cfg.Log.Warn("shm: large messages are copied twice", "peer", ep.rank, "err", err)
+		return false
+	}
+	x := &exposures{table: pairSlots(ep.link.mem, ep.direction())}
+	for i := range slots {
+		x.free = append(x.free, uint16(slots-1-i))
+	}
+	ep.exposures = x
+	return true
+}
+
+// reap finds slots that the peer has let go of.
+func (x *exposures) reap() {
+	x.zombies = slices.DeleteFunc(x.zombies, func(number uint16) bool {
+		if claim(x.list[number].slot.state.Load()).phase() != phaseFree {
+			return false
+		}
+		x.free = append(x.free, number)
+		return true
+	})
+}
+
+// shut lets nobody claim any more of the memory and reports whether the peer
+// reads none of it.
+func (e *exposure) shut() bool {
+	for {
+		c := claim(e.slot.state.Load())
+		switch c.phase() {
+		case phaseFree:
+			return e.inflight == 0
+		case phaseExposed:
+			if e.slot.state.CompareAndSwap(uint64(c), 0) {
+				return e.inflight == 0
+			}
+		case phasePulling:
+			e.slot.state.CompareAndSwap(uint64(c), uint64(c.closed()))
+		case phaseClosed:
+			return e.inflight == 0 && (e.slot.read.Load() == uint64(c.front()) || e.ep.hungup)
+		}
+	}
+}
+
+// Withdraw ends an exposure.
+func (p *Provider) Withdraw(peer int, key transport.Key) bool {
+	ep := p.endpoint(peer)
+	_, _, gen, number := keyParts(key)
+	if ep.exposures == nil || int(number) >= slots {
+		return true
+	}
+	x := ep.exposures
+	e := &x.list[number]
+	if !e.live || e.gen != gen {
+		return true
+	}
+	if !e.shut() {
+		return false
+	}
+	e.live, e.buf = false, nil
+	p.helps = slices.DeleteFunc(p.helps, func(h *exposure) bool { return h == e })
+	if claim(e.slot.state.Load()).phase() == phaseFree {
+		x.free = append(x.free, number)
+	} else {
+		x.zombies = append(x.zombies, number)
+	}
+	return true
+}
+
+func (ep *endpoint) closeExposures() {
+	if ep.exposures == nil {
+		return
+	}
+	for i := range ep.exposures.list {
+		if e := &ep.exposures.list[i]; e.live {
+			e.shut()
+		}
+	}
+	ep.p.helps = slices.DeleteFunc(ep.p.helps, func(h *exposure) bool { return h.ep == ep })
+}
+
+func (ep *endpoint) exposuresQuiet() bool {
+	if ep.exposures == nil {
+		return true
+	}
+	for i := range ep.exposures.list {
+		if e := &ep.exposures.list[i]; e.live && !e.shut() {
+			return false
+		}
+	}
+	return true
+}
+
+// Pull copies exposed memory into dst, together with the peer.
+func (p *Provider) Pull(peer int, key transport.Key, dst []byte, op uint64) transport.Outcome {
+	ep := p.endpoint(peer)
+	if ep.state != up || ep.broken != nil {
+		return transport.Gone
+	}
+	src, n, gen, number := keyParts(key)
+	if int(number) >= slots || n > 1<<62 {
+		p.complete(op, fmt.Errorf("the key of rank %d names slot %d and %d bytes: %w", peer, number, n, errMalformed))
+		return transport.Sent
+	}
+	dst = dst[:min(uint64(len(dst)), n)]
+	pl := p.newPull()
+	*pl = pull{ep: ep, slot: &pairSlots(ep.link.mem, 1-ep.direction())[number], op: op, dst: dst, src: src, units: units(len(dst))}
+	start := span2(phasePulling, 0, pl.units)
+	if !pl.slot.state.CompareAndSwap(uint64(exposed(gen)), uint64(start)) {
+		p.freePulls = append(p.freePulls, pl)
+		p.complete(op, errWithdrawn)
+		return transport.Sent
+	}
+	p.pulls = append(p.pulls, pl)
+	ep.pulls++
+	if len(dst) >= helpBytes && (ep.out.next < ep.out.limit || ep.refresh()) {
+		c := ep.nextCell()
+		c[1] = uint64(number) | uint64(gen)<<32
+		c[2], c[3] = uint64(addressOf(dst)), uint64(len(dst))
+		ep.post(0, formHelp, 0)
+	}
+	return transport.Sent
+}
+
+func (p *Provider) newPull() *pull {
+	last := len(p.freePulls) - 1
+	if last < 0 {
+		return &pull{}
+	}
+	pl := p.freePulls[last]
+	p.freePulls = p.freePulls[:last]
+	return pl
+}
+
+// help takes a peer's request to share the work of a pull from this rank.
+func (ep *endpoint) help(c *cell) error {
+	number, gen := uint32(c[1]), uint32(c[1]>>32)
+	if number >= slots || ep.exposures == nil {
+		return fmt.Errorf("a request for help with slot %d: %w", number, errMalformed)
+	}
+	e := &ep.exposures.list[number]
+	if !e.live || e.gen != gen || e.helping {
+		return nil // it is over already
+	}
+	if c[3] > uint64(len(e.buf)) {
+		return fmt.Errorf("a request for help with %d bytes of %d: %w", c[3], len(e.buf), errMalformed)
+	}
+	e.helping, e.dst, e.n = true, uintptr(c[2]), int(c[3])
+	ep.p.helps = append(ep.p.helps, e)
+	return nil
+}
+
+// Abandon gives up a SendFrom or a Pull.
+func (p *Provider) Abandon(op uint64) {
+	for _, pl := range p.pulls {
+		if pl.op == op {
+			pl.shut(errAbandoned)
+			return
+		}
+	}
+	for _, ep := range p.live {
+		if ep.abandonStream(op) {
+			return
+		}
+	}
+}
+
+// shut stops a pull: what is claimed is finished, the rest is not begun.
+func (pl *pull) shut(err error) {
+	if pl.err == nil {
+		pl.err = err
+	}
+	for {
+		c := claim(pl.slot.state.Load())
+		if c.phase() != phasePulling || pl.slot.state.CompareAndSwap(uint64(c), uint64(c.closed())) {
+			return
+		}
+	}
+}
+
+func (p *Provider) closePulls(ep *endpoint, err error) {
+	for _, pl := range p.pulls {
+		if pl.ep == ep {
+			pl.shut(err)
+		}
+	}
+}
+
+// over reports whether nobody writes to the pull's memory any more, and how it ended.
+func (pl *pull) over() (bool, error) {
+	if pl.inflight > 0 {
+		return false, nil
+	}
+	c := claim(pl.slot.state.Load())
+	helped := pl.slot.helped.Load()
+	mine, theirs := pl.done == c.front(), helped&^helpFailed == uint64(pl.units-c.back())
+	switch {
+	case c.phase() == phasePulling && c.front() == c.back() && mine && theirs:
+		if helped&helpFailed != 0 && pl.err == nil {
+			pl.err = fmt.Errorf("rank %d could not write to this process", pl.ep.rank)
+		}
+	case pl.ep.hungup: // no thread of the peer is left
+		if pl.err == nil {
+			pl.err = errHangup
+		}
+	case c.phase() == phaseClosed && theirs:
+		if pl.err == nil {
+			pl.err = errWithdrawn
+		}
+	default:
+		return false, nil
+	}
+	return true, pl.err
+}
+
+// settle reports pulls that are over.
+func (p *Provider) settle() {
+	p.pulls = slices.DeleteFunc(p.pulls, func(pl *pull) bool {
+		over, err := pl.over()
+		if !over {
+			return false
+		}
+		pl.slot.state.Store(0)
+		pl.ep.pulls--
+		if err != nil {
+			pl.ep.notify() // it may wait for its memory
+		}
+		p.complete(pl.op, err)
+		*pl = pull{}
+		p.freePulls = append(p.freePulls, pl)
+		return true
+	})
+}

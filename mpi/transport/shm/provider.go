@@ -1,0 +1,286 @@
+// Package shm is the provider for ranks of one host: they talk through memory
+// that they share.
+//
+// Two ranks meet over an AF_UNIX socket, on which the kernel says who the other
+// is, and share one sealed memfd from then on. Small messages are cells of a
+// ring with a single producer and a single consumer: one cache line each,
+// without a system call or an allocation. Payloads that do not fit go through a
+// ring of bytes. Large messages are copied once, straight from the sender's
+// memory to the receiver's, by process_vm_readv of the receiver and
+// process_vm_writev of the sender at the same time; where the kernel does not
+// allow that, they go through the ring of bytes.
+//
+// A rank that has polled in vain arms its bell, an eventfd, which peers ring
+// only then. The end of the socket is the end of the peer. All that is shared
+// are memfds, eventfds and abstract socket names: the kernel takes them back
+// when the last rank that has them ends, in whatever way it ends.
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// Config says who this rank is and whom it trusts.
+type Config struct {
+	Rank, Size int
+	Job        string // name of the job
+	Restart    int    // its incarnation
+	// Secret is known to the ranks of the job only, at least 16 bytes. It may
+	// be empty for a job of one rank.
+	Secret []byte
+	// Set is where the rank sleeps. nil: it never does.
+	Set transport.Set
+	// HandshakeTimeout bounds the making of a connection and an Import. 0: 30 s.
+	HandshakeTimeout time.Duration
+	// TwoCopies sends large messages through the ring of bytes even where the
+	// kernel would let the two processes copy each other's memory.
+	TwoCopies bool
+	// Log gets what is not an error of an operation. nil: nothing is logged.
+	Log *slog.Logger
+}
+
+const (
+	// eagerBytes: the first size of the byte ring holds four.
+	eagerBytes = firstRing / 4
+	// rendezvousBytes is from where one copy, with its question and answer, is
+	// quicker than two.
+	rendezvousBytes = 8 << 10
+	// creditLimit is what one rank may leave unconsumed at another.
+	creditLimit = 4 << 20
+
+	minSecretBytes = 16
+)
+
+// Provider implements transport.Provider, transport.Memory and transport.Mapper.
+type Provider struct {
+	cfg     Config
+	address address
+	bell    *doorbell
+
+	// Guarded by the world's lock.
+	peers    []*endpoint
+	live     []*endpoint // up
+	hot      [hotPeers]*endpoint
+	hotCount int
+	victim   int
+	cursor   int
+	sweepAll bool
+	polls    uint64
+	streams  int // payloads being sent, to all peers
+	dones    []done
+	ailing   []*endpoint // to be reported as lost, or to be closed
+
+	pulls     []*pull
+	helps     []*exposure // of which peers want help
+	freePulls []*pull
+	copiers   *copier
+	copying   sync.WaitGroup // copies outside the lock
+
+	// Guarded by themselves.
+	news     news
+	meetings meetings
+	exports  exports
+	listener *net.UnixListener
+	presence int
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+	conns    sync.Map // *net.UnixConn of handshakes
+}
+
+var (
+	_ transport.Provider = (*Provider)(nil)
+	_ transport.Memory   = (*Provider)(nil)
+	_ transport.Mapper   = (*Provider)(nil)
+)
+
+// Open makes the provider of this rank. It fails where ranks cannot share
+// memory at all; the error says why.
+func Open(cfg Config) (p *Provider, err error) {
+	switch {
+	case cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size:
+		return nil, fmt.Errorf("shm: rank %d of %d: a rank is at least 0 and less than the size", cfg.Rank, cfg.Size)
+	case cfg.Size > 1 && len(cfg.Secret) < minSecretBytes:
+		return nil, fmt.Errorf("shm: the job's secret has %d bytes, at least %d are needed", len(cfg.Secret), minSecretBytes)
+	case cfg.HandshakeTimeout < 0:
+		return nil, fmt.Errorf("shm: handshake timeout %v is negative", cfg.HandshakeTimeout)
+	}
+	if cfg.HandshakeTimeout == 0 {
+		cfg.HandshakeTimeout = 30 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	p = &Provider{cfg: cfg, peers: make([]*endpoint, cfg.Size), presence: -1}
+	p.meetings.byRank = map[int]*encounter{}
+	p.meetings.addresses = map[int]address{}
+	p.exports.segments = map[uint64]export{}
+	p.exports.asked = map[uint64]chan imported{}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	if err := p.open(); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("shm: %w", err)
+	}
+	return p, nil
+}
+
+func (p *Provider) open() (err error) {
+	if p.address, err = newAddress(); err != nil {
+		return err
+	}
+	if p.bell, err = newDoorbell(); err != nil {
+		return err
+	}
+	if p.presence, err = p.address.announce(); err != nil {
+		return err
+	}
+	name := &net.UnixAddr{Net: "unixpacket", Name: p.address.socket()}
+	if p.listener, err = net.ListenUnix("unixpacket", name); err != nil {
+		return err
+	}
+	if p.cfg.Set != nil {
+		if err := p.cfg.Set.Watch(p.bell.bell, unix.EPOLLIN); err != nil {
+			return err
+		}
+	}
+	allowCopies()
+	p.running.Go(p.listen)
+	return nil
+}
+
+// allowCopies lets processes of the same user copy this one's memory where the
+// Yama security module would let only its parent.
+func allowCopies() {
+	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	if err == nil && strings.TrimSpace(string(scope)) == "1" {
+		const any = ^uintptr(0) // PR_SET_PTRACER_ANY
+		unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_PTRACER, any, 0)
+	}
+}
+
+// Name is "shm".
+func (p *Provider) Name() string { return "shm" }
+
+// Caps says what shared memory does well.
+func (p *Provider) Caps() transport.Caps {
+	return transport.Caps{
+		EagerBytes: eagerBytes, RendezvousBytes: rendezvousBytes, PullBytes: rendezvousBytes,
+		CreditBytes: creditLimit, SameHost: true,
+	}
+}
+
+// SetLayout fixes what peers must have in common with this rank, before the
+// first connection.
+func (p *Provider) SetLayout(hash [32]byte) {
+	p.meetings.mu.Lock()
+	defer p.meetings.mu.Unlock()
+	p.meetings.layout = hash
+}
+
+func (p *Provider) layout() [32]byte {
+	p.meetings.mu.Lock()
+	defer p.meetings.mu.Unlock()
+	return p.meetings.layout
+}
+
+// Address is where peers find this rank.
+func (p *Provider) Address() []byte { return p.address.encode() }
+
+// Connect says where a peer is, after making sure that it is on this host.
+func (p *Provider) Connect(peer int, at []byte) error {
+	if err := p.checkPeer(peer); err != nil {
+		return fmt.Errorf("shm: %w", err)
+	}
+	a, err := parseAddress(at)
+	if err == nil {
+		err = p.address.host.apart(a.host)
+	}
+	if err == nil {
+		err = a.present()
+	}
+	if err != nil {
+		return fmt.Errorf("shm: rank %d: %w", peer, err)
+	}
+	p.meetings.mu.Lock()
+	defer p.meetings.mu.Unlock()
+	p.meetings.addresses[peer] = a
+	return nil
+}
+
+func (p *Provider) checkPeer(peer int) error {
+	if peer < 0 || peer >= p.cfg.Size || peer == p.cfg.Rank {
+		return fmt.Errorf("rank %d is not a peer of rank %d of %d", peer, p.cfg.Rank, p.cfg.Size)
+	}
+	return nil
+}
+
+// endpoint finds or makes what this rank knows of a peer.
+func (p *Provider) endpoint(peer int) *endpoint {
+	ep := p.peers[peer]
+	if ep == nil {
+		ep = &endpoint{p: p, rank: peer}
+		p.peers[peer] = ep
+	}
+	return ep
+}
+
+// Send takes a message of at most EagerBytes.
+func (p *Provider) Send(peer int, h *transport.Header, payload []byte) transport.Outcome {
+	ep := p.peers[peer]
+	if ep == nil || ep.state != up || ep.broken != nil {
+		return p.sendApart(peer)
+	}
+	return ep.send(h, payload)
+}
+
+// SendFrom takes a message of any size if it is Data, else as Send does.
+func (p *Provider) SendFrom(peer int, h *transport.Header, payload []byte, op uint64) transport.Outcome {
+	ep := p.peers[peer]
+	if ep == nil || ep.state != up || ep.broken != nil {
+		return p.sendApart(peer)
+	}
+	return ep.sendFrom(h, payload, op)
+}
+
+// sendApart takes nothing: it begins to connect, or knows better.
+func (p *Provider) sendApart(peer int) transport.Outcome {
+	ep := p.endpoint(peer)
+	if ep.broken != nil || ep.state >= leaving {
+		return transport.Gone
+	}
+	ep.meet()
+	return transport.Full
+}
+
+// Path says in words how messages to a peer travel; empty before the two have met.
+func (p *Provider) Path(peer int) string {
+	if ep := p.peers[peer]; ep != nil && ep.link != nil {
+		return ep.link.path
+	}
+	return ""
+}
+
+func (p *Provider) track(c *net.UnixConn) {
+	p.conns.Store(c, nil)
+	if p.ctx.Err() != nil {
+		c.Close()
+	}
+}
+
+func (p *Provider) untrack(c *net.UnixConn) { p.conns.Delete(c) }
+
+// errClosed is what operations under way at Close complete with, were there
+// anybody to tell.
+var errClosed = errors.New("shared memory was closed")

@@ -1,0 +1,86 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A segment is a sealed memfd: its size can never change, so a mapping of it is
+// good for as long as it lasts, whatever the other side does. Only the part in
+// use is backed by memory, and that is asked for with fallocate: a page that
+// cannot be had is an error there, whereas touching it would be a fatal SIGBUS.
+
+const segmentSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// createSegment makes a segment of sizeBytes whose first backedBytes are there.
+func createSegment(name string, sizeBytes, backedBytes int) (fd int, err error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("memfd_create %s: %w", name, err)
+	}
+	if err := unix.Ftruncate(fd, int64(sizeBytes)); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("a shared segment of %d bytes: %w", sizeBytes, err)
+	}
+	if err := back(fd, 0, backedBytes); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, segmentSeals); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("sealing %s: %w", name, err)
+	}
+	return fd, nil
+}
+
+// back gets memory for n bytes of a segment from offset on.
+func back(fd, offset, n int) error {
+	for {
+		err := unix.Fallocate(fd, 0, int64(offset), int64(n))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("no memory for %d bytes shared with a rank of this host (check the job's memory limit and ulimit -f): %w", n, err)
+		}
+		return nil
+	}
+}
+
+// mapSegment maps a segment, whoever made it, after making sure that its size
+// is sizeBytes and stays so.
+func mapSegment(fd, sizeBytes int) ([]byte, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return nil, fmt.Errorf("reading the seals of a shared segment: %w", err)
+	}
+	if seals&unix.F_SEAL_SHRINK == 0 {
+		return nil, errors.New("the peer's shared segment is not sealed against shrinking")
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("size of a shared segment: %w", err)
+	}
+	if st.Size != int64(sizeBytes) {
+		return nil, fmt.Errorf("the peer's shared segment has %d bytes, expected %d", st.Size, sizeBytes)
+	}
+	mem, err := unix.Mmap(fd, 0, sizeBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes of shared memory: %w", sizeBytes, err)
+	}
+	return mem, nil
+}
+
+// at views the object of type T at an offset of a mapping.
+func at[T any](mem []byte, offset int) *T {
+	var t T
+	_ = mem[offset+int(unsafe.Sizeof(t))-1]
+	return (*T)(unsafe.Pointer(&mem[offset]))
+}
