@@ -76,8 +76,8 @@ func (w *World) request() *Request {
 
 // recycle puts a request that is not in flight back.
 func (w *World) recycle(r *Request) {
-	r.state = idle
 	w.lock()
+	r.state = idle
 	w.pool = append(w.pool, r)
 	w.mu.Unlock()
 }

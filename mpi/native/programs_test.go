@@ -193,20 +193,19 @@ func cancels(ctx context.Context, w *World) error {
 	if err := c.Probe(&inner, peer, 3); err != nil {
 		return err
 	}
-	results := make(chan error, 2)
-	for _, r := range []*Request{&outer, &inner} {
-		go func() { _, err := w.Wait(ctx, r); results <- err }()
-	}
+	received, probed := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := w.Wait(ctx, &outer); received <- err }()
+	go func() { _, err := w.Wait(ctx, &inner); probed <- err }()
 	if err := inner.Cancel(); err != nil {
 		return err
 	}
-	if err := <-results; !errors.Is(err, ErrCancelled) {
+	if err := <-probed; !errors.Is(err, ErrCancelled) {
 		return fmt.Errorf("probe cancelled while waited for: %v", err)
 	}
 	if err := c.Send(ctx, []byte{1}, peer, 2); err != nil {
 		return err
 	}
-	if err := <-results; err != nil {
+	if err := <-received; err != nil {
 		return err
 	}
 	// A send cannot be taken back: it is said so, and the buffer stays the library's.

@@ -63,7 +63,8 @@ const (
 
 // Request is one nonblocking operation. The zero value is ready to be started by a
 // method of [Comm]; after it completed it may be started again, so hot paths keep and
-// reuse requests and allocate nothing. Starting a request moves it and its buffers to
+// reuse requests and allocate nothing. Any goroutine may wait for, test or cancel it,
+// but only one may start it. Starting a request moves it and its buffers to
 // the heap and keeps both referenced until the library is done with them, whether or
 // not the caller still holds the request.
 type Request struct {
@@ -175,7 +176,7 @@ func (r *Request) finish(rc int) {
 // Test reports whether the operation has completed, and its error if so. Progress of
 // all operations is made meanwhile.
 func (r *Request) Test() (bool, error) {
-	if r.state == idle {
+	if r.comm == nil {
 		return true, nil
 	}
 	w := r.comm.world
@@ -197,14 +198,22 @@ func (r *Request) Status() Status { return r.result }
 func (r *Request) Err() error { return r.err }
 
 // InFlight reports whether the library still holds the buffers.
-func (r *Request) InFlight() bool { return r.state == active }
+func (r *Request) InFlight() bool {
+	if r.comm == nil {
+		return false
+	}
+	w := r.comm.world
+	w.lock()
+	defer w.mu.Unlock()
+	return r.state == active
+}
 
 // Cancel asks for a receive or probe to end. It must still be waited for: if it had
 // matched a message it completes as if nothing had happened, else with [ErrCancelled].
 // MPI cannot take back a send or a collective: the error then wraps [ErrUnsupported]
 // and the operation goes on.
 func (r *Request) Cancel() error {
-	if r.state == idle {
+	if r.comm == nil {
 		return nil
 	}
 	w := r.comm.world

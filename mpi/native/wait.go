@@ -28,14 +28,15 @@ type parking struct {
 // ctx ends first the error is its cause and the operation goes on: cancel it, or wait
 // again. A request that was never started is complete.
 func (w *World) Wait(ctx context.Context, r *Request) (Status, error) {
-	if r.state == idle {
-		return Status{}, nil
-	}
 	one := [1]*Request{r}
-	if _, err := w.wait(ctx, one[:]); err != nil {
+	switch _, err := w.wait(ctx, one[:]); err {
+	case nil:
+		return r.result, r.err
+	case errNothing:
+		return Status{}, nil
+	default:
 		return Status{}, err
 	}
-	return r.result, r.err
 }
 
 // WaitAny waits until one of rs is complete and returns its index; nil and never
@@ -58,14 +59,15 @@ func pollAny(rs []*Request) int {
 }
 
 func (w *World) wait(ctx context.Context, rs []*Request) (int, error) {
+	w.lock()
 	some := false
 	for _, r := range rs {
 		some = some || r != nil && r.state != idle
 	}
 	if !some {
+		w.mu.Unlock()
 		return -1, errNothing
 	}
-	w.lock()
 	for {
 		if i := pollAny(rs); i >= 0 {
 			if !w.leading {
