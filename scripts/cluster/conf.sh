@@ -85,10 +85,10 @@ C
   for ((i = 0; i < n; i++)); do
     echo "NodeName=$(nodename "$i") NodeAddr=$NET_ETH.$((i + 1)) CPUs=$cpus RealMemory=1000 State=UNKNOWN"
   done >>"$LAB/slurm.conf"
-  # main preempts low (requeue, 5 s of grace); shared lets four jobs have the same cpus.
+  # main preempts low (requeue after KillWait); shared lets four jobs have the same cpus.
   cat >>"$LAB/slurm.conf" <<C
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
-PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=5
+PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=shared Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF OverSubscribe=FORCE:4
 ${FISTERRA_LAB_CONF:-}
 C
