@@ -26,6 +26,7 @@
 # FISTERRA_LAB_KEEP   not empty: down keeps the directory (logs)
 # FISTERRA_LAB_CONF   further lines for slurm.conf; the last one for a key counts
 set -u
+export PATH=$PATH:/usr/sbin:/sbin   # where the daemons are, and not everybody looks
 HERE=$(dirname "$(readlink -f "$0")")
 LINK=$HERE/../build/cluster
 . "$HERE/cluster/conf.sh"

@@ -11,7 +11,11 @@ import (
 func missing(commands ...string) string {
 	var lacks []string
 	for _, c := range commands {
-		if _, err := exec.LookPath(c); err != nil {
+		_, err := exec.LookPath(c)
+		if err != nil { // daemons are here, where not everybody looks
+			_, err = exec.LookPath("/usr/sbin/" + c)
+		}
+		if err != nil {
 			lacks = append(lacks, c)
 		}
 	}
