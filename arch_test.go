@@ -1,0 +1,114 @@
+package fisterra
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/fisterra-hpc/fisterra"
+
+// imports is the house plan: what each package may import of this module and
+// from outside, and why. A pattern ending in /... stands for the tree. The
+// standard library is free for all. Test files are not held to it.
+var imports = []struct {
+	pkg string
+	may string // space separated; "x/" is golang.org/x/
+	why string
+}{
+	{"internal/need", "", "tests of all packages use it"},
+	{"internal/wire", "x/sys", "names and formats that launcher and ranks share"},
+	{"internal/osyield", "x/sys", "system calls only"},
+	{"internal/kernel/...", "x/sys", "arithmetic on slices"},
+	{"internal/clib", "purego x/sys", "C libraries opened at run time"},
+	{"internal/lab", "internal/need x/sys", "clusters and networks for tests"},
+	{"internal/testsum", "", "reads the output of go test"},
+	{"slurm/...", "slurm/... x/sys", "what Slurm tells a task; knows no network and no InfiniBand"},
+	{"ib", "x/sys", "devices, interfaces, address rules"},
+	{"mpi/transport", "x/sys", "the contract"},
+	{"mpi/transport/transporttest", "mpi/transport internal/need x/sys", "the contract's conformance suite"},
+	{"mpi/transport/shm", "mpi/transport internal/wire internal/osyield x/sys", "a provider knows the contract only"},
+	{"mpi/transport/tcp", "mpi/transport internal/wire internal/osyield x/sys", "a provider knows the contract only"},
+	{"mpi/transport/sim", "mpi/transport", "a provider knows the contract only"},
+	{"mpi/native", "internal/clib internal/osyield x/sys", "the system's MPI library"},
+	{"mpi/pmix", "internal/clib x/sys", "libpmix"},
+	{"mpi", "mpi/transport mpi/transport/shm mpi/transport/tcp mpi/transport/sim mpi/native mpi/pmix ib slurm slurm/... internal/wire internal/osyield x/sys", "puts providers, bootstrap and launchers together"},
+	{"mpi/mpitest", "mpi mpi/transport/sim internal/need", "conformance of communicators"},
+	{"mpi/launch", "slurm internal/wire x/sys", "starts ranks, is none"},
+	{"collective/plan", "", "schedules as data"},
+	{"collective/...", "collective/... mpi internal/kernel/... x/sys", "stands on messages only"},
+	{"ps", "mpi collective slurm", "moves tables, does no I/O of its own"},
+	{"ps/train/...", "ps/train/... ps mpi collective slurm gonum compress", "models and data sets"},
+	{"bench", "ps ps/train collective collective/... mpi mpi/transport/sim gonum", "measures what the others do"},
+	{"bench/peers", "", "starts programs and reads what they print"},
+	{"cmd/fisterra", "... cobra pflag x/term x/sys", "the only package that may know all others"},
+	{"examples/...", "mpi collective ps slurm mpi/launch", "what a user may import"},
+}
+
+var outside = map[string]string{
+	"x/":       "golang.org/x/",
+	"purego":   "github.com/ebitengine/purego",
+	"gonum":    "gonum.org/v1/",
+	"compress": "github.com/klauspost/compress",
+	"cobra":    "github.com/spf13/cobra",
+	"pflag":    "github.com/spf13/pflag",
+}
+
+func TestImportTable(t *testing.T) {
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for d := json.NewDecoder(strings.NewReader(string(out))); d.More(); {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := d.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		if name == "" || strings.HasPrefix(name, "build/") {
+			continue
+		}
+		i := slices.IndexFunc(imports, func(r struct{ pkg, may, why string }) bool { return matches(r.pkg, name) })
+		if i < 0 {
+			t.Errorf("package %s is not in the import table: add a line with a reason", name)
+			continue
+		}
+		for _, imp := range p.Imports {
+			if !allowed(imports[i].may, imp) {
+				t.Errorf("%s imports %s; it may import only: %s (%s)", name, imp, imports[i].may, imports[i].why)
+			}
+		}
+	}
+}
+
+func allowed(may, imp string) bool {
+	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
+		return true // standard library
+	}
+	own, ours := strings.CutPrefix(imp, module+"/")
+	for _, m := range strings.Fields(may) {
+		switch {
+		case ours && m == "..." && !strings.HasPrefix(own, "cmd/"), ours && matches(m, own):
+			return true
+		case ours:
+		case strings.HasPrefix(m, "x/") && strings.HasPrefix(imp, outside["x/"]+strings.TrimPrefix(m, "x/")):
+			return true
+		case outside[m] != "" && strings.HasPrefix(imp, outside[m]):
+			return true
+		}
+	}
+	return false
+}
+
+func matches(pattern, name string) bool {
+	if tree, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return name == tree || strings.HasPrefix(name, tree+"/")
+	}
+	return path.Clean(pattern) == name
+}

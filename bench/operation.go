@@ -1,0 +1,44 @@
+package bench
+
+import (
+	"context"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Operation is something that can be measured by name.
+type Operation struct {
+	Name  string
+	Short string // one line for a usage text
+	Title string // what its output is headed with
+	// Least and Most bound the sizes in bytes by default.
+	Least, Most int
+	// Run measures it. All ranks call it; rank 0 gets the rows.
+	Run func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error
+}
+
+// Operations lists what can be measured.
+func Operations() []Operation {
+	const mib = 1 << 20
+	message := func(name, short, title string, least, most int) Operation {
+		return Operation{name, short, title, least, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
+			return Messages(ctx, c, name, o, row)
+		}}
+	}
+	return []Operation{
+		message("latency", "half a round trip of blocking messages", "Latency Test", 1, 4*mib),
+		message("bw", "bandwidth of a window of messages", "Bandwidth Test", 1, 4*mib),
+		message("bibw", "bandwidth in both directions at once", "Bi-Directional Bandwidth Test", 1, 4*mib),
+		message("mbw_mr", "bandwidth and message rate of pairs of ranks", "Multiple Bandwidth / Message Rate Test", 1, 4*mib),
+		message("pairs", "a message between every two ranks", "All Pairs Test", 1, mib),
+	}
+}
+
+// PowersOfTwo lists least and its doubles up to most; 0 is followed by 1.
+func PowersOfTwo(least, most int) []int {
+	var sizes []int
+	for n := least; n <= most; n = max(1, 2*n) {
+		sizes = append(sizes, n)
+	}
+	return sizes
+}
