@@ -1,0 +1,134 @@
+package ps
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Config describes a parameter server to all its ranks. Everything but Log
+// must be the same on each; servers refuse requests of a rank that differs.
+type Config struct {
+	// Comm carries the messages. Until the end it belongs to this package: give a
+	// Dup if the program sends messages of its own.
+	Comm    *mpi.Comm
+	Cluster Cluster
+	Tables  []Table
+	Mode    Mode // Async if empty
+	Rule    Rule
+
+	// Aggregate is how many workers' gradients make a step in Sync mode; 0 is
+	// all. With fewer, the slowest of each step are backup workers: their
+	// gradients of that step are dropped and they go on with the new values.
+	Aggregate int
+
+	// BlockBytes is the size of a full block; 0 is DefaultBlockBytes.
+	BlockBytes int
+	// Window is how many requests a worker may have open with one server; 0 is 16.
+	// Push and Pull block while it is full.
+	Window int
+	// UnappliedBytes bounds the gradients that a server holds and has not
+	// applied; 0 is 256 MiB. It may be exceeded by one block. Gradients beyond it
+	// wait at the workers.
+	UnappliedBytes int
+	// Deadline is how long a server waits for a worker that others wait for and
+	// that says nothing; 0 is ten minutes.
+	Deadline time.Duration
+	// Forever keeps servers running when all workers are done, until their
+	// context ends; there is no final barrier then.
+	Forever bool
+
+	Log *slog.Logger // nil: nothing is logged
+}
+
+const (
+	defaultWindow         = 16
+	defaultUnappliedBytes = 256 << 20
+	defaultDeadline       = 10 * time.Minute
+)
+
+func (c Config) withDefaults() Config {
+	if c.Mode == "" {
+		c.Mode = Async
+	}
+	if c.Aggregate == 0 {
+		c.Aggregate = len(c.Cluster.Workers)
+	}
+	if c.BlockBytes == 0 {
+		c.BlockBytes = DefaultBlockBytes
+	}
+	if c.Window == 0 {
+		c.Window = defaultWindow
+	}
+	if c.UnappliedBytes == 0 {
+		c.UnappliedBytes = defaultUnappliedBytes
+	}
+	if c.Deadline == 0 {
+		c.Deadline = defaultDeadline
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	c.Rule = c.Rule.WithDefaults()
+	return c
+}
+
+// validate checks everything that can be checked without a peer.
+func (c Config) validate() error {
+	if err := c.Cluster.Validate(c.Comm.Size()); err != nil {
+		return err
+	}
+	if len(c.Cluster.Servers) == 0 {
+		return configError("no ps among %d ranks", c.Comm.Size())
+	}
+	if c.Mode != Async && c.Mode != Sync {
+		return configError("mode %q; there are async and sync", c.Mode)
+	}
+	if w := len(c.Cluster.Workers); c.Aggregate < 1 || c.Aggregate > w {
+		return configError("aggregate the gradients of %d workers of %d", c.Aggregate, w)
+	}
+	if c.BlockBytes < blockAlign*8 || c.BlockBytes > 1<<30 {
+		return configError("blocks of %d bytes; %d to %d are possible", c.BlockBytes, blockAlign*8, 1<<30)
+	}
+	if c.Window < 1 || c.Window > 1<<16 || c.UnappliedBytes < 0 || c.Deadline < 0 {
+		return configError("window %d, unapplied bytes %d, deadline %v; positive numbers are needed, and a window of at most 65536", c.Window, c.UnappliedBytes, c.Deadline)
+	}
+	return c.Rule.Validate()
+}
+
+// backup reports whether steps are made without the slowest workers.
+func (c Config) backup() bool { return c.Mode == Sync && c.Aggregate < len(c.Cluster.Workers) }
+
+// fingerprint is equal on ranks whose configurations agree.
+func (c Config) fingerprint() uint32 {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%v|%v|%v|%v|%v|%v|%v", c.Cluster, c.Tables, c.Mode, c.Rule, c.Aggregate, c.BlockBytes, c.Forever)
+	return h.Sum32()
+}
+
+// explain waits a moment for the name behind an ErrRevoked: whoever revoked
+// the communicator knew of a loss that this rank may hear of a little later.
+func explain(ctx context.Context, c *mpi.Comm) (rank int, found bool) {
+	until := time.Now().Add(time.Second)
+	for time.Now().Before(until) && ctx.Err() == nil {
+		if lost := c.Lost(); len(lost) > 0 {
+			return lost[0], true
+		}
+		// Looking for a message makes progress.
+		c.Iprobe(mpi.AnySource, mpi.MaxTag)
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return 0, false
+}
+
+// lostError names a rank that is gone.
+func lostError(op string, c *mpi.Comm, cluster Cluster, rank int, err error) error {
+	return &Error{Op: op, Role: cluster.Role(rank), Rank: rank, Host: c.Host(rank), Err: err}
+}

@@ -1,0 +1,92 @@
+package ps
+
+// doneBoard is a server's record of which workers have finished: a bitmap, so
+// that a worker that says so twice counts once and those missing have names.
+type doneBoard struct {
+	done   []bool
+	lost   []bool
+	status []int32
+	epoch  []int32
+	heard  int // workers that said done
+}
+
+func newDoneBoard(workers int) *doneBoard {
+	return &doneBoard{done: make([]bool, workers), lost: make([]bool, workers), status: make([]int32, workers), epoch: make([]int32, workers)}
+}
+
+// arrive records a DONE and reports whether it is the worker's first.
+func (b *doneBoard) arrive(worker int, status, epoch int32) bool {
+	if b.done[worker] {
+		return false
+	}
+	b.done[worker] = true
+	b.status[worker], b.epoch[worker] = status, epoch
+	if !b.lost[worker] {
+		b.heard++
+	}
+	return true
+}
+
+// lose records that a worker will not say anything any more. A worker that is
+// lost after it was done has done its work; it is no loss. It reports whether
+// this is one.
+func (b *doneBoard) lose(worker int) bool {
+	if b.done[worker] || b.lost[worker] {
+		return false
+	}
+	b.lost[worker] = true
+	return true
+}
+
+// missing lists the workers that have neither finished nor been lost.
+func (b *doneBoard) missing() []int {
+	var m []int
+	for w := range b.done {
+		if !b.done[w] && !b.lost[w] {
+			m = append(m, w)
+		}
+	}
+	return m
+}
+
+// complete reports whether nobody is missing.
+func (b *doneBoard) complete() bool {
+	for w := range b.done {
+		if !b.done[w] && !b.lost[w] {
+			return false
+		}
+	}
+	return true
+}
+
+// arrivals is how many workers have said done.
+func (b *doneBoard) arrivals() int { return b.heard }
+
+// gate of the start barrier: complete when every worker that is still there
+// has asked.
+type roll struct {
+	here []bool
+}
+
+func newRoll(workers int) *roll { return &roll{here: make([]bool, workers)} }
+
+// complete reports whether all workers have asked that gone does not excuse.
+func (r *roll) complete(gone func(worker int) bool) bool {
+	for w, h := range r.here {
+		if !h && !gone(w) {
+			return false
+		}
+	}
+	return true
+}
+
+// missing lists those it waits for.
+func (r *roll) missing(gone func(worker int) bool) []int {
+	var m []int
+	for w, h := range r.here {
+		if !h && !gone(w) {
+			m = append(m, w)
+		}
+	}
+	return m
+}

@@ -1,0 +1,231 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Future is a push, pull or both under way.
+type Future struct {
+	w      *Worker
+	op     op
+	pieces []*piece
+
+	answer  Answer
+	version int64 // the lowest of the blocks, -1 before the first
+	err     error
+}
+
+// Answer is what the servers said to a request.
+type Answer struct {
+	Version int64 // updates in the values, the fewest of all blocks
+	Step    int64 // the shared global step, if the request counted one
+	Dropped bool  // some server did not use the gradient: its step was over
+	forever bool
+	lost    []int
+	absent  []int
+}
+
+// piece is the part of a request that goes to one server: at most four
+// messages. It is reused when it is done.
+type piece struct {
+	future *Future
+	server int
+	block  *block // nil: no table is concerned
+	seq    uint32
+	out    []byte // frame to the server
+	in     []byte // frame from the server
+	dst    []byte // where the values go, nil if none are asked for
+
+	request, payload mpi.Request // to the server
+	answer, data     mpi.Request // from the server
+	done             bool
+}
+
+// issue starts one piece. When the server's window is full it first finishes
+// the oldest.
+func (w *Worker) issue(ctx context.Context, f *Future, server int, b *block, h header, src, dst []byte) error {
+	if lane := w.lanes[server]; len(lane) >= w.cfg.Window {
+		if err := lane[0].finish(ctx); err != nil {
+			return err
+		}
+	}
+	p := w.piece()
+	*p = piece{future: f, server: server, block: b, out: p.out, in: p.in, dst: dst, seq: w.seq}
+	w.seq = (w.seq + 1) & maxSeq
+	h.config, h.seq = w.config, p.seq
+	if b != nil {
+		h.table, h.block, h.count = uint32(b.table), uint32(b.index), uint32(b.elems())
+	}
+	rank := w.cfg.Cluster.Servers[server]
+	p.answer = mpi.Irecv(w.comm, p.in, rank, tagReply+int(p.seq))
+	if len(dst) > inlineBytes {
+		p.data = mpi.Irecv(w.comm, dst, rank, tagAnswer+int(p.seq))
+	}
+	n := headerBytes
+	apart := len(src) > inlineBytes
+	if !apart {
+		h.inline = uint32(len(src))
+		n += copy(p.out[headerBytes:], src)
+	}
+	h.encode(p.out)
+	p.request = mpi.Isend(w.comm, p.out[:n], rank, tagRequest)
+	if apart {
+		p.payload = mpi.Isend(w.comm, src, rank, tagData+int(p.seq))
+	}
+	f.pieces = append(f.pieces, p)
+	w.lanes[server] = append(w.lanes[server], p)
+	return nil
+}
+
+func (w *Worker) piece() *piece {
+	if n := len(w.free); n > 0 {
+		p := w.free[n-1]
+		w.free = w.free[:n-1]
+		return p
+	}
+	return &piece{out: aligned(frameBytes), in: aligned(frameBytes)}
+}
+
+// Wait returns when every server has answered. The buffers are the caller's
+// again, unless the error wraps mpi.ErrInFlight. When ctx ends first the request
+// is given up and the worker cannot be used any more. Waiting twice returns the
+// same.
+func (f *Future) Wait(ctx context.Context) (Answer, error) {
+	for _, p := range f.pieces {
+		if p.future != f { // finished to make room, and in use again
+			continue
+		}
+		if err := p.finish(ctx); err != nil && f.err == nil {
+			f.err = err
+		}
+	}
+	f.pieces = nil
+	f.answer.Version = f.version
+	return f.answer, f.err
+}
+
+// finish waits for the answer to a piece and takes it in.
+func (p *piece) finish(ctx context.Context) error {
+	if p.done {
+		return p.future.err
+	}
+	f, w := p.future, p.future.w
+	p.done = true
+	p.leave()
+	if w.err != nil {
+		f.err = p.giveUp(w.err)
+		return f.err
+	}
+	status, err := p.answer.Wait(ctx)
+	var h header
+	var payload []byte
+	if err == nil {
+		payload, err = h.decode(p.in[:min(status.Bytes, len(p.in))])
+	}
+	if err == nil {
+		err = p.check(&h, payload)
+	}
+	if err == nil && !p.data.Null() {
+		_, err = p.data.Wait(ctx)
+		p.data = mpi.Request{}
+	}
+	for _, r := range []mpi.Request{p.request, p.payload} {
+		if err == nil {
+			_, err = r.Wait(ctx)
+		}
+	}
+	if err != nil {
+		f.err = p.giveUp(w.broke(ctx, f.op, p.server, err))
+		return f.err
+	}
+	p.take(&h, payload)
+	p.future = nil
+	w.free = append(w.free, p)
+	return nil
+}
+
+// check compares an answer with its request.
+func (p *piece) check(h *header, payload []byte) error {
+	f := p.future
+	switch {
+	case h.op != opReply || h.seq != p.seq:
+		return fmt.Errorf("%v %d in answer to request %d", h.op, h.seq, p.seq)
+	case h.status == statusFailed:
+		return &Error{Op: f.op.String(), Err: ErrFailed, Detail: string(payload)}
+	case h.status == statusRefused:
+		rank := f.w.cfg.Cluster.Servers[p.server]
+		return &Error{Op: f.op.String(), Role: f.w.cfg.Cluster.Role(rank), Rank: rank, Host: f.w.comm.Host(rank), Err: ErrRefused, Detail: string(payload)}
+	case p.dst != nil && p.data.Null() && len(payload) != len(p.dst):
+		return fmt.Errorf("%d bytes of values where %d were asked for", len(payload), len(p.dst))
+	}
+	return nil
+}
+
+// take stores what the answer says.
+func (p *piece) take(h *header, payload []byte) {
+	f, w := p.future, p.future.w
+	if p.dst != nil && len(p.dst) <= inlineBytes {
+		copy(p.dst, payload)
+	}
+	if b := p.block; b != nil {
+		if f.version < 0 || h.version < f.version {
+			f.version = h.version
+		}
+		switch {
+		case f.op == opPull || f.op == opPushPull, h.flags&flagDropped != 0:
+			w.next[b.table][b.index] = h.version
+		case f.op == opPush && w.cfg.Mode == Async, f.op == opSet && h.slot == 0:
+			w.next[b.table][b.index] = 0
+		}
+	}
+	if h.flags&flagDropped != 0 {
+		f.answer.Dropped = true
+	}
+	if h.flags&flagStep != 0 && p.server == 0 {
+		f.answer.Step = h.aux
+		w.global = h.aux
+	}
+	if h.flags&flagStop != 0 {
+		if p.server > 0 {
+			w.wish = true
+		} else if h.flags&flagStep != 0 {
+			w.stopped = true
+		}
+	}
+	if f.op == opDone && p.server == 0 {
+		f.answer.forever = h.flags&flagForever != 0
+		f.answer.lost, f.answer.absent = decodeAbsent(payload)
+	}
+}
+
+// leave takes the piece out of its server's window.
+func (p *piece) leave() {
+	w := p.future.w
+	lane := w.lanes[p.server]
+	for i, q := range lane {
+		if q == p {
+			w.lanes[p.server] = append(lane[:i], lane[i+1:]...)
+			return
+		}
+	}
+}
+
+// giveUp takes back the buffers of a piece that failed because of err, and
+// adds mpi.ErrInFlight to it where a peer may still be reading one.
+func (p *piece) giveUp(err error) error {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, r := range []mpi.Request{p.answer, p.data, p.request, p.payload} {
+		if r.Null() {
+			continue
+		}
+		if _, left := r.Wait(ended); errors.Is(left, mpi.ErrInFlight) && !errors.Is(err, mpi.ErrInFlight) {
+			err = errors.Join(err, left)
+		}
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package ps
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// reapAbove is how many answers may be on their way before the server looks
+// which of them have left.
+const reapAbove = 32
+
+// answer sends a reply: the header, and the page's values if there are any,
+// within the frame where they fit and straight from the page where not.
+func (s *Server) answer(a asker, sl *slab, p *page) {
+	h := header{op: opReply, config: s.config, table: a.h.table, block: a.h.block, seq: a.h.seq, slot: a.h.slot}
+	h.aux = s.global
+	if a.h.flags&flagStep != 0 || a.h.op == opStep {
+		h.flags |= flagStep
+	}
+	if s.stopping {
+		h.flags |= flagStop
+	}
+	if a.dropped {
+		h.flags |= flagDropped
+	}
+	if sl != nil {
+		h.version = sl.version
+	}
+	if p == nil {
+		s.send(a, &h, nil, nil, nil)
+		return
+	}
+	h.count = uint32(sl.elems())
+	if len(p.bytes) <= inlineBytes {
+		s.send(a, &h, p.bytes, nil, nil)
+		return
+	}
+	s.send(a, &h, nil, sl, p)
+}
+
+// refuse tells a worker what was wrong with its request.
+func (s *Server) refuse(a asker, why error) {
+	s.cfg.Log.Warn("refused a request", "ps", s.index, "rank", a.rank, "op", a.h.op.String(), "error", why)
+	h := header{op: opReply, status: statusRefused, config: s.config, seq: a.h.seq}
+	s.send(a, &h, clipText(why.Error()), nil, nil)
+}
+
+// answerFailure tells a rank why the run ends.
+func (s *Server) answerFailure(a asker) {
+	h := header{op: opReply, status: statusFailed, config: s.config, seq: a.h.seq}
+	s.send(a, &h, clipText(s.failure.Error()), nil, nil)
+	s.told[a.rank] = true
+}
+
+func clipText(text string) []byte { return []byte(text[:min(len(text), 4096)]) }
+
+// send starts an answer. inline is copied; p's bytes are sent from where they are.
+func (s *Server) send(a asker, h *header, inline []byte, sl *slab, p *page) {
+	var b []byte
+	if n := len(s.pool); n > 0 {
+		b, s.pool = s.pool[n-1], s.pool[:n-1]
+	} else {
+		b = aligned(frameBytes)
+	}
+	h.inline = uint32(len(inline))
+	h.encode(b)
+	copy(b[headerBytes:], inline)
+	o := outgoing{frame: b}
+	tag := tagReply + int(a.h.seq)
+	if a.h.op == opServerDone {
+		tag = tagRequest
+	}
+	o.reqs[0] = mpi.Isend(s.comm, b[:headerBytes+len(inline)], a.rank, tag)
+	if p != nil {
+		p.readers++
+		o.slab, o.page = sl, p
+		o.reqs[1] = mpi.Isend(s.comm, p.bytes, a.rank, tagAnswer+int(a.h.seq))
+	}
+	if !s.left(&o) {
+		s.out = append(s.out, o)
+	}
+}
+
+// left reports whether an answer has gone out, and takes back its memory.
+// That its receiver is lost shows elsewhere.
+func (s *Server) left(o *outgoing) bool {
+	for i := range o.reqs {
+		if o.reqs[i].Null() {
+			continue
+		}
+		_, done, _ := o.reqs[i].Test()
+		if !done {
+			return false
+		}
+		o.reqs[i] = mpi.Request{}
+	}
+	s.pool = append(s.pool, o.frame)
+	if o.page != nil {
+		o.slab.unread(o.page)
+	}
+	return true
+}
+
+// reap looks through the answers on their way if there are more than above.
+func (s *Server) reap(above int) {
+	if len(s.out) <= above {
+		return
+	}
+	keep := s.out[:0]
+	for i := range s.out {
+		if !s.left(&s.out[i]) {
+			keep = append(keep, s.out[i])
+		}
+	}
+	clear(s.out[len(keep):])
+	s.out = keep
+}
+
+// flush waits until every answer has left.
+func (s *Server) flush(ctx context.Context) error {
+	for i := range s.out {
+		for k, r := range s.out[i].reqs {
+			if _, err := r.Wait(ctx); err != nil && ctx.Err() != nil {
+				return fmt.Errorf("ps: last answers: %w", err)
+			}
+			s.out[i].reqs[k] = mpi.Request{}
+		}
+	}
+	s.out = s.out[:0]
+	s.reqs[0].Cancel()
+	s.reqs[0].Wait(ctx)
+	return nil
+}
+
+// abandon takes back what is still posted when the run has failed, so that no
+// buffer is in use when Serve returns. It does not wait for peers.
+func (s *Server) abandon() {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, r := range s.reqs {
+		r.Wait(ended)
+	}
+	for i := range s.out {
+		for _, r := range s.out[i].reqs {
+			r.Wait(ended)
+		}
+	}
+	s.reqs, s.out = nil, nil
+}

@@ -1,0 +1,264 @@
+package ps
+
+import (
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// announced deals with a gradient, or values to be set, whose header is here.
+func (s *Server) announced(a asker, payload []byte) {
+	sl, err := s.store.find(&a.h)
+	switch {
+	case err != nil:
+	case int(a.h.count) != sl.elems():
+		err = fmt.Errorf("%d elements for block %d of table %q, which has %d", a.h.count, sl.index, s.cfg.Tables[sl.table].Name, sl.elems())
+	case len(payload) != 0 && len(payload) != sl.bytes():
+		err = fmt.Errorf("%d payload bytes for a block of %d", len(payload), sl.bytes())
+	case a.h.op == opSet && (int(a.h.slot) > len(sl.slots) || a.h.version < 0):
+		err = fmt.Errorf("slot %d, version %d; %s keeps %d slots beside the values, versions count from 0", a.h.slot, a.h.version, sl.rule.Optimizer, len(sl.slots))
+	case a.h.op != opSet && sl.version < 0:
+		err = fmt.Errorf("a gradient for table %q, whose values have not been set", s.cfg.Tables[sl.table].Name)
+	}
+	if err != nil {
+		s.refuse(a, err)
+		return
+	}
+	o := offer{asker: a, slab: sl, inline: len(payload) > 0}
+	if a.h.op == opSet {
+		s.accept(o, payload)
+		return
+	}
+	s.consider(o, payload)
+}
+
+// consider asks the gate what becomes of a gradient, and the store for room.
+func (s *Server) consider(o offer, payload []byte) {
+	sl := o.slab
+	// Without room the gradient waits where it is; a small one is here already.
+	next := s.cfg.Mode == Sync && !s.cfg.backup() && o.h.version == sl.gate.step && sl.gate.inOrder(o.worker)
+	if !o.inline && !s.store.room(sl.bytes(), next) {
+		s.hold(sl, o)
+		return
+	}
+	switch sl.gate.offer(o.worker, o.h.version) {
+	case take:
+		s.accept(o, payload)
+	case stale:
+		o.waste = true
+		s.accept(o, payload)
+	case later:
+		if o.inline && o.buf == nil {
+			o.buf = s.store.stage(sl.bytes())
+			copy(o.buf, payload)
+		}
+		s.hold(sl, o)
+	case duplicate:
+		if o.buf != nil {
+			s.store.release(o.buf)
+		}
+		s.refuse(o.asker, fmt.Errorf("a second gradient for step %d of block %d", o.h.version, sl.index))
+	}
+}
+
+// hold keeps an offer until something changes.
+func (s *Server) hold(sl *slab, o offer) {
+	sl.held = append(sl.held, o)
+	s.holding = true
+}
+
+// accept receives the payload, or copies it when it came with its header.
+func (s *Server) accept(o offer, payload []byte) {
+	if o.inline {
+		if o.buf == nil {
+			o.buf = s.store.stage(o.slab.bytes())
+			copy(o.buf, payload)
+		}
+		s.land(o)
+		return
+	}
+	o.buf = s.store.stage(o.slab.bytes())
+	s.reqs = append(s.reqs, mpi.Irecv(s.comm, o.buf, o.rank, tagData+int(o.h.seq)))
+	s.under = append(s.under, o)
+}
+
+// land is reached when a gradient is in memory.
+func (s *Server) land(o offer) {
+	sl := o.slab
+	if s.failure != nil { // and the sender has been told
+		s.store.release(o.buf)
+		return
+	}
+	if o.h.op == opSet {
+		sl.set(int(o.h.slot), o.buf, o.h.version)
+		s.store.release(o.buf)
+		s.answer(o.asker, nil, nil)
+		s.serveWaiting(sl)
+		return
+	}
+	var due bool
+	if !o.waste {
+		var v verdict
+		v, due = sl.gate.land(o.worker, o.h.version)
+		o.waste = v == stale
+	}
+	if o.waste {
+		s.store.release(o.buf)
+		o.dropped = true
+		s.acknowledge(sl, o.asker)
+		return
+	}
+	if s.cfg.Mode == Async {
+		sl.update(o.buf, o.h.weight)
+		s.store.release(o.buf)
+		s.updates++
+		s.count(o.h.flags, o.h.aux)
+		s.acknowledge(sl, o.asker)
+		s.serveWaiting(sl)
+		return
+	}
+	sl.staged[o.worker], sl.weights[o.worker] = o.buf, o.h.weight
+	sl.flags |= o.h.flags
+	if !s.cfg.backup() {
+		sl.accumulate(s.store, false)
+	}
+	if o.h.op == opPush {
+		s.answer(o.asker, sl, nil)
+	} else {
+		sl.waiting = append(sl.waiting, o.asker)
+	}
+	if due {
+		s.step(sl)
+	}
+}
+
+// acknowledge answers a gradient that is dealt with.
+func (s *Server) acknowledge(sl *slab, a asker) {
+	if a.h.op == opPushPull {
+		s.answer(a, sl, sl.page)
+		return
+	}
+	s.answer(a, sl, nil)
+}
+
+// step makes the update of a gate that is due, on all the blocks it guards.
+func (s *Server) step(of *slab) {
+	g := of.gate
+	var together []*slab
+	for _, sl := range s.store.blocks[of.table] {
+		if sl != nil && sl.gate == g {
+			together = append(together, sl)
+		}
+	}
+	var flags uint8
+	for _, sl := range together {
+		for i := range sl.waiting {
+			a := &sl.waiting[i]
+			if a.h.op == opPushPull && !g.member(a.worker) {
+				a.dropped = true
+			}
+		}
+		flags |= sl.step(s.store)
+		s.updates++
+	}
+	g.advance()
+	s.count(flags, 1)
+	for _, sl := range together {
+		s.serveWaiting(sl)
+	}
+	s.roomAgain()
+}
+
+// count advances the global step and takes up a wish to stop. That happens here,
+// at an update, so that all answers of one Sync step say the same.
+func (s *Server) count(flags uint8, steps int64) {
+	if flags&flagStep != 0 {
+		s.global += steps
+	}
+	if (flags&flagStop != 0 || s.interrupt.Load()) && !s.stopping {
+		s.stopping = true
+		s.cfg.Log.Info("told to stop", "ps", s.index, "global step", s.global)
+	}
+}
+
+// roomAgain offers gradients that had to wait once more.
+func (s *Server) roomAgain() {
+	if !s.holding {
+		return
+	}
+	s.holding = false
+	s.store.each(func(sl *slab) {
+		held := sl.held
+		sl.held = nil
+		for _, o := range held {
+			s.consider(o, nil)
+		}
+	})
+}
+
+// pull answers with a block's values or a vector of the optimizer, now or when
+// the version that the worker wants is there.
+func (s *Server) pull(a asker) {
+	sl, err := s.store.find(&a.h)
+	if err == nil && (int(a.h.count) != sl.elems() || int(a.h.slot) > len(sl.slots)) {
+		err = fmt.Errorf("%d elements of slot %d of block %d of table %q; it has %d elements and %d slots", a.h.count, a.h.slot, sl.index, s.cfg.Tables[sl.table].Name, sl.elems(), len(sl.slots))
+	}
+	if err != nil {
+		s.refuse(a, err)
+		return
+	}
+	if sl.version < 0 || sl.version < a.h.version {
+		sl.waiting = append(sl.waiting, a)
+		return
+	}
+	s.answerPull(sl, a)
+}
+
+func (s *Server) answerPull(sl *slab, a asker) {
+	if a.h.slot == 0 {
+		s.answer(a, sl, sl.page)
+		return
+	}
+	// Vectors of the optimizer are pulled for checkpoints only: a copy will do.
+	p := &page{bytes: aligned(sl.bytes())}
+	copy(p.bytes, sl.slots[a.h.slot-1])
+	s.answer(a, sl, p)
+}
+
+// serveWaiting answers those whose version has come.
+func (s *Server) serveWaiting(sl *slab) {
+	keep := sl.waiting[:0]
+	for _, a := range sl.waiting {
+		want := a.h.version
+		if a.h.op == opPushPull {
+			want++
+		}
+		if sl.version < 0 || sl.version < want {
+			keep = append(keep, a)
+			continue
+		}
+		s.answerPull(sl, a)
+	}
+	clear(sl.waiting[len(keep):])
+	sl.waiting = keep
+}
+
+// arriveBarrier counts a worker in at the start barrier.
+func (s *Server) arriveBarrier(a asker) {
+	s.barrier.here[a.worker] = true
+	s.atBarrier = append(s.atBarrier, a)
+	s.openBarrier()
+}
+
+func (s *Server) gone(worker int) bool { return s.board.done[worker] || s.board.lost[worker] }
+
+func (s *Server) openBarrier() {
+	if len(s.atBarrier) == 0 || !s.barrier.complete(s.gone) {
+		return
+	}
+	for _, a := range s.atBarrier {
+		s.answer(a, nil, nil)
+	}
+	s.atBarrier = s.atBarrier[:0]
+	clear(s.barrier.here)
+}

@@ -1,0 +1,248 @@
+package ps
+
+import (
+	"fmt"
+)
+
+// page is the memory of a block's values. Answers are sent straight from it,
+// so an update while one is on its way goes to a copy.
+type page struct {
+	bytes   []byte
+	readers int
+}
+
+// slab is one block in a server's memory. It is changed only by the server's
+// loop.
+type slab struct {
+	*block
+	rule    Rule
+	gate    *gate
+	page    *page
+	slots   [][]byte // the optimizer's vectors
+	version int64    // updates made, -1 until the values are set
+
+	staged  [][]byte // Sync: gradient of each worker that has landed
+	weights []float64
+	sum     []byte  // Sync: gradients added so far
+	weight  float64 // of sum
+	next    int     // Sync: first worker not yet looked at for sum
+	flags   uint8   // of all gradients of this step
+
+	waiting []asker // requests for a later version
+	held    []offer // gradients of a later step, or for which there was no room
+
+	spare *page
+}
+
+// store is the part of the tables that one server owns.
+type store struct {
+	blocks [][]*slab // nil where another server owns it
+	pool   map[int][][]byte
+
+	boundBytes int
+	usedBytes  int // gradients received or being received, and not applied
+	peakBytes  int
+}
+
+func newStore(c Config, s *shards, server int) (*store, error) {
+	st := &store{boundBytes: c.UnappliedBytes, pool: map[int][][]byte{}}
+	workers := len(c.Cluster.Workers)
+	if need := workers * s.ownedBytes(server); c.backup() && need > c.UnappliedBytes {
+		return nil, configError("aggregating %d of %d workers needs room for %d bytes of gradients on ps %d, the bound is %d", c.Aggregate, workers, need, server, c.UnappliedBytes)
+	}
+	for _, blocks := range s.blocks {
+		row := make([]*slab, len(blocks))
+		owned := 0
+		for i := range blocks {
+			if blocks[i].server == server {
+				owned++
+			}
+		}
+		// With backup workers the table's whole shard is one step's unit.
+		var shared *gate
+		if c.backup() {
+			shared = newGate(c.Mode, workers, c.Aggregate, owned)
+		}
+		for i := range blocks {
+			b := &blocks[i]
+			if b.server != server {
+				continue
+			}
+			g := shared
+			if g == nil {
+				g = newGate(c.Mode, workers, c.Aggregate, 1)
+			}
+			sl := &slab{block: b, rule: c.Rule, gate: g, page: &page{bytes: aligned(b.bytes())}, version: -1}
+			for range c.Rule.Slots() {
+				sl.slots = append(sl.slots, aligned(b.bytes()))
+			}
+			if c.Mode == Sync {
+				sl.staged = make([][]byte, workers)
+				sl.weights = make([]float64, workers)
+			}
+			row[i] = sl
+		}
+		st.blocks = append(st.blocks, row)
+	}
+	return st, nil
+}
+
+// find returns the slab that a frame names, or why there is none here.
+func (st *store) find(h *header) (*slab, error) {
+	if int(h.table) >= len(st.blocks) || int(h.block) >= len(st.blocks[h.table]) {
+		return nil, fmt.Errorf("table %d has no block %d", h.table, h.block)
+	}
+	sl := st.blocks[h.table][h.block]
+	if sl == nil {
+		return nil, fmt.Errorf("block %d of table %d is another server's", h.block, h.table)
+	}
+	return sl, nil
+}
+
+// each calls f for every slab of the server.
+func (st *store) each(f func(*slab)) {
+	for _, row := range st.blocks {
+		for _, sl := range row {
+			if sl != nil {
+				f(sl)
+			}
+		}
+	}
+}
+
+// room reports whether a gradient of n bytes may be received now. One that is
+// next in the order of summation always may, or the sum could never go on.
+func (st *store) room(n int, next bool) bool {
+	return next || st.usedBytes == 0 || st.usedBytes+n <= st.boundBytes
+}
+
+// stage takes memory for a gradient; release gives it back.
+func (st *store) stage(n int) []byte {
+	st.usedBytes += n
+	st.peakBytes = max(st.peakBytes, st.usedBytes)
+	free := st.pool[n]
+	if len(free) == 0 {
+		return aligned(n)
+	}
+	b := free[len(free)-1]
+	st.pool[n] = free[:len(free)-1]
+	return b
+}
+
+func (st *store) release(b []byte) {
+	st.usedBytes -= len(b)
+	// The pool never holds more than the bound and the block beyond it.
+	st.pool[len(b)] = append(st.pool[len(b)], b)
+}
+
+// writable returns the values for changing in place: a copy of them if an
+// answer still reads the page.
+func (sl *slab) writable() []byte {
+	if sl.page.readers == 0 {
+		return sl.page.bytes
+	}
+	p := sl.spare
+	sl.spare = nil
+	if p == nil {
+		p = &page{bytes: aligned(sl.bytes())}
+	}
+	copy(p.bytes, sl.page.bytes)
+	sl.page = p
+	return p.bytes
+}
+
+// unread ends an answer's use of a page.
+func (sl *slab) unread(p *page) {
+	p.readers--
+	if p.readers == 0 && p != sl.page {
+		sl.spare = p
+	}
+}
+
+// set replaces the values (slot 0) or a vector of the optimizer as they are.
+// The values make the block known: pulls wait for them.
+func (sl *slab) set(slot int, data []byte, version int64) {
+	if slot > 0 {
+		copy(sl.slots[slot-1], data)
+		return
+	}
+	copy(sl.writable(), data)
+	sl.version = version
+	sl.gate.step = version
+}
+
+// update applies the sum of gradients with their weight.
+func (sl *slab) update(sum []byte, weight float64) {
+	values := sl.writable()
+	switch sl.typ {
+	case Float32:
+		applyBytes[float32](sl.rule, sl.version, values, sum, sl.slots, weight)
+	case Float64:
+		applyBytes[float64](sl.rule, sl.version, values, sum, sl.slots, weight)
+	}
+	sl.version++
+}
+
+func applyBytes[F Float](r Rule, n int64, values, grad []byte, slots [][]byte, weight float64) {
+	var s [2][]F
+	for i := range slots {
+		s[i] = typed[F](slots[i])
+	}
+	Apply(r, n, typed[F](values), typed[F](grad), s[:len(slots)], weight)
+}
+
+// accumulate adds staged gradients to the sum in the order of the workers:
+// as far as the order is certain or, when the step is final, all members.
+func (sl *slab) accumulate(st *store, final bool) {
+	for ; sl.next < len(sl.staged); sl.next++ {
+		w := sl.next
+		g := sl.staged[w]
+		if g == nil {
+			if final || !sl.gate.active[w] {
+				continue
+			}
+			return
+		}
+		if final && !sl.gate.member(w) {
+			continue
+		}
+		sl.staged[w] = nil
+		sl.weight += sl.weights[w]
+		if sl.sum == nil {
+			sl.sum = g
+			continue
+		}
+		switch sl.typ {
+		case Float32:
+			addTo(typed[float32](sl.sum), typed[float32](g))
+		case Float64:
+			addTo(typed[float64](sl.sum), typed[float64](g))
+		}
+		st.release(g)
+	}
+}
+
+func addTo[F Float](dst, src []F) {
+	src = src[:len(dst)]
+	for i := range dst {
+		dst[i] += src[i]
+	}
+}
+
+// step applies the gathered gradients and clears the way for the next step.
+// Gradients that did not make it are thrown away. It returns the flags that
+// came with those that did.
+func (sl *slab) step(st *store) uint8 {
+	sl.accumulate(st, true)
+	sl.update(sl.sum, sl.weight)
+	st.release(sl.sum)
+	for w, late := range sl.staged {
+		if late != nil {
+			st.release(late)
+			sl.staged[w] = nil
+		}
+	}
+	flags := sl.flags
+	sl.sum, sl.weight, sl.next, sl.flags = nil, 0, 0, 0
+	return flags
+}

@@ -1,0 +1,273 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Worker pushes gradients to the servers and pulls values. It serves one
+// goroutine at a time. After an error it only takes Finish.
+type Worker struct {
+	cfg    Config
+	comm   *mpi.Comm
+	index  int
+	config uint32
+	shards *shards
+
+	seq     uint32
+	lanes   [][]*piece // requests open with each server, oldest first
+	next    [][]int64  // of each block: the update its next gradient is for
+	free    []*piece
+	global  int64
+	stopped bool // the servers say that everybody stops
+	wish    bool // a server beside ps 0 wants to stop: passed on with the next push
+	err     error
+}
+
+// NewWorker makes the worker of this rank. It does not communicate.
+func NewWorker(cfg Config) (*Worker, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	w := &Worker{cfg: cfg, comm: cfg.Comm, config: cfg.fingerprint(), lanes: make([][]*piece, len(cfg.Cluster.Servers))}
+	w.index = slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank())
+	if w.index < 0 {
+		return nil, configError("rank %d is %s, not a worker", cfg.Comm.Rank(), cfg.Cluster.Role(cfg.Comm.Rank()))
+	}
+	var err error
+	if w.shards, err = cut(cfg.Tables, len(cfg.Cluster.Servers), cfg.BlockBytes); err != nil {
+		return nil, err
+	}
+	for _, blocks := range w.shards.blocks {
+		w.next = append(w.next, make([]int64, len(blocks)))
+	}
+	return w, nil
+}
+
+// Index is the worker's task index. Chief reports whether that is 0.
+func (w *Worker) Index() int { return w.index }
+
+// Chief reports whether this worker sets the first values, evaluates and
+// writes files.
+func (w *Worker) Chief() bool { return w.index == 0 }
+
+// GlobalStep is the shared global step as last heard of.
+func (w *Worker) GlobalStep() int64 { return w.global }
+
+// Stopped reports whether the servers have said that everybody stops.
+func (w *Worker) Stopped() bool { return w.stopped }
+
+// Contribution says what goes with a pushed gradient.
+type Contribution struct {
+	// Weight is what the gradient is to be divided by: the number of samples it
+	// is the sum of. 0 is 1. In Sync mode the sum of the gradients is divided by
+	// the sum of the weights.
+	Weight float64
+	// CountStep adds 1 to the shared global step: for each push in Async mode,
+	// for each update in Sync mode.
+	CountStep bool
+	// Stop asks that all workers stop after this step.
+	Stop bool
+}
+
+// Push sends a gradient of a whole table. The future is done when each server
+// has taken its part: applied in Async mode, added to its step in Sync mode.
+// grad belongs to the library until then. Push blocks while the window of a
+// server is full; ctx ends that. Cost: one message per block and server, two
+// above 16 KiB, and the answers. All errors are reported by Future.Wait.
+func Push[F Float](ctx context.Context, w *Worker, table string, grad []F, c Contribution) *Future {
+	return start(ctx, w, opPush, table, grad, nil, c, 0)
+}
+
+// Pull fetches a whole table into dst, which belongs to the library until the
+// future is done. In Sync mode the values contain the steps that this worker
+// has pushed for; in Async mode a Pull that is to see the worker's own Push is
+// started when that is done. Values that nobody has set yet are waited for.
+func Pull[F Float](ctx context.Context, w *Worker, table string, dst []F) *Future {
+	return start[F](ctx, w, opPull, table, nil, dst, Contribution{}, 0)
+}
+
+// PushPull sends a gradient and fetches the values after it, in Sync mode the
+// values after the whole step. grad and dst must not overlap and belong to the
+// library until the future is done.
+func PushPull[F Float](ctx context.Context, w *Worker, table string, grad, dst []F, c Contribution) *Future {
+	return start(ctx, w, opPushPull, table, grad, dst, c, 0)
+}
+
+// Fetch is Pull for slot 0 and, for a checkpoint, a pull of the optimizer's
+// vector slot (1 to Rule.Slots()).
+func Fetch[F Float](ctx context.Context, w *Worker, table string, slot int, dst []F) *Future {
+	return start[F](ctx, w, opPull, table, nil, dst, Contribution{}, slot)
+}
+
+// Set replaces a table's values (slot 0) or an optimizer's vector by src as it
+// is, after version updates. The chief sets every table's values once before training;
+// until then pulls wait. Vectors are set before the values.
+func Set[F Float](ctx context.Context, w *Worker, table string, slot int, src []F, version int64) *Future {
+	t, err := w.table(opSet, table, TypeOf[F](), slot)
+	if err != nil {
+		return failed(err)
+	}
+	if n := w.shards.tables[t].Len; len(src) != n || version < 0 {
+		return failed(&Error{Op: "set", Err: ErrConfig, Detail: fmt.Sprintf("%d values at version %d; table %q has %d elements, and versions count from 0", len(src), version, table, n)})
+	}
+	f := &Future{w: w, op: opSet, version: -1}
+	for i := range w.shards.blocks[t] {
+		b := &w.shards.blocks[t][i]
+		h := header{op: opSet, slot: uint32(slot), version: version}
+		if f.err = w.issue(ctx, f, b.server, b, h, mpi.Bytes(src[b.begin:b.end]), nil); f.err != nil {
+			return f
+		}
+	}
+	return f
+}
+
+// failed is a future that never began.
+func failed(err error) *Future { return &Future{err: err} }
+
+func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst []F, c Contribution, slot int) *Future {
+	t, err := w.table(o, table, TypeOf[F](), slot)
+	if err != nil {
+		return failed(err)
+	}
+	n := w.shards.tables[t].Len
+	if o != opPull && len(src) != n || o != opPush && len(dst) != n {
+		return failed(&Error{Op: o.String(), Err: ErrConfig, Detail: fmt.Sprintf("table %q has %d elements; gradient %d, values %d", table, n, len(src), len(dst))})
+	}
+	if c.Weight == 0 {
+		c.Weight = 1
+	}
+	f := &Future{w: w, op: o, version: -1}
+	counted := !c.CountStep || o == opPull
+	for i := range w.shards.blocks[t] {
+		b := &w.shards.blocks[t][i]
+		h := header{op: o, slot: uint32(slot), version: w.next[t][i], weight: c.Weight}
+		var in, out []byte
+		if o != opPull {
+			in = mpi.Bytes(src[b.begin:b.end])
+			if w.cfg.Mode == Sync {
+				w.next[t][i]++ // corrected by the answer
+			}
+			if c.Stop || w.wish {
+				h.flags |= flagStop
+			}
+			if !counted && b.server == 0 {
+				h.flags |= flagStep
+				h.aux = 1
+				counted = true
+			}
+		} else {
+			h.weight = 0
+		}
+		if o != opPush {
+			out = mpi.Bytes(dst[b.begin:b.end])
+		}
+		if f.err = w.issue(ctx, f, b.server, b, h, in, out); f.err != nil {
+			return f
+		}
+	}
+	if !counted {
+		// No block of this table lives on ps 0, which keeps the global step.
+		steps := int64(1)
+		if w.cfg.Mode == Sync && w.index > 0 {
+			steps = 0
+		}
+		f.err = w.issue(ctx, f, 0, nil, header{op: opStep, aux: steps}, nil, nil)
+	}
+	return f
+}
+
+// table checks what an operation names.
+func (w *Worker) table(o op, name string, typ DType, slot int) (int, error) {
+	if w.err != nil {
+		return 0, w.err
+	}
+	t, err := w.shards.table(name)
+	if err != nil {
+		return 0, err
+	}
+	if have := w.shards.tables[t].Type; have != typ {
+		return 0, &Error{Op: o.String(), Err: ErrConfig, Detail: fmt.Sprintf("table %q is of %v, the slice of %v", name, have, typ)}
+	}
+	if slots := w.cfg.Rule.Slots(); slot < 0 || slot > slots {
+		return 0, &Error{Op: o.String(), Err: ErrConfig, Detail: fmt.Sprintf("slot %d; %s keeps %d beside the values", slot, w.cfg.Rule.Optimizer, slots)}
+	}
+	return t, nil
+}
+
+// AddStep adds n to the shared global step and returns the sum.
+func (w *Worker) AddStep(ctx context.Context, n int64) (int64, error) {
+	a, err := w.ask(ctx, 0, header{op: opStep, aux: n})
+	return a.Step, err
+}
+
+// StartBarrier returns when every worker has called it, or is done or lost.
+func (w *Worker) StartBarrier(ctx context.Context) error {
+	_, err := w.ask(ctx, 0, header{op: opBarrier})
+	return err
+}
+
+// ask sends a request without a table and waits for its answer.
+func (w *Worker) ask(ctx context.Context, server int, h header) (Answer, error) {
+	if w.err != nil {
+		return Answer{}, w.err
+	}
+	f := &Future{w: w, op: h.op, version: -1}
+	f.err = w.issue(ctx, f, server, nil, h, nil, nil)
+	return f.Wait(ctx)
+}
+
+// Finish says DONE to every server, waits until all workers have, and passes
+// the final barrier. status is 0 for success; epoch is what the servers note. It
+// returns the ranks of workers that were lost on the way. After it the
+// communicator carries no message of this package any more.
+//
+// A worker that fails by itself also calls Finish, with a status other than 0: in
+// Sync mode that ends the run for all, in Async mode the others go on.
+func (w *Worker) Finish(ctx context.Context, status, epoch int) (lost []int, err error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	f := &Future{w: w, op: opDone, version: -1}
+	for server := range w.lanes {
+		h := header{op: opDone, aux: int64(int32(status))<<32 | int64(uint32(int32(epoch)))}
+		if err := w.issue(ctx, f, server, nil, h, nil, nil); err != nil {
+			return nil, err
+		}
+	}
+	a, err := f.Wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if a.forever {
+		return nil, nil
+	}
+	return a.lost, finalBarrier(ctx, w.comm, a.absent)
+}
+
+// broke makes an error of a server's exchange say who is concerned, and is
+// the worker's error from now on.
+func (w *Worker) broke(ctx context.Context, o op, server int, err error) error {
+	rank := w.cfg.Cluster.Servers[server]
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+	case errors.Is(err, mpi.ErrRevoked):
+		if lost, found := explain(ctx, w.comm); found {
+			err = lostError(o.String(), w.comm, w.cfg.Cluster, lost, mpi.ErrPeerLost)
+			break
+		}
+		fallthrough
+	default:
+		err = lostError(o.String(), w.comm, w.cfg.Cluster, rank, err)
+	}
+	if w.err == nil {
+		w.err = err
+	}
+	return err
+}
