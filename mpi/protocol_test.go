@@ -1,0 +1,297 @@
+package mpi
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// script is a provider that writes down what it is asked and does only what
+// the transcript says.
+type script struct {
+	caps transport.Caps
+	full bool
+	said []string
+	name func(token uint64) string
+}
+
+func (s *script) say(format string, a ...any) { s.said = append(s.said, fmt.Sprintf(format, a...)) }
+
+func (s *script) Name() string              { return "script" }
+func (s *script) Caps() transport.Caps      { return s.caps }
+func (s *script) Address() []byte           { return nil }
+func (s *script) Connect(int, []byte) error { return nil }
+func (s *script) Poll(transport.Sink) int   { return 0 }
+func (s *script) Arm() bool                 { return true }
+func (s *script) Disarm()                   {}
+func (s *script) Close() error              { return nil }
+func (s *script) Abandon(op uint64)         { s.say("abandon %s", s.name(op)) }
+func (s *script) Detach(peer int)           { s.say("detach %d", peer) }
+
+func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.Outcome {
+	if s.full {
+		return transport.Full
+	}
+	switch h.Kind {
+	case kindEager:
+		s.say("-> %d eager tag %d, %d B", peer, h.Tag, h.Bytes)
+	case kindRTS:
+		key := ""
+		if len(payload) > 0 {
+			key = " with key"
+		}
+		s.say("-> %d RTS %s tag %d, %d B%s", peer, s.name(h.Token), h.Tag, h.Bytes, key)
+	case kindCTS:
+		s.say("-> %d CTS for %d to %s, %d B", peer, h.Token, s.name(h.Aux), h.Bytes)
+	case kindFIN:
+		s.say("-> %d FIN for %d", peer, h.Token)
+	case kindCredit:
+		s.say("-> %d credit %d", peer, h.Aux)
+	case kindRetract:
+		s.say("-> %d retract %s", peer, s.name(h.Token))
+	case kindRetracted:
+		s.say("-> %d retracted %d", peer, h.Token)
+	case kindRevoke:
+		s.say("-> %d revoke", peer)
+	}
+	return transport.Sent
+}
+
+func (s *script) SendFrom(peer int, h *transport.Header, payload []byte, op uint64) transport.Outcome {
+	if s.full {
+		return transport.Full
+	}
+	s.say("-> %d data of %s for %d, %d B", peer, s.name(op), h.Token, len(payload))
+	return transport.Sent
+}
+
+// pullScript can also pull.
+type pullScript struct{ *script }
+
+func (s pullScript) Expose(peer int, buf []byte) (transport.Key, bool) {
+	s.say("expose %d B to %d", len(buf), peer)
+	return transport.Key{1}, true
+}
+
+func (s pullScript) Pull(peer int, _ transport.Key, dst []byte, op uint64) transport.Outcome {
+	if s.full {
+		return transport.Full
+	}
+	s.say("pull %d B from %d into %s", len(dst), peer, s.name(op))
+	return transport.Sent
+}
+
+func (s pullScript) Withdraw(peer int, _ transport.Key) bool {
+	s.say("withdraw from %d", peer)
+	return true
+}
+
+// TestProtocolTranscripts replays testdata/protocol.txt. Commands:
+//
+//	world SIZE [pull]               an engine as rank 0; eager below 100 B, credit 1000 B
+//	send NAME PEER TAG BYTES        an Isend of rank 0
+//	recv NAME PEER TAG BYTES        an Irecv; PEER and TAG may be *
+//	eager PEER TAG BYTES            a message arrives
+//	rts PEER TOKEN TAG BYTES [key]
+//	cts PEER NAME TOKEN BYTES
+//	fin PEER NAME
+//	credit PEER BYTES
+//	retract PEER TOKEN
+//	retracted PEER NAME
+//	placed PEER NAME                the payload of a Data message is in
+//	complete NAME                   the provider is done with the memory of NAME
+//	full | room                     the provider takes nothing, or again; room also polls
+//	cancel NAME
+//	lose PEER
+//	revoke
+//
+// Lines after ">" are what the engine must do, in order; "-" is nothing.
+func TestProtocolTranscripts(t *testing.T) {
+	f, err := os.Open("testdata/protocol.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var (
+		p      *play
+		got    []string
+		number int
+	)
+	for s := bufio.NewScanner(f); s.Scan(); {
+		number++
+		text := s.Text()
+		switch {
+		case text == "" || text[0] == '#':
+		case strings.HasPrefix(text, "> "):
+			want := text[2:]
+			if want == "-" && len(got) == 0 {
+				break
+			}
+			if len(got) == 0 || got[0] != want {
+				t.Errorf("line %d: want %q, the engine did %q", number, want, got)
+				got = nil
+				break
+			}
+			got = got[1:]
+		default:
+			if len(got) > 0 {
+				t.Errorf("line %d: the engine also did %q", number, got)
+			}
+			w := strings.Fields(text)
+			if w[0] == "world" {
+				p = newPlay(w[1:])
+				got = nil
+				break
+			}
+			got = p.do(t, number, w)
+		}
+	}
+	if len(got) > 0 {
+		t.Errorf("at the end the engine also did %q", got)
+	}
+	if number == 0 {
+		t.Fatal("empty transcript")
+	}
+}
+
+// play is one engine under a script.
+type play struct {
+	e        *engine
+	s        *script
+	c        *Comm
+	requests map[string]Request
+	order    []string
+}
+
+func newPlay(w []string) *play {
+	size, _ := strconv.Atoi(w[0])
+	p := &play{s: &script{}, requests: map[string]Request{}}
+	p.s.caps = transport.Caps{EagerBytes: 100, RendezvousBytes: 100, PullBytes: 200, CreditBytes: 1000}
+	p.s.name = func(token uint64) string {
+		for _, n := range p.order {
+			if r := p.requests[n]; r.o.gen == r.gen && r.o.token() == token {
+				return n
+			}
+		}
+		return "new"
+	}
+	e := newEngine(0, size, slog.New(slog.DiscardHandler))
+	e.providers = []transport.Provider{p.s}
+	if len(w) > 1 {
+		e.providers[0] = pullScript{p.s}
+	}
+	set, err := newSleepSet()
+	if err != nil {
+		panic(err)
+	}
+	e.set = set
+	p.e = e
+	world := newWorld(Assembly{Members: make([]Member, size)}, e)
+	world.adopt(e)
+	p.c = world.comm
+	return p
+}
+
+func (p *play) do(t *testing.T, line int, w []string) []string {
+	t.Helper()
+	p.s.said = nil
+	num := func(i int) int {
+		if w[i] == "*" {
+			return -1
+		}
+		n, err := strconv.Atoi(w[i])
+		if err != nil {
+			t.Fatalf("line %d: %v", line, err)
+		}
+		return n
+	}
+	arrive := func(kind transport.Kind, h transport.Header, payload []byte) {
+		h.Kind = kind
+		p.e.Message(num(1), &h, payload)
+	}
+	token := func(i int) uint64 { return p.requests[w[i]].o.token() }
+	p.e.lock()
+	switch w[0] {
+	case "send", "recv":
+		buf := make([]byte, num(4))
+		var o *op
+		if w[0] == "send" {
+			o = p.e.startSend(p.c, buf, num(2), num(3))
+		} else {
+			o = p.e.startRecv(p.c, buf, num(2), num(3))
+		}
+		p.requests[w[1]] = Request{o: o, dev: p.e, gen: o.gen}
+		p.order = append(p.order, w[1])
+		for i, s := range p.s.said { // it had no name yet
+			p.s.said[i] = strings.ReplaceAll(s, "new", w[1])
+		}
+	case "eager":
+		arrive(kindEager, transport.Header{Tag: int32(num(2)), Bytes: uint64(num(3))}, make([]byte, num(3)))
+	case "rts":
+		var key []byte
+		if len(w) > 5 {
+			key = make([]byte, 24)
+		}
+		arrive(kindRTS, transport.Header{Token: uint64(num(2)), Tag: int32(num(3)), Bytes: uint64(num(4))}, key)
+	case "cts":
+		arrive(kindCTS, transport.Header{Token: token(2), Aux: uint64(num(3)), Bytes: uint64(num(4))}, nil)
+	case "fin":
+		arrive(kindFIN, transport.Header{Token: token(2)}, nil)
+	case "credit":
+		arrive(kindCredit, transport.Header{Aux: uint64(num(2))}, nil)
+	case "retract":
+		arrive(kindRetract, transport.Header{Token: uint64(num(2))}, nil)
+	case "retracted":
+		arrive(kindRetracted, transport.Header{Token: token(2)}, nil)
+	case "placed":
+		h := transport.Header{Kind: kindData, Token: token(2)}
+		p.s.say("place %d B", len(p.e.Place(num(1), &h, 0, 1<<20)))
+		p.e.Placed(num(1), &h)
+	case "complete":
+		p.e.Complete(token(1), nil)
+	case "full":
+		p.s.full = true
+	case "room":
+		p.s.full = false
+		p.e.poll()
+	case "cancel":
+		p.e.abort(p.requests[w[1]].o, ErrCancelled)
+	case "lose":
+		p.e.lose(num(1), "it was killed")
+	case "revoke":
+		p.e.revokeContext(0)
+	default:
+		t.Fatalf("line %d: unknown command %q", line, w[0])
+	}
+	p.e.unlock()
+	for _, n := range p.order {
+		r := p.requests[n]
+		if r.o == nil || !r.o.finished() || r.o.gen != r.gen {
+			continue
+		}
+		kind := r.o.kind
+		status, _, err := r.Test()
+		text := n + " done"
+		switch {
+		case errors.Is(err, ErrPeerLost):
+			var at *Error
+			errors.As(err, &at)
+			text = fmt.Sprintf("%s: rank %d lost", n, at.Peer)
+		case err != nil:
+			var at *Error
+			errors.As(err, &at)
+			text = fmt.Sprintf("%s: %v", n, at.Err)
+		case kind == opRecv:
+			text = fmt.Sprintf("%s has %d B from %d tag %d", n, status.Bytes, status.Source, status.Tag)
+		}
+		p.s.say("%s", text)
+	}
+	return p.s.said
+}
