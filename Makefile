@@ -8,9 +8,11 @@ TESTTIMEOUT ?= 14m
 FUZZTIME ?= 10s
 SOAKTIME ?= 10m
 LAUNCHES ?= 7
-# go test -run by name: the tests that bring up the Slurm cluster, and those that start MPI libraries.
+# go test -run by name: the tests that bring up the Slurm cluster, and those that start MPI's
+# launchers, in packages that are not about MPI libraries anyway.
 CLUSTERTESTS := ^TestCluster
-MPITESTS := ^Test(MPI|Native|PMIx|Hydra)
+MPITESTS := ^TestMPI
+MPIPACKAGES := $(addsuffix /...,$(wildcard ./mpi/native ./mpi/pmix ./slurm/pmi))
 # The directories whose tests contain a function of that name: only they are compiled.
 dirs = $(shell grep -rlE --include='*_test.go' '^func $(patsubst ^%,%,$(1))' . 2>/dev/null | xargs -r -n1 dirname | sort -u)
 summary = $(GO) run ./internal/testsum
@@ -45,6 +47,7 @@ cluster-test: ## the tests on a real four-node Slurm, brought up in namespaces o
 
 .PHONY: mpi-test
 mpi-test: ## the tests with Open MPI, MPICH, PMIx and Hydra, without Slurm
+	@$(summary) -count=1 -p 1 -timeout 10m $(MPIPACKAGES)
 	@$(summary) -count=1 -p 1 -timeout 10m -run '$(MPITESTS)' $(call dirs,$(MPITESTS))
 
 .PHONY: peers
