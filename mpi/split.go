@@ -10,9 +10,13 @@ import (
 // collectives live above this package. Both run over the shadow
 // communicator, on tags of their own.
 const (
-	tagAgree = MaxTag - iota
+	tagAgree = iota
 	tagSplit
 )
+
+// ReservedTags is the number of tags, from 0, that this package keeps for
+// itself on shadow communicators. Low ones, since the system's MPI library may have few.
+const ReservedTags = 16
 
 // Split makes a communicator for each color: its members are the ranks that
 // gave that color, ordered by key, then by rank. A rank with a negative color (Undefined)
