@@ -1,0 +1,284 @@
+package pmix
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
+	"github.com/fisterra-hpc/fisterra/internal/lab"
+	"github.com/fisterra-hpc/fisterra/internal/need"
+)
+
+// programVariable names the rank program that this test binary runs instead of tests.
+const programVariable = "FISTERRA_PMIX_TEST_PROGRAM"
+
+var programs = map[string]func(context.Context, *Client) error{
+	"exchange": exchange,
+	"lonely":   lonely,
+	"deserted": deserted,
+	"abort":    abort,
+}
+
+func TestMain(m *testing.M) {
+	name := os.Getenv(programVariable)
+	if name == "" {
+		os.Exit(m.Run())
+	}
+	ctx, stop := context.WithTimeout(context.Background(), 50*time.Second)
+	defer stop()
+	c, err := Open(ctx, os.LookupEnv, Config{})
+	if err == nil {
+		err = programs[name](ctx, c)
+	}
+	if err == nil {
+		err = c.Finalize(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "program failed:", err)
+		os.Exit(3)
+	}
+	os.Exit(0)
+}
+
+// exchange tells everybody something, small and large, and checks what comes back.
+func exchange(ctx context.Context, c *Client) error {
+	want, err := strconv.Atoi(os.Getenv("FISTERRA_PMIX_TEST_RANKS"))
+	if err != nil || c.Size() != want {
+		return fmt.Errorf("%d ranks, want %d (%v)", c.Size(), want, err)
+	}
+	if c.JobID() == "" || c.JobID() != os.Getenv("PMIX_NAMESPACE") || strconv.Itoa(c.Rank()) != os.Getenv("PMIX_RANK") {
+		return fmt.Errorf("job %q rank %d", c.JobID(), c.Rank())
+	}
+	if c.LocalRank() < 0 || c.LocalSize() < 1 || c.LocalRank() >= c.LocalSize() {
+		return fmt.Errorf("local rank %d of %d", c.LocalRank(), c.LocalSize())
+	}
+	say := func(rank, n int) []byte { return bytes.Repeat([]byte{byte(rank), 0, ';', '\n', 0xff}, n) }
+	start := time.Now()
+	all, err := c.Exchange(ctx, "address", say(c.Rank(), 5))
+	if err != nil {
+		return err
+	}
+	took := time.Since(start)
+	for rank, got := range all {
+		if !bytes.Equal(got, say(rank, 5)) {
+			return fmt.Errorf("rank %d said %q", rank, got)
+		}
+	}
+	if err := c.Put(ctx, "empty", nil); err != nil {
+		return err
+	}
+	all, err = c.Exchange(ctx, "large", say(c.Rank(), 10_000))
+	if err != nil {
+		return err
+	}
+	for rank, got := range all {
+		if !bytes.Equal(got, say(rank, 10_000)) {
+			return fmt.Errorf("rank %d said %d other bytes", rank, len(got))
+		}
+	}
+	if b, err := c.Get(ctx, (c.Rank()+1)%c.Size(), "empty"); err != nil || len(b) != 0 {
+		return fmt.Errorf("empty value: %q %w", b, err)
+	}
+	start = time.Now()
+	if _, err := c.Get(ctx, 0, "nobody-put-this"); !errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("missing key: %v, want ErrNotFound", err)
+	}
+	if d := time.Since(start); d > 20*time.Second {
+		return fmt.Errorf("a missing key took %v", d)
+	}
+	for _, bad := range []string{"", "pmix.rank", "a\x00b", strings.Repeat("k", 512)} {
+		if err := c.Put(ctx, bad, []byte("x")); !errors.Is(err, ErrKey) {
+			return fmt.Errorf("put %q: %v, want ErrKey", bad, err)
+		}
+	}
+	if _, err := c.Get(ctx, c.Size(), "address"); !errors.Is(err, ErrRank) {
+		return fmt.Errorf("rank %d of %d: %v", c.Size(), c.Size(), err)
+	}
+	host, err := c.Host(ctx, c.Rank())
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	path, version := c.Library()
+	fmt.Printf("rank %d of %d, local %d of %d, host %q, job %s, %s (%s), exchange took %v\n", c.Rank(), c.Size(), c.LocalRank(), c.LocalSize(), host,
+		c.JobID(), path, version, took.Round(10*time.Microsecond))
+	if err := c.Finalize(ctx); err != nil {
+		return err
+	}
+	if err := c.Put(ctx, "late", []byte("x")); !errors.Is(err, ErrClosed) {
+		return fmt.Errorf("put after finalize: %v, want ErrClosed", err)
+	}
+	return nil
+}
+
+// lonely: a fence that one rank never joins ends with its context.
+func lonely(ctx context.Context, c *Client) error {
+	if c.Rank() != 0 {
+		<-ctx.Done() // the launcher ends this rank once rank 0 is gone
+		return ctx.Err()
+	}
+	short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer stop()
+	if err := c.Fence(short); !errors.Is(err, ErrTimeout) {
+		return fmt.Errorf("lonely fence: %v, want ErrTimeout", err)
+	}
+	// The connection is stuck in the fence: that too must be said in time.
+	again, stopAgain := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer stopAgain()
+	if err := c.Put(again, "key", nil); err != nil && !errors.Is(err, ErrTimeout) {
+		return fmt.Errorf("put during the fence: %v", err)
+	}
+	fmt.Println("rank 0 saw no fence hang")
+	os.Exit(3)
+	return nil
+}
+
+// deserted: a fence that one rank never will join says so.
+func deserted(ctx context.Context, c *Client) error {
+	if c.Rank() != 0 {
+		os.Exit(3)
+	}
+	err := c.Fence(ctx)
+	fmt.Println("rank 0:", err)
+	if !errors.Is(err, ErrLost) {
+		return fmt.Errorf("deserted fence: %v, want ErrLost", err)
+	}
+	<-ctx.Done() // ended by the launcher
+	return err
+}
+
+func abort(ctx context.Context, c *Client) error {
+	if c.Rank() == 1 {
+		if err := c.Abort(ctx, 7, "rank 1 has had enough"); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func part(t *testing.T) {
+	t.Helper()
+	why := ""
+	if _, err := clib.Open(sonames[0]); err != nil {
+		why = err.Error()
+	}
+	need.Part(t, "pmix", why)
+}
+
+func mpirun(t *testing.T, n int, program string) lab.Result {
+	t.Helper()
+	part(t)
+	why := ""
+	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
+		why = err.Error()
+	}
+	need.Part(t, "openmpi", why)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := lab.Command(t.Context(), t, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", strconv.Itoa(n), self)
+	cmd.Env = append(os.Environ(), programVariable+"="+program, "FISTERRA_PMIX_TEST_RANKS="+strconv.Itoa(n), "TMPDIR=/tmp")
+	return cmd.Run()
+}
+
+func TestExchangeUnderMpirun(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		r := mpirun(t, n, "exchange")
+		if r.Code != 0 || strings.Count(r.Stdout, "exchange took") != n {
+			t.Fatalf("%d ranks: %v", n, r)
+		}
+		t.Log(r.Stdout)
+	}
+}
+
+func TestFenceEndsWithItsContext(t *testing.T) {
+	r := mpirun(t, 2, "lonely")
+	if !strings.Contains(r.Stdout, "rank 0 saw no fence hang") {
+		t.Fatal(r)
+	}
+}
+
+func TestFenceNoticesADeserter(t *testing.T) {
+	r := mpirun(t, 2, "deserted")
+	// The launcher may end rank 0 before it has printed; it must not print anything else.
+	if r.Code == 0 || strings.Contains(r.Stderr, "deserted fence") {
+		t.Fatal(r)
+	}
+	t.Log(r.Stdout)
+}
+
+func TestAbortEndsTheJob(t *testing.T) {
+	start := time.Now()
+	r := mpirun(t, 2, "abort")
+	if r.Code == 0 || r.Err != nil || time.Since(start) > 30*time.Second {
+		t.Fatalf("after %v: %v", time.Since(start), r)
+	}
+	t.Logf("exit code %d after %v", r.Code, time.Since(start))
+}
+
+func TestExchangeUnderSrun(t *testing.T) {
+	part(t)
+	s := lab.Cluster(t, 2, 2)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(s.Dir, "pmix.test")
+	if b, err := os.ReadFile(self); err != nil || os.WriteFile(program, b, 0o755) != nil {
+		t.Fatal("cannot copy the test binary to the cluster's directory", err)
+	}
+	r := s.Exec(t.Context(), "srun", "--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2",
+		"env", programVariable+"=exchange", "FISTERRA_PMIX_TEST_RANKS=4", program)
+	if r.Code != 0 || strings.Count(r.Stdout, "exchange took") != 4 {
+		t.Fatal(r)
+	}
+	t.Log(r.Stdout)
+}
+
+func TestOpenWithoutServer(t *testing.T) {
+	_, err := Open(t.Context(), func(string) (string, bool) { return "", false }, Config{})
+	if !errors.Is(err, ErrAbsent) {
+		t.Errorf("Open = %v, want ErrAbsent", err)
+	}
+	env := map[string]string{"PMIX_NAMESPACE": "x", "PMIX_RANK": "0"}
+	lookup := func(k string) (string, bool) { v, ok := env[k]; return v, ok }
+	if !Present(lookup) {
+		t.Error("a server named by the environment is not present")
+	}
+	_, err = Open(t.Context(), lookup, Config{Library: "libno_such_pmix.so"})
+	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(err.Error(), "libno_such_pmix.so") && clib.Available {
+		t.Errorf("Open with an absent library = %v, want ErrNoLibrary with its name", err)
+	}
+	if clib.Available {
+		if _, err = Open(t.Context(), lookup, Config{Library: "libc.so.6"}); !errors.Is(err, ErrVersion) {
+			t.Errorf("Open with libc = %v, want ErrVersion", err)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for text, want := range map[string][2]int{
+		"OpenPMIx 4.2.2 (PMIx Standard: 4.1, Stable ABI: 0.0, Provisional ABI: 0.0)": {4, 2},
+		"OpenPMIx 5.0.3, repo rev: v5.0.3 (PMIx Standard: 5.1, Stable ABI: 5.0)":     {5, 0},
+		"3.2.3":                       {3, 2},
+		"OpenPMIx 3.1.5rc4, Mar 2020": {3, 1},
+	} {
+		major, minor, err := version(text)
+		if err != nil || major != want[0] || minor != want[1] {
+			t.Errorf("version(%q) = %d.%d, %v, want %v", text, major, minor, err, want)
+		}
+	}
+	if _, _, err := version("something else"); !errors.Is(err, ErrVersion) {
+		t.Errorf("no version: %v", err)
+	}
+}
