@@ -100,12 +100,12 @@ func (e *engine) lose(rank int, why string) {
 		switch {
 		case int(o.peer) == rank && !o.busy:
 			if o.phase == phasePosted {
-				e.match.withdraw(o)
+				e.unpost(o)
 			}
 			o.exposed = false
 			e.finish(o, err)
 		case o.phase == phasePosted && (int(o.env.source) == rank || o.env.source == AnySource && o.comm.RankOf(rank) >= 0):
-			e.match.withdraw(o)
+			e.unpost(o)
 			e.finish(o, err)
 		case o.comm.shadow == o.comm && o.comm.RankOf(rank) >= 0:
 			e.abort(o, err)
@@ -145,7 +145,7 @@ func (e *engine) lose(rank int, why string) {
 func (e *engine) abort(o *op, err error) {
 	switch o.phase {
 	case phasePosted:
-		e.match.withdraw(o)
+		e.unpost(o)
 		e.finish(o, err)
 	case phaseQueued:
 		e.withdraw(e.peer(int(o.peer)), o)
@@ -193,6 +193,9 @@ func (e *engine) giveUp(ctx context.Context, o *op) (Status, error) {
 		return e.collect(o)
 	}
 	o.gaveUp = true
+	if o == e.own {
+		e.own = e.ops.get()
+	}
 	err := e.describe(o, fmt.Errorf("%w: %w", ErrInFlight, context.Cause(ctx)))
 	var at *Error
 	if errors.As(err, &at) {

@@ -235,7 +235,7 @@ func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
 	v := envelope{context: h.Context, source: int32(rank), tag: h.Tag}
 	switch h.Kind {
 	case kindEager:
-		if o := e.match.take(v); o != nil {
+		if o := e.claim(v); o != nil {
 			e.deliver(o, v, payload, int(h.Bytes))
 			e.consumed(rank, int(h.Bytes))
 			return
@@ -246,7 +246,7 @@ func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
 		copy(a.payload, payload)
 		e.hold(a)
 	case kindRTS:
-		if o := e.match.take(v); o != nil {
+		if o := e.claim(v); o != nil {
 			e.begin(o, v, int(h.Bytes), h.Token, payload)
 			return
 		}
@@ -409,7 +409,7 @@ func (e *engine) Complete(token uint64, err error) {
 // sendSelf is a message from this rank to itself: copied to a waiting
 // receive, or held by reference until one comes.
 func (e *engine) sendSelf(o *op) {
-	if r := e.match.take(o.env); r != nil {
+	if r := e.claim(o.env); r != nil {
 		e.deliver(r, o.env, o.buf, len(o.buf))
 		e.finish(o, nil)
 		return
