@@ -32,8 +32,10 @@ type Config struct {
 	// Push and Pull block while it is full.
 	Window int
 	// UnappliedBytes bounds the gradients that a server holds and has not
-	// applied; 0 is 256 MiB. It may be exceeded by one block. Gradients beyond it
-	// wait at the workers.
+	// applied; 0 is 256 MiB. It may be exceeded by one block, and by gradients of
+	// up to 16 KiB, which come with their header: Window of them for each worker.
+	// Gradients beyond it wait at the workers. The sums that Sync mode makes, one for each block, come
+	// on top: at most once the server's share of the tables.
 	UnappliedBytes int
 	// Deadline is how long a server waits for a worker that others wait for and
 	// that says nothing; 0 is ten minutes.

@@ -118,10 +118,14 @@ func (s *Server) reap(above int) {
 	s.out = keep
 }
 
-// flush waits until every answer has left.
+// flush waits until every answer has left. All workers are done or lost, so a
+// payload that is still on its way is one that a worker gave up.
 func (s *Server) flush(ctx context.Context) error {
 	for i := range s.out {
 		for k, r := range s.out[i].reqs {
+			if k > 0 {
+				r.Cancel()
+			}
 			if _, err := r.Wait(ctx); err != nil && ctx.Err() != nil {
 				return fmt.Errorf("ps: last answers: %w", err)
 			}

@@ -24,24 +24,30 @@ func (s *Server) announced(a asker, payload []byte) {
 		s.refuse(a, err)
 		return
 	}
-	o := offer{asker: a, slab: sl, inline: len(payload) > 0}
-	if a.h.op == opSet {
-		s.accept(o, payload)
-		return
-	}
-	s.consider(o, payload)
+	s.consider(offer{asker: a, slab: sl, inline: len(payload) > 0}, payload)
 }
 
-// consider asks the gate what becomes of a gradient, and the store for room.
+// consider asks the store for room and the gate what becomes of a gradient.
 func (s *Server) consider(o offer, payload []byte) {
 	sl := o.slab
-	// Without room the gradient waits where it is; a small one is here already.
-	next := s.cfg.Mode == Sync && !s.cfg.backup() && o.h.version == sl.gate.step && sl.gate.inOrder(o.worker)
-	if !o.inline && !s.store.room(sl.bytes(), next) {
-		s.hold(sl, o)
-		return
+	gradient := o.h.op != opSet
+	// Without room the payload waits where it is; a small one is here already.
+	var ok, beyond bool
+	if !o.inline {
+		next := gradient && s.cfg.Mode == Sync && !s.cfg.backup() && o.h.version == sl.gate.step && sl.gate.inOrder(o.worker)
+		if ok, beyond = s.store.room(sl.bytes(), next); !ok {
+			s.hold(sl, o)
+			return
+		}
 	}
-	switch sl.gate.offer(o.worker, o.h.version) {
+	verdict := take
+	if gradient {
+		verdict = sl.gate.offer(o.worker, o.h.version)
+	}
+	if beyond && verdict == take {
+		o.beyond, s.store.beyond = true, true
+	}
+	switch verdict {
 	case take:
 		s.accept(o, payload)
 	case stale:

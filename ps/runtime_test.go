@@ -24,6 +24,7 @@ type stage struct {
 	cfg    Config
 	log    *lockedBuffer
 
+	servers   []*Server
 	summaries []Summary
 	errs      []error // by rank
 	lost      [][]int // what Finish returned, by rank
@@ -54,6 +55,13 @@ type actor func(ctx context.Context, w *Worker) error
 // errDead dies as if its process had been killed.
 func play(t *testing.T, cfg Config, act actor) *stage {
 	t.Helper()
+	return stagePlay(t, cfg, make(chan *stage, 1), act)
+}
+
+// stagePlay is play for actors that look at the stage: it is put on ready once
+// the servers exist.
+func stagePlay(t *testing.T, cfg Config, ready chan *stage, act actor) *stage {
+	t.Helper()
 	s := &stage{t: t, cfg: cfg, log: &lockedBuffer{}}
 	n := len(cfg.Cluster.Servers) + len(cfg.Cluster.Workers)
 	s.fabric = sim.New(sim.Config{Ranks: n})
@@ -63,7 +71,18 @@ func play(t *testing.T, cfg Config, act actor) *stage {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
+	s.servers = make([]*Server, n)
 	s.summaries, s.errs, s.lost = make([]Summary, n), make([]error, n), make([][]int, n)
+	configFor := func(rank int) Config {
+		c := cfg
+		c.Comm = worlds[rank].Comm()
+		c.Log = slog.New(slog.NewTextHandler(s.log, nil))
+		return c
+	}
+	for _, rank := range cfg.Cluster.Servers {
+		s.servers[rank], s.errs[rank] = NewServer(configFor(rank))
+	}
+	ready <- s
 	var all sync.WaitGroup
 	for rank := range n {
 		all.Go(func() {
@@ -72,19 +91,13 @@ func play(t *testing.T, cfg Config, act actor) *stage {
 				defer cancel()
 				worlds[rank].Close(closing)
 			}()
-			c := cfg
-			c.Comm = worlds[rank].Comm()
-			c.Log = slog.New(slog.NewTextHandler(s.log, nil))
 			if slices.Contains(cfg.Cluster.Servers, rank) {
-				server, err := NewServer(c)
-				if err != nil {
-					s.errs[rank] = err
-					return
+				if s.errs[rank] == nil {
+					s.summaries[rank], s.errs[rank] = s.servers[rank].Serve(ctx)
 				}
-				s.summaries[rank], s.errs[rank] = server.Serve(ctx)
 				return
 			}
-			w, err := NewWorker(c)
+			w, err := NewWorker(configFor(rank))
 			if err != nil {
 				s.errs[rank] = err
 				return

@@ -61,6 +61,7 @@ type offer struct {
 	buf    []byte // where it is or will be
 	inline bool   // buf holds it already
 	waste  bool   // stale: received to be thrown away
+	beyond bool   // it exceeds the bound on unapplied bytes
 }
 
 // outgoing is an answer on its way.
@@ -200,6 +201,9 @@ func (s *Server) broken(ctx context.Context, err error) error {
 
 // arrived deals with the end of a payload's receive.
 func (s *Server) arrived(ctx context.Context, o offer, status mpi.Status, err error) error {
+	if o.beyond {
+		s.store.beyond = false
+	}
 	if err == nil && status.Bytes != len(o.buf) {
 		err = fmt.Errorf("payload of %d bytes, the header says %d", status.Bytes, len(o.buf))
 		s.refuse(o.asker, err)

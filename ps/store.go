@@ -40,7 +40,8 @@ type store struct {
 	pool   map[int][][]byte
 
 	boundBytes int
-	usedBytes  int // gradients received or being received, and not applied
+	usedBytes  int  // gradients received or being received, and neither applied nor added
+	beyond     bool // one of them is beyond the bound
 	peakBytes  int
 }
 
@@ -110,10 +111,17 @@ func (st *store) each(f func(*slab)) {
 	}
 }
 
-// room reports whether a gradient of n bytes may be received now. One that is
-// next in the order of summation always may, or the sum could never go on.
-func (st *store) room(n int, next bool) bool {
-	return next || st.usedBytes == 0 || st.usedBytes+n <= st.boundBytes
+// room reports whether a gradient of n bytes may be received now. Beyond the
+// bound one that is next in the order of summation may, or the sum could never
+// go on; one at a time, since it is added as soon as it is here.
+func (st *store) room(n int, next bool) (ok, beyond bool) {
+	switch {
+	case st.usedBytes == 0 || st.usedBytes+n <= st.boundBytes:
+		return true, false
+	case next && !st.beyond:
+		return true, true
+	}
+	return false, false
 }
 
 // stage takes memory for a gradient; release gives it back.
@@ -131,7 +139,6 @@ func (st *store) stage(n int) []byte {
 
 func (st *store) release(b []byte) {
 	st.usedBytes -= len(b)
-	// The pool never holds more than the bound and the block beyond it.
 	st.pool[len(b)] = append(st.pool[len(b)], b)
 }
 
@@ -210,6 +217,7 @@ func (sl *slab) accumulate(st *store, final bool) {
 		sl.weight += sl.weights[w]
 		if sl.sum == nil {
 			sl.sum = g
+			st.usedBytes -= len(g)
 			continue
 		}
 		switch sl.typ {
@@ -235,6 +243,7 @@ func addTo[F Float](dst, src []F) {
 func (sl *slab) step(st *store) uint8 {
 	sl.accumulate(st, true)
 	sl.update(sl.sum, sl.weight)
+	st.usedBytes += len(sl.sum)
 	st.release(sl.sum)
 	for w, late := range sl.staged {
 		if late != nil {

@@ -10,7 +10,8 @@ import (
 )
 
 // Worker pushes gradients to the servers and pulls values. It serves one
-// goroutine at a time. After an error it only takes Finish.
+// goroutine at a time. After an error of an exchange all calls return that error,
+// except that Finish still works when it was the end of a context.
 type Worker struct {
 	cfg    Config
 	comm   *mpi.Comm
@@ -26,6 +27,7 @@ type Worker struct {
 	stopped bool // the servers say that everybody stops
 	wish    bool // a server beside ps 0 wants to stop: passed on with the next push
 	err     error
+	gaveUp  bool // err is only the end of a context
 }
 
 // NewWorker makes the worker of this rank. It does not communicate.
@@ -230,9 +232,18 @@ func (w *Worker) ask(ctx context.Context, server int, h header) (Answer, error) 
 // A worker that fails by itself also calls Finish, with a status other than 0: in
 // Sync mode that ends the run for all, in Async mode the others go on.
 func (w *Worker) Finish(ctx context.Context, status, epoch int) (lost []int, err error) {
-	if w.err != nil {
+	if w.err != nil && !w.gaveUp {
 		return nil, w.err
 	}
+	for _, lane := range w.lanes {
+		for _, p := range slices.Clone(lane) {
+			p.finish(ctx) // its future keeps the error
+		}
+	}
+	if w.err != nil && !w.gaveUp {
+		return nil, w.err
+	}
+	w.err = nil
 	f := &Future{w: w, op: opDone, version: -1}
 	for server := range w.lanes {
 		h := header{op: opDone, aux: int64(int32(status))<<32 | int64(uint32(int32(epoch)))}
@@ -267,7 +278,7 @@ func (w *Worker) broke(ctx context.Context, o op, server int, err error) error {
 		err = lostError(o.String(), w.comm, w.cfg.Cluster, rank, err)
 	}
 	if w.err == nil {
-		w.err = err
+		w.err, w.gaveUp = err, ctx.Err() != nil
 	}
 	return err
 }

@@ -1,0 +1,570 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// train makes steps with a table "w" of n float64 elements, gradient 1.
+func train(ctx context.Context, w *Worker, n, steps int, before func(step int) error) error {
+	grad, values := sequence[float64](n, 1, 0), make([]float64, n)
+	if w.Chief() {
+		if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+			return err
+		}
+	}
+	if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+		return err
+	}
+	for step := range steps {
+		if before != nil {
+			if err := before(step); err != nil {
+				return err
+			}
+		}
+		if _, err := PushPull(ctx, w, "w", grad, values, Contribution{CountStep: true}).Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func oneTable(servers, workers, n int, mode Mode) Config {
+	return Config{Cluster: Counts(servers, workers), Mode: mode, Rule: Rule{Rate: 1}, Tables: []Table{{"w", n, Float64}}}
+}
+
+// Small and large: the gradient in the frame, and in a message of its own.
+var lengths = []int{100, 50_000}
+
+func TestSyncEndsForAllWhenAWorkerIsLost(t *testing.T) {
+	for _, servers := range []int{1, 2} {
+		for _, n := range lengths {
+			begin := time.Now()
+			s := play(t, oneTable(servers, 3, n, Sync), func(ctx context.Context, w *Worker) error {
+				return train(ctx, w, n, 1000, func(step int) error {
+					if w.Index() == 2 && step == 3 {
+						return errDead
+					}
+					return nil
+				})
+			})
+			dead := servers + 2
+			for rank, err := range s.errs {
+				if rank == dead {
+					continue
+				}
+				if err == nil {
+					t.Errorf("%d ps: rank %d ended well", servers, rank)
+					continue
+				}
+				for _, want := range []string{"worker 2", "rank 3 on n3"} {
+					if want = strings.ReplaceAll(want, "3", string(rune('0'+dead))); !strings.Contains(err.Error(), want) {
+						t.Errorf("%d ps: rank %d says %q, which lacks %q", servers, rank, err, want)
+					}
+				}
+			}
+			if took := time.Since(begin); took > 10*time.Second {
+				t.Errorf("%d ps: it took %v", servers, took)
+			}
+			if t.Failed() {
+				t.Logf("log:\n%s", s.log)
+			}
+		}
+	}
+}
+
+func TestAsyncGoesOnWithoutALostWorker(t *testing.T) {
+	for _, servers := range []int{1, 2} {
+		for _, n := range lengths {
+			s := play(t, oneTable(servers, 3, n, Async), func(ctx context.Context, w *Worker) error {
+				return train(ctx, w, n, 200, func(step int) error {
+					if w.Index() == 1 && step == 3 {
+						return errDead
+					}
+					return nil
+				})
+			})
+			dead := servers + 1
+			s.fine(dead)
+			for rank := range s.errs {
+				switch {
+				case rank < servers && !slices.Equal(s.summaries[rank].Lost, []int{dead}):
+					t.Errorf("ps %d says lost %v, want [%d]", rank, s.summaries[rank].Lost, dead)
+				case rank >= servers && rank != dead && !slices.Equal(s.lost[rank], []int{dead}):
+					t.Errorf("rank %d hears lost %v, want [%d]", rank, s.lost[rank], dead)
+				}
+			}
+			if got := s.summaries[0].GlobalStep; got != 2*200+3 {
+				t.Errorf("global step %d, want %d", got, 2*200+3)
+			}
+		}
+	}
+}
+
+// A worker that dies after its DONE is no loss of work, and stops nobody.
+func TestLossAfterDone(t *testing.T) {
+	for _, mode := range []Mode{Async, Sync} {
+		s := play(t, oneTable(1, 3, 100, mode), func(ctx context.Context, w *Worker) error {
+			if err := train(ctx, w, 100, 5, nil); err != nil {
+				return err
+			}
+			if w.Index() != 2 {
+				// Go on only when the server knows that worker 2 is gone.
+				for len(w.comm.Lost()) == 0 {
+					if err := ctx.Err(); err != nil {
+						return err
+					}
+					w.comm.Iprobe(0, tagRequest)
+				}
+				return nil
+			}
+			f := &Future{w: w, op: opDone, version: -1}
+			if err := w.issue(ctx, f, 0, nil, header{op: opDone}, nil, nil); err != nil {
+				return err
+			}
+			f.pieces[0].request.Wait(ctx)
+			return errDead
+		})
+		s.fine(3)
+		if len(s.summaries[0].Lost) != 0 {
+			t.Errorf("%s: lost %v", mode, s.summaries[0].Lost)
+		}
+	}
+}
+
+func TestALostServerIsNamedEverywhere(t *testing.T) {
+	for _, mode := range []Mode{Async, Sync} {
+		cfg := oneTable(2, 2, 5000, mode)
+		var once sync.Once
+		var s *stage
+		ready := make(chan *stage, 1)
+		s = stagePlay(t, cfg, ready, func(ctx context.Context, w *Worker) error {
+			st := <-ready
+			ready <- st
+			return train(ctx, w, 5000, 100_000, func(step int) error {
+				if step == 10 {
+					once.Do(func() { st.fabric.Kill(1) })
+				}
+				return nil
+			})
+		})
+		for rank, err := range s.errs {
+			if rank != 1 && (err == nil || !strings.Contains(err.Error(), "ps 1 (rank 1 on n1)")) {
+				t.Errorf("%s: rank %d says %v", mode, rank, err)
+			}
+		}
+	}
+}
+
+func TestSlowWorkerStopsNobodyInAsync(t *testing.T) {
+	go1 := make(chan struct{})
+	var left atomic.Int32
+	left.Store(2)
+	s := play(t, oneTable(1, 3, 5000, Async), func(ctx context.Context, w *Worker) error {
+		err := train(ctx, w, 5000, 50, func(step int) error {
+			if w.Index() == 1 && step == 1 {
+				<-go1 // until the others have made all their steps
+			}
+			return nil
+		})
+		if w.Index() != 1 && left.Add(-1) == 0 {
+			close(go1)
+		}
+		return err
+	})
+	s.fine()
+}
+
+// S29: nobody closes while another still talks.
+func TestOthersWaitForADelayedChief(t *testing.T) {
+	for _, mode := range []Mode{Async, Sync} {
+		var st atomic.Pointer[stage]
+		ready := make(chan *stage, 1)
+		s := stagePlay(t, oneTable(2, 3, 5000, mode), ready, func(ctx context.Context, w *Worker) error {
+			if w.Chief() {
+				st.Store(<-ready)
+			}
+			if err := train(ctx, w, 5000, 5, nil); err != nil || !w.Chief() {
+				return err
+			}
+			for strings.Count(st.Load().log.String(), "received done 2 of 3") < 2 {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return train(ctx, w, 5000, 5, nil)
+		})
+		s.fine()
+	}
+}
+
+func TestStartBarrierHoldsUntilTheLast(t *testing.T) {
+	const workers = 4
+	var arrived atomic.Int32
+	s := play(t, oneTable(1, workers, 10, Async), func(ctx context.Context, w *Worker) error {
+		for round := int32(1); round <= 3; round++ {
+			arrived.Add(1)
+			if err := w.StartBarrier(ctx); err != nil {
+				return err
+			}
+			if n := arrived.Load(); n < workers*round {
+				t.Errorf("worker %d left barrier %d when %d of %d had come", w.Index(), round, n, workers*round)
+			}
+		}
+		return nil
+	})
+	s.fine()
+}
+
+func TestStartBarrierOpensWhenTheMissingOneIsLost(t *testing.T) {
+	s := play(t, oneTable(1, 3, 10, Async), func(ctx context.Context, w *Worker) error {
+		if w.Index() == 2 {
+			return errDead
+		}
+		return w.StartBarrier(ctx)
+	})
+	s.fine(3)
+}
+
+// N-1 of N: the slowest worker's gradient of a step is dropped, and it goes
+// on with the others' values.
+func TestBackupWorkers(t *testing.T) {
+	for _, n := range lengths {
+		cfg := oneTable(1, 3, n, Sync)
+		cfg.Aggregate = 2
+		behind := make(chan struct{})
+		var left atomic.Int32
+		left.Store(2)
+		dropped := 0
+		const steps = 20
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			grad, values := sequence[float64](n, float64(w.Index()+1), 0), make([]float64, n)
+			if w.Chief() {
+				if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+					return err
+				}
+			}
+			a, err := Pull(ctx, w, "w", values).Wait(ctx)
+			if w.Index() == 2 {
+				<-behind
+			}
+			for err == nil && a.Version < steps {
+				a, err = PushPull(ctx, w, "w", grad, values, Contribution{}).Wait(ctx)
+				if a.Dropped {
+					dropped++
+				}
+			}
+			if w.Index() < 2 && left.Add(-1) == 0 {
+				close(behind)
+			}
+			// Gradients 1 and 2, never 3: their mean each step.
+			if err == nil && values[n-1] != -1.5*steps {
+				t.Errorf("worker %d ends at %v, want %v", w.Index(), values[n-1], -1.5*steps)
+			}
+			return err
+		})
+		s.fine()
+		if dropped != 1 {
+			t.Errorf("%d gradients were dropped, want the one of the slow worker", dropped)
+		}
+	}
+}
+
+func TestSilentWorkerIsNamedAfterTheDeadline(t *testing.T) {
+	for what, act := range map[string]actor{
+		"done": func(ctx context.Context, w *Worker) error {
+			return train(ctx, w, 100, 3, nil)
+		},
+		"start barrier": func(ctx context.Context, w *Worker) error {
+			return w.StartBarrier(ctx)
+		},
+		"step 0": func(ctx context.Context, w *Worker) error {
+			return train(ctx, w, 100, 3, nil)
+		},
+	} {
+		cfg := oneTable(1, 3, 100, Async)
+		if what == "step 0" {
+			cfg.Mode = Sync
+		}
+		cfg.Deadline = 100 * time.Millisecond
+		over := make(chan struct{})
+		var told atomic.Int32
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			if w.Index() == 1 {
+				<-over // alive, but it says nothing
+				return errors.New("woke up too late")
+			}
+			err := act(ctx, w)
+			if err == nil {
+				_, err = w.Finish(ctx, 0, 1)
+			}
+			if told.Add(1) == 2 {
+				close(over)
+			}
+			return err
+		})
+		for _, rank := range []int{0, 1, 3} {
+			if err := s.errs[rank]; err == nil || !strings.Contains(err.Error(), "worker 1 (rank 2 on n2)") || !strings.Contains(err.Error(), what) {
+				t.Errorf("%s: rank %d says %v", what, rank, err)
+			}
+		}
+		if !errors.Is(s.errs[0], ErrDeadline) {
+			t.Errorf("%s: %v is no ErrDeadline", what, s.errs[0])
+		}
+	}
+}
+
+func TestWorkerThatFailsByItself(t *testing.T) {
+	wrong := errors.New("not my day")
+	for _, mode := range []Mode{Async, Sync} {
+		s := play(t, oneTable(1, 3, 100, mode), func(ctx context.Context, w *Worker) error {
+			err := train(ctx, w, 100, 50, func(step int) error {
+				if w.Index() == 2 && step == 3 {
+					return wrong
+				}
+				return nil
+			})
+			if errors.Is(err, wrong) {
+				w.Finish(ctx, 7, 0)
+			}
+			return err
+		})
+		if mode == Async {
+			s.fine(3)
+			if !slices.Equal(s.summaries[0].Failed, []int{3}) {
+				t.Errorf("failed %v", s.summaries[0].Failed)
+			}
+			continue
+		}
+		for rank := range 3 {
+			if err := s.errs[rank]; err == nil || !strings.Contains(err.Error(), "status 7") {
+				t.Errorf("rank %d says %v", rank, err)
+			}
+		}
+	}
+}
+
+func TestDifferentConfigurationIsRefused(t *testing.T) {
+	cfg := oneTable(1, 2, 100, Async)
+	s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+		if w.Index() == 1 {
+			w.config++
+			_, err := w.AddStep(ctx, 1)
+			w.config--
+			w.err = nil
+			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "configured differently") {
+				t.Errorf("%v", err)
+			}
+		}
+		return nil
+	})
+	s.fine()
+}
+
+func TestWrongRequestsAreRefused(t *testing.T) {
+	s := play(t, oneTable(1, 1, 100, Sync), func(ctx context.Context, w *Worker) error {
+		v := make([]float64, 100)
+		for what, f := range map[string]*Future{
+			"no table":  Pull(ctx, w, "nope", v),
+			"too short": Pull(ctx, w, "w", v[:99]),
+			"float32":   Pull(ctx, w, "w", make([]float32, 100)),
+			"slot":      Fetch(ctx, w, "w", 1, v),
+			"version":   Set(ctx, w, "w", 0, v, -1),
+		} {
+			if _, err := f.Wait(ctx); !errors.Is(err, ErrConfig) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		_, err := Push(ctx, w, "w", v, Contribution{}).Wait(ctx)
+		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "have not been set") || !strings.Contains(err.Error(), "ps 0 (rank 0 on n0)") {
+			t.Errorf("gradient before the values: %v", err)
+		}
+		w.err = nil
+		return nil
+	})
+	s.fine()
+}
+
+// A pull that is given up leaves its buffer alone, and the others go on.
+func TestCancelledPull(t *testing.T) {
+	s := play(t, oneTable(1, 1, 50_000, Async), func(ctx context.Context, w *Worker) error {
+		short, cancel := context.WithCancel(ctx)
+		values := make([]float64, 50_000)
+		f := Pull(ctx, w, "w", values) // nobody has set it: no answer
+		cancel()
+		if _, err := f.Wait(short); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		if _, err := w.AddStep(ctx, 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("the worker goes on: %v", err)
+		}
+		return nil // and Finish works
+	})
+	s.fine()
+}
+
+// Gradients beyond the bound wait at the workers.
+func TestUnappliedBytesAreBounded(t *testing.T) {
+	const n, blockBytes, workers = 64 << 10, 32 << 10, 4 // 512 KiB in 16 blocks
+	for _, mode := range []Mode{Async, Sync} {
+		for _, bound := range []int{0, blockBytes, 3 * blockBytes, 8 * blockBytes} {
+			cfg := oneTable(2, workers, n, mode)
+			cfg.BlockBytes, cfg.UnappliedBytes, cfg.Window = blockBytes, bound, 64
+			s := play(t, cfg, func(ctx context.Context, w *Worker) error { return train(ctx, w, n, 10, nil) })
+			s.fine()
+			if bound == 0 {
+				continue // the default
+			}
+			for server := range 2 {
+				if peak := s.summaries[server].PeakUnapplied; peak > bound+blockBytes {
+					t.Errorf("%s: ps %d held %d bytes, the bound is %d and a block of %d", mode, server, peak, bound, blockBytes)
+				}
+			}
+		}
+	}
+	cfg := oneTable(1, 3, n, Sync)
+	cfg.Aggregate, cfg.UnappliedBytes = 2, n*8*3-1
+	s := play(t, cfg, func(ctx context.Context, w *Worker) error { return errDead })
+	if !errors.Is(s.errs[0], ErrConfig) {
+		t.Errorf("backup workers without room: %v", s.errs[0])
+	}
+}
+
+// All workers stop after the same step of a synchronous run.
+func TestStopReachesAllAtOneStep(t *testing.T) {
+	for _, who := range []string{"worker", "ps 0", "ps 1"} {
+		cfg := oneTable(2, 3, 5000, Sync)
+		var last [3]int64
+		var st atomic.Pointer[stage]
+		ready := make(chan *stage, 1)
+		s := stagePlay(t, cfg, ready, func(ctx context.Context, w *Worker) error {
+			if w.Chief() {
+				st.Store(<-ready)
+			}
+			grad, values := make([]float64, 5000), make([]float64, 5000)
+			if w.Chief() {
+				if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+					return err
+				}
+			}
+			a, err := Pull(ctx, w, "w", values).Wait(ctx)
+			for step := 0; err == nil && !w.Stopped(); step++ {
+				c := Contribution{CountStep: true, Stop: who == "worker" && w.Index() == 1 && step >= 5}
+				if w.Chief() && step == 5 && who != "worker" {
+					st.Load().servers[who[3]-'0'].Interrupt()
+				}
+				a, err = PushPull(ctx, w, "w", grad, values, c).Wait(ctx)
+				last[w.Index()] = a.Version
+			}
+			return err
+		})
+		s.fine()
+		if last[0] < 6 || last[0] != last[1] || last[1] != last[2] {
+			t.Errorf("told by %s, the workers stop at %v", who, last)
+		}
+	}
+}
+
+// Values and the optimizer's vectors go out and back in without a change.
+func TestStateSurvivesFetchAndSet(t *testing.T) {
+	cfg := oneTable(2, 1, 5000, Sync)
+	cfg.Rule = Rule{Optimizer: Adam, Rate: 0.01}
+	run := func(state [3][]float64, version int64, steps int) ([3][]float64, int64) {
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			for _, slot := range []int{1, 2, 0} {
+				if state[slot] == nil {
+					state[slot] = make([]float64, 5000)
+				}
+				if _, err := Set(ctx, w, "w", slot, state[slot], version).Wait(ctx); err != nil {
+					return err
+				}
+			}
+			a, err := Pull(ctx, w, "w", state[0]).Wait(ctx)
+			for range steps {
+				if err == nil {
+					grad := sequence[float64](5000, float64(a.Version)-3, 0.001)
+					a, err = PushPull(ctx, w, "w", grad, state[0], Contribution{}).Wait(ctx)
+				}
+			}
+			version = a.Version
+			for slot := range state {
+				if err == nil {
+					_, err = Fetch(ctx, w, "w", slot, state[slot]).Wait(ctx)
+				}
+			}
+			return err
+		})
+		s.fine()
+		return state, version
+	}
+	whole, _ := run([3][]float64{}, 0, 20)
+	half, version := run([3][]float64{}, 0, 10)
+	if version != 10 {
+		t.Errorf("version %d after 10 steps", version)
+	}
+	resumed, _ := run(half, version, 10)
+	for slot := range whole {
+		if !slices.Equal(whole[slot], resumed[slot]) {
+			t.Errorf("slot %d differs after a resume", slot)
+		}
+	}
+}
+
+func TestForeverServesUntilItIsTold(t *testing.T) {
+	cfg := oneTable(1, 2, 100, Async)
+	cfg.Forever = true
+	worlds, err := mpi.Local(3, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for rank := 1; rank < 3; rank++ {
+		all.Go(func() {
+			c := cfg
+			c.Comm = worlds[rank].Comm()
+			w, err := NewWorker(c)
+			if err == nil {
+				err = train(ctx, w, 100, 5, nil)
+			}
+			if err == nil {
+				_, err = w.Finish(ctx, 0, 1)
+			}
+			if err != nil {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		})
+	}
+	ended := make(chan error, 1)
+	go func() {
+		c := cfg
+		c.Comm = worlds[0].Comm()
+		server, err := NewServer(c)
+		if err == nil {
+			_, err = server.Serve(ctx)
+		}
+		ended <- err
+	}()
+	all.Wait()
+	select {
+	case err := <-ended:
+		t.Fatalf("the server ended by itself: %v", err)
+	default:
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("%v", err)
+	}
+	for _, w := range worlds {
+		go w.Close(context.Background())
+	}
+}
