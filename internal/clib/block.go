@@ -45,6 +45,18 @@ type Block struct {
 // Int returns the result of the last call as a C int.
 func (b *Block) Int() int { return int(int32(b.R)) }
 
+// Chain is a call that starts an operation and the calls that ask whether it is done,
+// made in one go: a switch to C costs more than many a C function that it calls.
+//
+// Start is made first, unless its Fn is 0. If its result, as a C int, is 0, Poll is
+// made up to Tries times, until its result is another than 0 or the int at Flag is.
+// Tries counts down. The assembly knows this layout.
+type Chain struct {
+	Start, Poll Block
+	Flag        uintptr
+	Tries       uintptr
+}
+
 // String copies the NUL-terminated string at address p, reading at most limitBytes of
 // it. A nil p is the empty string.
 func String(p uintptr, limitBytes int) string {
@@ -70,6 +82,9 @@ func Text(b []byte) string {
 }
 
 // Bytes returns s followed by a NUL, on the heap, for an argument of type const char *.
+// Inlined, it could end up on the caller's stack.
+//
+//go:noinline
 func Bytes(s string) []byte { return append([]byte(s), 0) }
 
 // Pointer turns an address that C returned into a pointer. It must not be an address

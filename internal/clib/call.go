@@ -10,16 +10,19 @@ import "unsafe"
 //go:noescape
 func cgocall(fn uintptr, arg unsafe.Pointer) int32
 
-// trampolineAddr is the address of the assembly that spreads a Block into registers.
-var trampolineAddr uintptr
+// Addresses of the assembly that spreads a Block into registers, or runs a Chain.
+var blockTrampolineAddr, chainTrampolineAddr uintptr
 
 // Call calls b.Fn and returns b.R. The goroutine counts as being in a system call
 // meanwhile: a call longer than about 20 µs costs it its P, so hot paths make short
 // calls and poll.
 func (b *Block) Call() uintptr {
-	cgocall(trampolineAddr, unsafe.Pointer(b))
+	cgocall(blockTrampolineAddr, unsafe.Pointer(b))
 	return b.R
 }
+
+// Call makes the chain's calls. See [Block.Call] about long ones.
+func (c *Chain) Call() { cgocall(chainTrampolineAddr, unsafe.Pointer(c)) }
 
 // Call calls fn with args and returns the whole result register. An argument written
 // as uintptr(unsafe.Pointer(p)) in the call itself is moved to the heap and kept alive

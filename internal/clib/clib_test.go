@@ -51,8 +51,48 @@ func TestResultIsReadAsInt(t *testing.T) {
 	}
 }
 
+var onHeap []int32
+
+// atoi serves as the start, whose result is 0 or not, and memcmp as the poll.
+func TestChainStopsWhereItShould(t *testing.T) {
+	l := libc(t)
+	number, compare := l.Sym("atoi"), l.Sym("memcmp")
+	zero, seven := Bytes("0"), Bytes("7")
+	same, other := Bytes("same"), Bytes("othr")
+	flags := []int32{0, 1}
+	onHeap = flags
+	for _, c := range []struct {
+		name             string
+		start            []byte
+		a, b             []byte
+		flag             *int32
+		tries, wantTries uintptr
+		wantPolled       bool
+	}{
+		{"flag never set: all tries", zero, same, same, &flags[0], 5, 0, true},
+		{"flag set: one try", zero, same, same, &flags[1], 5, 4, true},
+		{"poll fails: one try", zero, same, other, &flags[0], 5, 4, true},
+		{"start fails: none", seven, same, same, &flags[0], 5, 5, false},
+		{"no start", nil, same, same, &flags[1], 3, 2, true},
+		{"no tries", zero, same, same, &flags[1], 0, 0, false},
+	} {
+		const untouched = 0xbad
+		ch := Chain{Flag: uintptr(unsafe.Pointer(c.flag)), Tries: c.tries}
+		if c.start != nil {
+			ch.Start.Fn = number
+			ch.Start.A[0] = uintptr(unsafe.Pointer(&c.start[0]))
+		}
+		ch.Poll = Block{Fn: compare, A: [MaxArgs]uintptr{uintptr(unsafe.Pointer(&c.a[0])), uintptr(unsafe.Pointer(&c.b[0])), 4}, R: untouched}
+		ch.Call()
+		if ch.Tries != c.wantTries || (ch.Poll.R != untouched) != c.wantPolled {
+			t.Errorf("%s: %d tries left, want %d; poll's result %#x", c.name, ch.Tries, c.wantTries, ch.Poll.R)
+		}
+	}
+	runtime.KeepAlive([][]byte{zero, seven, same, other})
+}
+
 func TestStringStopsAtNULOrLimit(t *testing.T) {
-	s := []byte("fisterra\x00tail")
+	s := Bytes("fisterra\x00tail")
 	p := uintptr(unsafe.Pointer(&s[0]))
 	for _, c := range []struct {
 		limit int
@@ -187,6 +227,17 @@ func BenchmarkCall7(b *testing.B) {
 	block := Block{Fn: f, A: [MaxArgs]uintptr{1, 2, 3, 4, 5, 6, 7}}
 	for b.Loop() {
 		block.Call()
+	}
+}
+
+func BenchmarkChain(b *testing.B) {
+	f := libc(b).Sym("labs")
+	flag := new(int32)
+	c := Chain{Start: Block{Fn: f}, Poll: Block{Fn: f}, Flag: uintptr(unsafe.Pointer(flag))}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Tries = 1
+		c.Call()
 	}
 }
 

@@ -24,4 +24,7 @@ func (l *Library) Path() string { return "" }
 func (b *Block) Call() uintptr { panic(ErrBuiltWithout) }
 
 // Call panics: without libraries there is no function to call.
+func (c *Chain) Call() { panic(ErrBuiltWithout) }
+
+// Call panics: without libraries there is no function to call.
 func Call(uintptr, ...uintptr) uintptr { panic(ErrBuiltWithout) }
