@@ -43,6 +43,7 @@ type message struct {
 	offset int    // of the payload placed so far
 	data   []byte // the fabric's copy, or the sender's memory while op is not released
 	copied bool   // data was the sender's and is the fabric's now
+	own    []byte // memory for data of a message that lends none, kept from use to use
 	charge int    // what it counts against Config.QueueBytes
 	hangUp error  // not a message: the sender's end of the connection closed
 
@@ -51,6 +52,28 @@ type message struct {
 	state lending
 	cause error // lendingRecall: why
 }
+
+// message returns one for Send. SendFrom's are not used again, since their
+// senders keep them too.
+func (f *Fabric) message() *message {
+	m, _ := f.free.Get().(*message)
+	if m == nil {
+		return new(message)
+	}
+	return m
+}
+
+// forget takes a delivered message back.
+func (f *Fabric) forget(m *message) {
+	if m.lent || m.hangUp != nil || cap(m.own) > keepBytes {
+		return
+	}
+	*m = message{own: m.own[:0]}
+	f.free.Put(m)
+}
+
+// keepBytes is the largest payload whose memory is kept for the next message.
+const keepBytes = 64 << 10
 
 // lending is what has become of memory that a sender lent to the fabric.
 // It is guarded by the receiver's mailbox.
@@ -186,13 +209,14 @@ func (b *mailbox) append(l *link, m *message) {
 	}
 }
 
-// resume ends the delivery of a link's head, removing it if it is finished,
-// and reports whether a refused sender may try again.
-func (b *mailbox) resume(l *link, finished bool, queueBytes int) (retry bool) {
+// resume ends the delivery of a link's head, removing and returning it if it
+// is finished, and reports whether a refused sender may try again.
+func (b *mailbox) resume(l *link, finished bool, queueBytes int) (gone *message, retry bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l.busy = false
 	if m := l.head; finished && m != nil {
+		gone = m
 		if l.head = m.next; l.head == nil {
 			l.tail = nil
 		}
@@ -207,5 +231,5 @@ func (b *mailbox) resume(l *link, finished bool, queueBytes int) (retry bool) {
 		l.scheduled = true
 		b.schedule(entry{due: l.head.due, link: l})
 	}
-	return retry
+	return gone, retry
 }

@@ -22,7 +22,11 @@ func (p *Provider) Poll(s transport.Sink) int {
 		}
 		finished := p.receive(s, e.link, &room)
 		from := &p.fabric.ranks[e.link.from]
-		if p.resume(e.link, finished, p.fabric.cfg.QueueBytes) {
+		gone, retry := p.resume(e.link, finished, p.fabric.cfg.QueueBytes)
+		if gone != nil {
+			p.fabric.forget(gone)
+		}
+		if retry {
 			from.ring(p.fabric.now(p))
 		}
 		events++
@@ -236,7 +240,6 @@ func (p *Provider) settle(m *message, state lending, err error) {
 // Sleep implements transport.Sleeper. One goroutine of a rank may sleep at a
 // time.
 func (p *Provider) Sleep(lock sync.Locker, deadline time.Time) {
-	p.barren = 0
 	if v := p.fabric.virtual; v != nil {
 		v.sleep(p, lock, deadline)
 		return

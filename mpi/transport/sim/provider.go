@@ -92,20 +92,21 @@ func (p *Provider) Send(peer int, h *transport.Header, payload []byte) transport
 	if len(payload) > p.fabric.cfg.EagerBytes {
 		panic(fmt.Sprintf("sim: Send of %d B, EagerBytes is %d", len(payload), p.fabric.cfg.EagerBytes))
 	}
-	m := message{header: *h, size: len(payload), charge: transport.EnvelopeBytes + len(payload)}
-	return p.post(peer, &m, payload)
+	m := p.fabric.message()
+	m.header, m.charge = *h, transport.EnvelopeBytes+len(payload)
+	return p.post(peer, m, payload)
 }
 
 // SendFrom implements transport.Provider. The payload is read when the
 // receiver polls or, between nodes in virtual time, when it has crossed the network.
 func (p *Provider) SendFrom(peer int, h *transport.Header, payload []byte, op uint64) transport.Outcome {
-	m := message{header: *h, size: len(payload), charge: transport.EnvelopeBytes, op: op, lent: true}
-	return p.post(peer, &m, payload)
+	return p.post(peer, &message{header: *h, charge: transport.EnvelopeBytes, op: op, lent: true}, payload)
 }
 
 func (p *Provider) post(peer int, m *message, payload []byte) transport.Outcome {
 	f := p.fabric
 	if p.dead.Load() != nil || p.gone.has(peer) {
+		f.forget(m)
 		return transport.Gone
 	}
 	to := &f.ranks[peer]
@@ -114,6 +115,7 @@ func (p *Provider) post(peer int, m *message, payload []byte) transport.Outcome 
 	if l.bytes > 0 && l.bytes+m.charge > f.cfg.QueueBytes {
 		l.refused = true
 		to.mu.Unlock()
+		f.forget(m)
 		return transport.Full
 	}
 	l.sent++
@@ -126,44 +128,41 @@ func (p *Provider) post(peer int, m *message, payload []byte) transport.Outcome 
 	to.mu.Unlock()
 	p.spoken.set(peer)
 
-	m.from, m.to = p, to
-	if lost {
+	m.from, m.to, m.size = p, to, len(payload)
+	switch {
+	case m.lent:
+		m.data = payload
+		p.keep(m.op, &operation{peer: peer, sent: m})
+	case f.cfg.SizesOnly && len(payload) > CarriedBytes:
+		m.data = f.blank[:len(payload)]
+	default:
+		m.own = append(m.own[:0], payload...)
+		m.data = m.own
+	}
+	switch {
+	case lost:
 		if m.lent {
 			m.state = lendingAwaited
-			p.keep(m.op, &operation{peer: peer, sent: m.clone()})
 		}
 		if dead != nil && dead.err == errClosed {
 			to.hangUp(p.rank, f.now(p), fmt.Errorf("rank %d: %w", peer, ErrHungUp))
 		}
-		return transport.Sent
-	}
-	q := m.clone()
-	switch {
-	case m.lent:
-		q.data = payload
-		p.keep(m.op, &operation{peer: peer, sent: q})
-	case f.cfg.SizesOnly && len(payload) > CarriedBytes:
-		q.data = f.blank[:len(payload)]
+	case f.virtual != nil:
+		f.virtual.transmit(m)
 	default:
-		q.data = append([]byte(nil), payload...)
+		m.due = f.now(p) + f.delay(p.rank, peer, nth)
+		to.accept(m)
 	}
-	if f.virtual != nil {
-		f.virtual.transmit(q)
-		return transport.Sent
-	}
-	q.due = f.now(p) + f.delay(p.rank, peer, nth)
-	to.accept(q)
 	return transport.Sent
 }
-
-func (m *message) clone() *message { q := *m; return &q }
 
 // accept queues a message that reaches this rank at m.due.
 func (p *Provider) accept(m *message) {
 	p.mu.Lock()
 	p.append(p.link(m.from.rank), m)
+	due := m.due // it may be delivered and used again as soon as the lock is free
 	p.mu.Unlock()
-	p.ring(m.due)
+	p.ring(due)
 }
 
 // tell queues a note for this rank.

@@ -64,8 +64,9 @@ type Stats struct {
 // pollTime is what a fruitless poll costs once a rank polls without
 // sleeping, so that programs that test in a loop make time pass.
 const (
-	pollTime   = 100
+	pollTime   = 100 // ns
 	freeBarren = 16
+	heedless   = 1000 // sleeps that end at once, without a poll that finds something
 )
 
 var errUnwind = errors.New("sim: rank taken down")
@@ -279,12 +280,16 @@ func (s *schedule) sleep(p *Provider, lock sync.Locker, deadline time.Time) {
 	if !deadline.IsZero() {
 		at = min(at, deadline.UnixNano())
 	}
-	if at <= p.clock {
+	if p.barren++; at <= p.clock && p.barren < heedless {
 		return
 	}
 	lock.Unlock()
 	defer lock.Lock()
-	s.suspend(p, at)
+	if at <= p.clock && p.dead.Load() != nil {
+		panic(errUnwind) // it does not look at what it is told
+	}
+	s.suspend(p, max(at, p.clock))
+	p.barren = 0
 }
 
 // suspend gives the processor away until a time or a notification.

@@ -106,7 +106,8 @@ type Fabric struct {
 	err   error // of the Config, reported by Open
 	start time.Time
 	ranks []Provider
-	blank []byte // what eager payloads look like with SizesOnly
+	blank []byte    // what eager payloads look like with SizesOnly
+	free  sync.Pool // of *message
 
 	virtual *schedule // nil in real time
 

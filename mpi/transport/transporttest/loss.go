@@ -32,10 +32,10 @@ func (m *member) sees(peer int) error {
 	}
 	h := transport.Header{Kind: kindNote}
 	if out := m.Provider.Send(peer, &h, nil); out != transport.Gone {
-		return fmt.Errorf("Send to the lost rank %d: outcome %d, want Gone", peer, out)
+		return fmt.Errorf("sending to the lost rank %d: outcome %d, want Gone", peer, out)
 	}
 	if out := m.Provider.SendFrom(peer, &h, []byte("x"), 77); out != transport.Gone {
-		return fmt.Errorf("SendFrom to the lost rank %d: outcome %d, want Gone", peer, out)
+		return fmt.Errorf("sending from memory to the lost rank %d: outcome %d, want Gone", peer, out)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func testDetach(t *testing.T, factory Factory) {
 			}
 			h := transport.Header{Kind: kindNote}
 			if out := m.Provider.Send(peer, &h, nil); out != transport.Gone {
-				return fmt.Errorf("Send after Detach: outcome %d, want Gone", out)
+				return fmt.Errorf("sending after Detach: outcome %d, want Gone", out)
 			}
 			if err := m.send(2, transport.Header{Kind: kindNote, Tag: 3}, pattern(3, 500)); err != nil {
 				return err

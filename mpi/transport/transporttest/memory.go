@@ -108,11 +108,11 @@ func testWithdraw(t *testing.T, factory Factory) {
 				src := bytes.Clone(pattern(uint64(round), n))
 				key, ok := mem.Expose(1, src)
 				if !ok {
-					return errors.New("Expose of ordinary memory failed")
+					return errors.New("ordinary memory could not be exposed")
 				}
 				if polls < 0 { // withdrawn before the peer hears of it
 					if !mem.Withdraw(1, key) {
-						return errors.New("Withdraw of memory nobody was told of: false")
+						return errors.New("memory that nobody was told of could not be withdrawn")
 					}
 					clear(src)
 				}
@@ -137,7 +137,7 @@ func testWithdraw(t *testing.T, factory Factory) {
 			}
 			dst, op := make([]byte, n), uint64(round+1)
 			if mem.Pull(0, transport.Key(r.payload), dst, op) != transport.Sent {
-				return errors.New("Pull was not taken")
+				return errors.New("the pull was not taken")
 			}
 			if round == 3 {
 				m.Provider.Abandon(op)

@@ -157,7 +157,7 @@ func (s *soaker) one(sink *soakSink, r *rand.Rand, peer, n int) error {
 		buf := bytes.Clone(want)
 		key, ok := s.memory.Expose(peer, buf)
 		if !ok {
-			return fmt.Errorf("Expose of %d B failed", n)
+			return fmt.Errorf("%d B could not be exposed", n)
 		}
 		s.lent[token] = exposed{peer, key, buf}
 		h.Kind = kindKey
