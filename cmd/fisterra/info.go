@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/fisterra-hpc/fisterra/ib"
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/native"
+	"github.com/spf13/cobra"
+)
+
+func infoCommand(env environment) *cobra.Command {
+	var (
+		connect connectFlags
+		roles   roleFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "info",
+		Short: "Print launcher, ranks, roles, hosts, transports and why",
+		Long: `info says who started it and how ranks reach each other. Alone it describes this machine: InfiniBand
+devices, the system's MPI library, processors. Under srun, mpirun or fisterra run the ranks meet, and rank 0
+prints where each one is, its role, and the transport to it with the reason for that choice.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := mpi.Detect(env.lookup)
+			if err != nil {
+				return usageError(err)
+			}
+			if l.Kind == mpi.BySingleton {
+				describeMachine(env, l, connect.mpiLibrary)
+				return nil
+			}
+			j := &job{env: env, connect: connect, layout: []mpi.LayoutField{{Name: "roles", Value: roles.text()}},
+				main: func(ctx context.Context, w *mpi.World) error { return describeWorld(env, w, l, &roles) }}
+			return j.join(cmd.Context())
+		},
+	}
+	connect.add(cmd.Flags())
+	roles.add(cmd.Flags())
+	return cmd
+}
+
+func describeMachine(env environment, l mpi.LaunchInfo, library string) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown: " + err.Error()
+	}
+	w := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	fmt.Fprintf(w, "fisterra\t%s\n", versionText())
+	fmt.Fprintf(w, "host\t%s, %d processors\n", host, runtime.NumCPU())
+	fmt.Fprintf(w, "launcher\t%s (%s)\n", l.Kind, l.Reason)
+	survey := (&ib.Host{}).Survey()
+	if usable := survey.Usable(); len(usable) > 0 {
+		fmt.Fprintf(w, "InfiniBand\t%s\n", strings.Join(usable, ", "))
+	} else {
+		fmt.Fprintf(w, "InfiniBand\tnone usable\n")
+	}
+	for _, line := range strings.Split(strings.TrimSpace(survey.String()), "\n") {
+		fmt.Fprintf(w, "\t%s\n", strings.TrimSpace(line))
+	}
+	lib, err := native.Open(native.Config{Path: library, Lookup: env.lookup})
+	if err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		fmt.Fprintf(w, "MPI library\tnone: %s\n", first)
+	} else {
+		fmt.Fprintf(w, "MPI library\t%v, %s (%s)\n", lib, lib.Path, lib.Why)
+	}
+}
+
+func describeWorld(env environment, w *mpi.World, l mpi.LaunchInfo, roles *roleFlags) error {
+	layout, err := w.Layout()
+	if err != nil {
+		return err
+	}
+	list, err := roles.of(layout)
+	if err != nil {
+		return usageError(err)
+	}
+	if w.Rank() != 0 {
+		return nil
+	}
+	fmt.Fprintf(env.stdout, "launcher %s (%s), %d ranks on %d hosts\n", l.Kind, l.Reason, w.Size(), hostCount(w))
+	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "rank\tposition\trole\thost\ttransport from rank 0\twhy")
+	for r, info := range w.Transports() {
+		p := w.Position(r)
+		fmt.Fprintf(t, "%d\t%d\t%s %d\t%s\t%s\t%s\n", r, p, list[p], list.Index(p), w.Host(r), info.Name, info.Reason)
+	}
+	return t.Flush()
+}

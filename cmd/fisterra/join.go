@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/launch"
+)
+
+// job is a command that runs on several ranks: alone it starts them itself,
+// under a launcher it joins.
+type job struct {
+	env     environment
+	connect connectFlags
+	// layout is what the ranks must agree on; it may read the world's size from l.
+	layout []mpi.LayoutField
+	// ranks is how many to start when alone.
+	ranks int
+	// launch adjusts how they are started; may be nil.
+	launch func(*launch.Config)
+	// main is what each rank does.
+	main func(ctx context.Context, w *mpi.World) error
+}
+
+// alone reports whether no launcher has started this process.
+func alone(env environment) (bool, error) {
+	l, err := mpi.Detect(env.lookup)
+	if err != nil {
+		return false, usageError(err)
+	}
+	return l.Kind == mpi.BySingleton, nil
+}
+
+// run does the job: with the arguments of this process, if it has to start ranks.
+func (j *job) run(ctx context.Context, args []string) error {
+	single, err := alone(j.env)
+	if err != nil {
+		return err
+	}
+	if single && j.ranks > 1 {
+		o, err := j.start(ctx, args)
+		if err != nil {
+			return err
+		}
+		if o.Code != 0 {
+			return &exitError{code: o.Code}
+		}
+		return nil
+	}
+	return j.join(ctx)
+}
+
+// start starts the ranks as the same command on this host.
+func (j *job) start(ctx context.Context, args []string) (launch.Outcome, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return launch.Outcome{}, err
+	}
+	cfg := launch.Config{Ranks: j.ranks, Program: self, Args: args}
+	if j.launch != nil {
+		j.launch(&cfg)
+	}
+	return launchHere(ctx, j.env, cfg)
+}
+
+// join opens the world, does this rank's part and says goodbye.
+func (j *job) join(ctx context.Context) error {
+	// Two, even when bound to one core: with one, a goroutine that comes back
+	// from the kernel waits for the one that polls.
+	runtime.GOMAXPROCS(max(2, processors(j.env)))
+	cfg, err := j.connect.config(j.env, j.layout)
+	if err != nil {
+		return err
+	}
+	w, err := mpi.Init(ctx, cfg)
+	if err != nil {
+		return initError(err)
+	}
+	if err := j.main(ctx, w); err != nil {
+		w.Abort(exitFailed, err.Error())
+		return err
+	}
+	bye, cancel := context.WithTimeout(ctx, goodbyeTime)
+	defer cancel()
+	return w.Close(bye)
+}
+
+// initError gives a failed start its exit code: what the user asked for
+// wrongly, what the machine lacks, or a failure.
+func initError(err error) error {
+	switch {
+	case errors.Is(err, mpi.ErrLauncher), errors.Is(err, mpi.ErrLayout):
+		return usageError(err)
+	case errors.Is(err, mpi.ErrTransport):
+		return &exitError{exitAbsent, err}
+	}
+	return fmt.Errorf("start: %w", err)
+}

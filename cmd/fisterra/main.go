@@ -1,0 +1,116 @@
+// Command fisterra trains models with a parameter server or with collectives,
+// starts ranks, and tells what a task's place in a job is.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes; see ARCHITECTURE.md.
+const (
+	exitOK      = 0
+	exitFailed  = 1
+	exitUsage   = 2
+	exitWrong   = 3
+	exitWorse   = 4
+	exitAbsent  = 69
+	exitTimeout = 124
+)
+
+// exitError is an error with the code the process exits with. A nil err has
+// been reported already.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func usageError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{exitUsage, err}
+}
+
+func main() { os.Exit(run(os.Args[1:], system())) }
+
+// environment is what the command touches of the world around it.
+type environment struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	lookup         func(string) (string, bool)
+}
+
+func system() environment {
+	return environment{os.Stdin, os.Stdout, os.Stderr, os.LookupEnv}
+}
+
+func run(args []string, env environment) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	root := newRoot(env)
+	root.SetArgs(args)
+	root.SetIn(env.stdin)
+	root.SetOut(env.stdout)
+	root.SetErr(env.stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var e *exitError
+	if !errors.As(err, &e) {
+		e = &exitError{exitFailed, err}
+	}
+	if e.err != nil {
+		fmt.Fprintf(env.stderr, "fisterra: %v\n", e.err)
+	}
+	return e.code
+}
+
+func newRoot(env environment) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fisterra",
+		Short: "Train with parameter servers or collectives on an HPC cluster, or on this machine",
+		Long: `Fisterra trains models with a parameter server, or with collectives, on an HPC cluster.
+Under srun, mpirun or mpiexec it takes its ranks from the launcher; alone it starts them itself.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError(fmt.Errorf("unknown command %q; fisterra --help lists the commands", args[0]))
+			}
+			return cmd.Help()
+		},
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
+	root.AddCommand(
+		trainCommand(env),
+		runCommand(env),
+		benchCommand(env),
+		specCommand(env),
+		hostsCommand(env),
+		templateCommand(env),
+		infoCommand(env),
+		versionCommand(env),
+		guardCommand(env),
+	)
+	return root
+}

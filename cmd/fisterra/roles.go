@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/slurm"
+	"github.com/spf13/pflag"
+)
+
+// roleFlags say which ranks serve and which work.
+type roleFlags struct {
+	list      string
+	ps        int
+	workers   int
+	placement string
+	flags     *pflag.FlagSet
+}
+
+func (r *roleFlags) add(f *pflag.FlagSet) {
+	r.flags = f
+	f.StringVar(&r.list, "roles", "", "role of each position, such as ps,worker,worker (instead of --ps and --workers)")
+	f.IntVar(&r.ps, "ps", 1, "number of parameter servers")
+	f.IntVar(&r.workers, "workers", 0, "number of workers (default: all other ranks; alone: 3)")
+	f.StringVar(&r.placement, "placement", "first", "where the parameter servers sit: first, spread, last")
+}
+
+// given reports whether any role flag was used.
+func (r *roleFlags) given() bool {
+	return r.list != "" || r.flags.Changed("ps") || r.flags.Changed("workers")
+}
+
+// ranks is the number of ranks that the flags ask for, with three workers by default.
+func (r *roleFlags) ranks() (int, error) {
+	if r.list != "" {
+		roles, err := slurm.ParseRoles(r.list)
+		return len(roles), err
+	}
+	workers := r.workers
+	if !r.flags.Changed("workers") {
+		workers = defaultWorkers
+	}
+	if r.ps < 0 || workers < 1 {
+		return 0, fmt.Errorf("--ps %d --workers %d: want at least 0 and 1", r.ps, workers)
+	}
+	return r.ps + workers, nil
+}
+
+const defaultWorkers = 3
+
+// of gives each position of a layout its role.
+func (r *roleFlags) of(l *slurm.Layout) (slurm.Roles, error) {
+	if r.list != "" {
+		roles, err := slurm.ParseRoles(r.list)
+		if err != nil {
+			return nil, err
+		}
+		return roles, roles.CheckSize(l.Size())
+	}
+	workers := r.workers
+	if !r.flags.Changed("workers") {
+		workers = l.Size() - r.ps
+		if workers < 1 {
+			return nil, fmt.Errorf("--ps %d on %d ranks leaves %d workers: at least 1 is needed", r.ps, l.Size(), workers)
+		}
+	}
+	where, err := slurm.ParsePlacement(r.placement)
+	if err != nil {
+		return nil, err
+	}
+	return slurm.CountRoles(r.ps, workers, where, l)
+}
+
+// text is what all ranks must agree on.
+func (r *roleFlags) text() string {
+	if r.list != "" {
+		return r.list
+	}
+	workers := "the rest"
+	if r.flags.Changed("workers") {
+		workers = fmt.Sprint(r.workers)
+	}
+	return fmt.Sprintf("%d ps, %s workers, ps %s", r.ps, workers, r.placement)
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi/launch"
+	"github.com/spf13/cobra"
+)
+
+func runCommand(env environment) *cobra.Command {
+	var (
+		ranks   int
+		label   bool
+		timeout time.Duration
+		out     string
+	)
+	cmd := &cobra.Command{
+		Use:   "run -n N [flags] -- PROGRAM [ARGUMENTS]",
+		Short: "Start a program's ranks on this host",
+		Long: `run starts N processes of a program on this host and waits for them. The first that fails
+ends the rest (SIGTERM, then SIGKILL after 5 s). The exit code is the highest of the ranks, 128+n for
+signal n, 124 when --timeout ends the job. Ctrl-C ends the ranks gracefully, a second one kills them.
+Each process gets FISTERRA_RANK, FISTERRA_SIZE, FISTERRA_LOCAL_RANK and FISTERRA_LOCAL_SIZE; the job's
+secret reaches it by an inherited descriptor.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if ranks < 1 {
+				return usageError(fmt.Errorf("-n %d: at least 1 rank is needed", ranks))
+			}
+			cfg := launch.Config{Ranks: ranks, Program: args[0], Args: args[1:], Stdin: env.stdin, Timeout: timeout}
+			if label {
+				cfg.Label = launch.ByRank
+			}
+			if out != "" {
+				cfg.Tee = logs(out, func(rank int) string { return fmt.Sprintf("rank%d", rank) })
+			}
+			o, err := launchHere(cmd.Context(), env, cfg)
+			if err != nil {
+				return err
+			}
+			if o.Code != 0 {
+				return &exitError{code: o.Code}
+			}
+			return nil
+		},
+	}
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usageError(errors.New("run: no program; usage: fisterra run -n N -- PROGRAM [ARGUMENTS]"))
+		}
+		return nil
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.IntVarP(&ranks, "ranks", "n", 1, "number of ranks")
+	f.BoolVarP(&label, "label", "l", false, "put the rank in front of each line of output")
+	f.DurationVar(&timeout, "timeout", 0, "end the job after this time (0: never)")
+	f.StringVar(&out, "out", "", "directory for each rank's output, rank0.log ...")
+	return cmd
+}
+
+// launchHere runs a job with this process's outputs, signals and guard.
+func launchHere(ctx context.Context, env environment, cfg launch.Config) (launch.Outcome, error) {
+	interrupts := make(chan os.Signal, 4)
+	signal.Notify(interrupts, os.Interrupt)
+	defer signal.Stop(interrupts)
+	cfg.Interrupts = interrupts
+	if cfg.Stdout == nil {
+		cfg.Stdout = env.stdout
+	}
+	cfg.Stderr = env.stderr
+	cfg.Notify = func(s string) { fmt.Fprintln(env.stderr, "fisterra:", s) }
+	if self, err := os.Executable(); err == nil {
+		cfg.Guard = []string{self, guardName}
+	}
+	o, err := launch.Run(ctx, cfg)
+	if errors.Is(err, launch.ErrStart) {
+		return o, usageError(err)
+	}
+	return o, err
+}
+
+// logs opens a log per rank in a directory that it makes.
+func logs(dir string, name func(rank int) string) func(rank int) (io.WriteCloser, error) {
+	return func(rank int) (io.WriteCloser, error) {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		return os.Create(filepath.Join(dir, name(rank)+".log"))
+	}
+}
+
+// guardName is the hidden command that ends the ranks when the launcher is killed.
+const guardName = "guard-ranks"
+
+func guardCommand(env environment) *cobra.Command {
+	return &cobra.Command{
+		Use:    guardName,
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		Run: func(*cobra.Command, []string) {
+			signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			launch.RunGuard(env.stdin)
+		},
+	}
+}
+
+// commaList splits a flag's value at commas, without empty parts.
+func commaList(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+}
