@@ -12,8 +12,12 @@ import (
 // DoorConfig says who may come in through a Door.
 type DoorConfig struct {
 	// Self is asked for every hello, since the layout is agreed on later than
-	// the listener is opened.
+	// the listener is opened. It may block until it is; Close must end that wait.
 	Self func() Self
+	// Before is called on a fresh connection, before its hello: ranks that do
+	// not know the secret yet get it here. nil: nothing comes before. Its error ends the
+	// connection as that of a stranger.
+	Before func(conn net.Conn, deadline time.Time) error
 	// Admit decides on a peer that has proved itself; it must not block.
 	Admit func(Peer) Verdict
 	// Enter is given each connection for which Admit said Admitted, exactly once,
@@ -161,7 +165,16 @@ func (d *Door) leave(conn net.Conn) bool {
 func (d *Door) hello(conn net.Conn) {
 	self := d.cfg.Self()
 	admitted := false
-	peer, err := Welcome(conn, &self, time.Now().Add(d.cfg.HelloTimeout), func(p Peer) Verdict {
+	deadline := time.Now().Add(d.cfg.HelloTimeout)
+	if d.cfg.Before != nil {
+		if err := d.cfg.Before(conn, deadline); err != nil {
+			d.leave(conn)
+			conn.Close()
+			d.complain(conn.RemoteAddr().String(), err)
+			return
+		}
+	}
+	peer, err := Welcome(conn, &self, deadline, func(p Peer) Verdict {
 		// Out of the slots first: what has been admitted is not closed to make room.
 		if !d.leave(conn) {
 			return Refused

@@ -1,0 +1,272 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// The bootstrap brings ranks together that know nothing of each other but what
+// the launcher told them.
+//
+//  1. meet: position 0 listens where the others can find it, and every rank
+//     comes by the job's secret.
+//  2. The caller opens its transports, whose listeners need the secret.
+//  3. agree: each rank sends its card (place, host, addresses, layout) to
+//     position 0, which compares the layouts and answers with each rank's
+//     parent in the tree; the roster of all ranks comes down the tree.
+//
+// Used of Config: AddressRule, SecretDir, StartTimeout, PeerTimeout, Layout,
+// Lookup, Log.
+
+// rendezvousPorts is the number of ports that position 0 may listen on in a
+// Slurm step.
+const rendezvousPorts = 16
+
+// meeting is a rank on its way into a world, between meet and agree.
+type meeting struct {
+	cfg      *Config
+	l        *launch
+	deadline time.Time
+
+	secret  []byte
+	address netip.Addr // published: transports listen on it
+	why     string     // that address
+	keys    string     // how the secret was come by, for the start-up lines
+
+	// Position 0 only.
+	door    *wire.Door
+	joiners chan joiner
+	keyFile *secretFile
+	// The others: an authenticated connection to position 0.
+	conn net.Conn
+	root int // rank of position 0
+	// Under a process manager: to be finished when all have met.
+	manager manager
+	rootAt  string // there: where position 0 listens
+
+	done chan struct{} // closed by close
+}
+
+// joiner is a rank that has come to position 0.
+type joiner struct {
+	rank int
+	conn net.Conn
+	card card
+	err  error // its connection broke after all
+}
+
+// meet blocks until this rank has the job's secret and, unless it is position
+// 0, has reached position 0; until ctx ends or StartTimeout is over.
+func meet(ctx context.Context, cfg *Config, l *launch) (*meeting, error) {
+	m := &meeting{cfg: cfg, l: l, deadline: time.Now().Add(cfg.startTimeout()), done: make(chan struct{})}
+	ctx, cancel := context.WithDeadline(ctx, m.deadline)
+	defer cancel()
+	if err := m.meet(ctx); err != nil {
+		m.close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *meeting) meet(ctx context.Context) (err error) {
+	l := m.l
+	if l.host == "" {
+		l.host = shortHostname()
+	}
+	if l.size == 1 {
+		m.secret, m.keys = wire.NewSecret(), "none needed"
+		m.address, m.why = netip.AddrFrom4([4]byte{127, 0, 0, 1}), "a single rank"
+		return nil
+	}
+	if err := m.askManager(ctx); err != nil {
+		return err
+	}
+	if m.address, m.why, err = published(ctx, m.cfg, l); err != nil {
+		return err
+	}
+	keyring, err := m.keyring(ctx)
+	if err != nil {
+		return err
+	}
+	if !l.atRoot() {
+		if err := m.hearManager(ctx); err != nil {
+			return err
+		}
+		return m.join(ctx, keyring)
+	}
+	listener, err := m.listen(ctx)
+	if err != nil {
+		return err
+	}
+	m.joiners = make(chan joiner, l.size)
+	door := wire.DoorConfig{
+		Self:  func() wire.Self { return m.self([32]byte{}) },
+		Admit: func(p wire.Peer) wire.Verdict { return onlyFor(p, wire.Bootstrap) },
+		Enter: m.enter,
+		Log:   m.cfg.log(),
+	}
+	switch {
+	case keyring == nil:
+	case keyring.exchange != nil:
+		m.secret = wire.NewSecret()
+		door.Before = func(conn net.Conn, deadline time.Time) error {
+			return keyring.exchange.give(context.Background(), conn, m.secret, deadline)
+		}
+	default:
+		m.secret = wire.NewSecret()
+		if err := keyring.file.create(m.secret); err != nil {
+			listener.Close()
+			return fmt.Errorf("mpi: %w", err)
+		}
+		m.keyFile = keyring.file
+	}
+	m.door = wire.OpenDoor(listener, door)
+	return m.tellManager(ctx)
+}
+
+func onlyFor(p wire.Peer, purpose wire.Purpose) wire.Verdict {
+	if p.Purpose == purpose {
+		return wire.Admitted
+	}
+	return wire.Refused
+}
+
+// atRoot reports whether this rank is position 0.
+func (l *launch) atRoot() bool {
+	if l.node >= 0 && l.local >= 0 {
+		return l.node == 0 && l.local == 0
+	}
+	return l.rank == 0
+}
+
+func (m *meeting) self(layout [32]byte) wire.Self {
+	return wire.Self{Secret: m.secret, Job: m.l.identity(), Rank: m.l.rank, Size: m.l.size, Layout: layout}
+}
+
+// keyring says how to come by the secret; nil if this rank has it already, or
+// will have it from the process manager.
+func (m *meeting) keyring(ctx context.Context) (*keyring, error) {
+	if m.l.kind == byFisterra {
+		secret, err := inheritedSecret(m.l.secretFD)
+		if err != nil {
+			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
+		}
+		m.secret, m.keys = secret, "descriptor of the launcher's"
+		return nil, nil
+	}
+	if m.manager != nil && m.managerIsPrivate() {
+		m.keys = "key-value space of the process manager"
+		if m.l.atRoot() {
+			m.secret = wire.NewSecret()
+		}
+		return nil, nil
+	}
+	k, err := findKeyring(ctx, m.cfg, m.l, m.cfg.lookup())
+	if err != nil {
+		return nil, err
+	}
+	m.keys = k.how
+	return k, nil
+}
+
+// listen opens the listener that the other ranks look for.
+func (m *meeting) listen(ctx context.Context) (net.Listener, error) {
+	switch {
+	case m.l.rootFD >= 0:
+		unix.CloseOnExec(m.l.rootFD)
+		f := os.NewFile(uintptr(m.l.rootFD), "root")
+		if f == nil {
+			return nil, fmt.Errorf("mpi: %w: %s is %d: not a descriptor", ErrLauncher, wire.EnvRootFD, m.l.rootFD)
+		}
+		defer f.Close()
+		listener, err := net.FileListener(f)
+		if err != nil {
+			return nil, fmt.Errorf("mpi: %w: %s is %d: %w", ErrLauncher, wire.EnvRootFD, m.l.rootFD, err)
+		}
+		return listener, nil
+	case m.manager != nil:
+		return listenOn(ctx, m.address, 0)
+	}
+	address, _, err := ordinaryRoot(ctx, m.l)
+	if err != nil {
+		return nil, err
+	}
+	var taken []string
+	for _, port := range m.l.rendezvousPorts() {
+		listener, err := listenOn(ctx, address, port)
+		if err == nil {
+			return listener, nil
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("mpi: position 0 cannot listen: %w", err)
+		}
+		taken = append(taken, fmt.Sprint(port))
+	}
+	return nil, fmt.Errorf("mpi: position 0 cannot listen on %s: all %d ports are taken (%s)", address, len(taken), strings.Join(taken, ","))
+}
+
+func listenOn(ctx context.Context, address netip.Addr, port int) (net.Listener, error) {
+	var config net.ListenConfig
+	return config.Listen(ctx, "tcp", netip.AddrPortFrom(address, uint16(port)).String())
+}
+
+// ordinaryRoot is the address at which position 0 of a step is looked for:
+// every task can compute it.
+func ordinaryRoot(ctx context.Context, l *launch) (netip.Addr, string, error) {
+	if l.size == l.localSize {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), "all ranks are on this host", nil
+	}
+	if l.node == 0 {
+		return ordinary(ctx, l.step.Layout.Nodes[0])
+	}
+	host := l.step.Layout.Nodes[0]
+	addr, err := resolve(ctx, host)
+	if err != nil {
+		return addr, "", fmt.Errorf("mpi: address of %s, where position 0 is: %w", host, err)
+	}
+	return addr, "", nil
+}
+
+// rendezvousPorts are the ports that position 0 tries in this order: those that
+// Slurm reserved for the step, then a window that follows from job and step, outside the
+// kernel's range for outgoing connections.
+func (l *launch) rendezvousPorts() []int {
+	var ports []int
+	if l.step != nil {
+		ports = append(ports, l.step.Ports[:min(len(l.step.Ports), rendezvousPorts)]...)
+	}
+	h := fnv.New32a()
+	h.Write([]byte(l.job))
+	base := 16384 + rendezvousPorts*int(h.Sum32()%1024)
+	for p := base; len(ports) < rendezvousPorts; p++ {
+		ports = append(ports, p)
+	}
+	return ports
+}
+
+// close gives up what meet has opened.
+func (m *meeting) close() {
+	close(m.done)
+	if m.door != nil {
+		m.door.Close()
+	}
+	if m.conn != nil {
+		m.conn.Close()
+	}
+	if m.keyFile != nil {
+		m.keyFile.remove()
+	}
+	m.leaveManager(context.Background())
+}

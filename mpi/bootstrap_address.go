@@ -1,0 +1,100 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/fisterra-hpc/fisterra/ib"
+)
+
+// published is the address of this rank that its peers connect to, and why it
+// is that one. All listeners of a rank but the first one of position 0 are on it.
+func published(ctx context.Context, cfg *Config, l *launch) (addr netip.Addr, why string, err error) {
+	if cfg.AddressRule != "" {
+		rule, err := ib.ParseRule(cfg.AddressRule, nil)
+		if err != nil {
+			return addr, "", err
+		}
+		text, err := rule.Own(l.host)
+		if err != nil {
+			return addr, "", err
+		}
+		if addr, err = resolve(ctx, text); err != nil {
+			return addr, "", err
+		}
+		return addr, fmt.Sprintf("address rule %s", rule), nil
+	}
+	if l.kind == byFisterra && l.root != "" {
+		// The launcher's own choice: loopback when all ranks are on its host.
+		if root, err := netip.ParseAddrPort(l.root); err == nil && (root.Addr().IsLoopback() || l.rank == 0) {
+			return root.Addr(), "as the launcher's", nil
+		}
+	}
+	alone := l.size == l.localSize && l.size > 0
+	if alone {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), "all ranks are on this host", nil
+	}
+	return ordinary(ctx, l.host)
+}
+
+// ordinary is the address that a host's name has. Names that stand for loopback in the
+// host's own table (a custom of some distributions) are passed over for the
+// first address of an interface that is up.
+func ordinary(ctx context.Context, host string) (netip.Addr, string, error) {
+	addr, err := resolve(ctx, host)
+	if err == nil && !addr.IsLoopback() {
+		return addr, "address of " + host, nil
+	}
+	interfaces, ierr := net.Interfaces()
+	if ierr != nil {
+		return addr, "", ierr
+	}
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		addresses, _ := i.Addrs()
+		for _, a := range addresses {
+			if network, ok := a.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(network.IP); ok && ip.Unmap().Is4() && ip.Unmap().IsGlobalUnicast() {
+					return ip.Unmap(), fmt.Sprintf("interface %s, since the name %q leads to no address that others can reach", i.Name, host), nil
+				}
+			}
+		}
+	}
+	if err == nil {
+		return addr, "loopback: this host has no other address", nil
+	}
+	return addr, "", fmt.Errorf("mpi: address of host %q: %w", host, err)
+}
+
+// resolve is the first IPv4 address of a name, else its first.
+func resolve(ctx context.Context, host string) (netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap(), nil
+	}
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, a := range found {
+		if a.Unmap().Is4() {
+			return a.Unmap(), nil
+		}
+	}
+	return found[0].Unmap(), nil
+}
+
+// shortHostname is this host's name as Slurm would write it.
+func shortHostname() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "localhost"
+	}
+	short, _, _ := strings.Cut(name, ".")
+	return short
+}

@@ -1,0 +1,222 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// Frames of the bootstrap connection.
+const (
+	frameCard    byte = 1
+	frameWelcome byte = 2
+	frameRefusal byte = 3
+)
+
+// welcome tells a rank where its place in the tree is.
+type welcome struct {
+	Parent int    // rank
+	Tree   string // its tree listener
+	Hash   [32]byte
+}
+
+// refusal tells a rank why there will be no world.
+type refusal struct {
+	Text   string
+	Layout bool // the ranks' layouts differ
+}
+
+func (r *refusal) err() error {
+	if r.Layout {
+		return &refusedError{r.Text, ErrLayout}
+	}
+	return &refusedError{r.Text, ErrLauncher}
+}
+
+// refusedError has the words of position 0, which name the sentinel already.
+type refusedError struct {
+	text string
+	err  error
+}
+
+func (e *refusedError) Error() string { return e.text }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// agree makes this rank part of the world: it blocks until all ranks have
+// met and agree on the layout. addresses are what this rank's transports
+// published, by name. The tree that it returns is the caller's to close; the
+// meeting is over either way.
+func (m *meeting) agree(ctx context.Context, addresses map[string][]byte) (*tree, *roster, error) {
+	caller := ctx
+	ctx, cancel := context.WithDeadline(ctx, m.deadline)
+	defer cancel()
+	t, err := openTree(ctx, m)
+	if err != nil {
+		m.close()
+		return nil, nil, err
+	}
+	own := card{
+		Protocol: protocolVersion, Rank: m.l.rank, Size: m.l.size, Node: m.l.node, Local: m.l.local,
+		Host: m.l.host, Tree: t.address(), Addresses: addresses, Layout: m.cfg.Layout,
+	}
+	switch {
+	case m.l.size == 1:
+		err = m.alone(t, own)
+	case m.door != nil:
+		err = m.gather(ctx, t, own)
+	default:
+		err = m.present(caller, t, own)
+	}
+	if err == nil {
+		err = m.leaveManager(ctx)
+	}
+	m.close()
+	if err != nil {
+		t.Close()
+		return nil, nil, err
+	}
+	return t, t.roster, nil
+}
+
+func (m *meeting) alone(t *tree, own card) error {
+	r, err := assemble([]card{own})
+	if err == nil {
+		t.adopt(r)
+	}
+	return err
+}
+
+// enter takes a rank that came to position 0, on a goroutine of the door's.
+func (m *meeting) enter(conn net.Conn, p wire.Peer) {
+	go func() {
+		j := joiner{rank: p.Rank, conn: conn}
+		j.err = conn.SetDeadline(m.deadline.Add(time.Second))
+		if j.err == nil {
+			var kind byte
+			var body []byte
+			if kind, body, j.err = wire.ReadFrame(conn, nil, maxCardBytes); j.err == nil && kind != frameCard {
+				j.err = fmt.Errorf("malformed card: frame %d", kind)
+			}
+			if j.err == nil {
+				j.card, j.err = decodeJSON[card](body)
+			}
+			if j.err == nil && j.card.Rank != p.Rank {
+				j.err = fmt.Errorf("malformed card: rank %d from rank %d", j.card.Rank, p.Rank)
+			}
+		}
+		select {
+		case m.joiners <- j:
+		case <-m.done:
+			conn.Close()
+		}
+	}()
+}
+
+// gather is position 0's part: it waits for every rank, compares, and
+// answers each.
+func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
+	came := map[int]joiner{}
+	defer func() {
+		for _, j := range came {
+			j.conn.Close()
+		}
+	}()
+	var failed error
+	for len(came) < m.l.size-1 && failed == nil {
+		select {
+		case j := <-m.joiners:
+			if before, twice := came[j.rank]; twice { // it lost its first connection
+				before.conn.Close()
+				delete(came, j.rank)
+			}
+			if j.err != nil {
+				m.cfg.log().Warn("a rank came and broke off", "rank", j.rank, "reason", j.err)
+				j.conn.Close()
+				continue
+			}
+			came[j.rank] = j
+		case <-ctx.Done():
+			failed = m.missing(ctx, came)
+		}
+	}
+	var r *roster
+	if failed == nil {
+		cards := []card{own}
+		for _, j := range came {
+			cards = append(cards, j.card)
+		}
+		r, failed = assemble(cards)
+	}
+	if failed != nil {
+		no := encodeJSON(refusal{Text: failed.Error(), Layout: errors.Is(failed, ErrLayout)})
+		for _, j := range came {
+			j.conn.SetDeadline(time.Now().Add(time.Second))
+			j.conn.Write(wire.AppendFrame(nil, frameRefusal, no)) // who does not hear it finds the connection closed
+		}
+		return failed
+	}
+	t.adopt(r)
+	for rank, j := range came {
+		parent := t.parentOf(rank)
+		yes := encodeJSON(welcome{Parent: parent, Tree: r.Seats[parent].Tree, Hash: r.Hash})
+		j.conn.SetDeadline(m.deadline.Add(time.Second))
+		if _, err := j.conn.Write(wire.AppendFrame(nil, frameWelcome, yes)); err != nil {
+			t.AnnounceLost(rank, fmt.Sprintf("it left while the ranks met: %v", err))
+		}
+	}
+	return nil
+}
+
+// missing names the ranks that have not come in time.
+func (m *meeting) missing(ctx context.Context, came map[int]joiner) error {
+	var absent []int
+	for rank := range m.l.size {
+		if _, ok := came[rank]; !ok && rank != m.l.rank {
+			absent = append(absent, rank)
+		}
+	}
+	slices.Sort(absent)
+	return fmt.Errorf("mpi: %w: waited for %d ranks, %s did not come: %w", ErrLauncher, m.l.size, rankList(absent), context.Cause(ctx))
+}
+
+// present is the part of every other rank.
+func (m *meeting) present(ctx context.Context, t *tree, own card) error {
+	stop := context.AfterFunc(ctx, func() { m.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	// Position 0 says at its own deadline who is missing: a moment more to hear it.
+	if err := m.conn.SetDeadline(m.deadline.Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := m.conn.Write(wire.AppendFrame(nil, frameCard, encodeJSON(own))); err != nil {
+		return fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.root, err)
+	}
+	kind, body, err := wire.ReadFrame(m.conn, nil, maxCardBytes)
+	if err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("mpi: position 0 (rank %d) did not answer in time: %w", m.root, context.Cause(ctx))
+		}
+		return fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.root, err)
+	}
+	switch kind {
+	case frameRefusal:
+		no, err := decodeJSON[refusal](body)
+		if err != nil {
+			return err
+		}
+		return no.err()
+	case frameWelcome:
+		yes, err := decodeJSON[welcome](body)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithDeadline(ctx, m.deadline.Add(time.Second))
+		defer cancel()
+		return t.join(ctx, yes)
+	}
+	return fmt.Errorf("mpi: malformed answer of position 0: frame %d", kind)
+}

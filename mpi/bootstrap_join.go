@@ -1,0 +1,131 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// dialWait bounds one attempt to connect: a port that a firewall swallows must
+// not keep a rank from trying the others.
+const dialWait = 2 * time.Second
+
+// join finds position 0: it tries each place where it may listen until the
+// deadline, since position 0 may be started later, and passes over strangers.
+func (m *meeting) join(ctx context.Context, k *keyring) error {
+	targets, err := m.targets(ctx)
+	if err != nil {
+		return err
+	}
+	last := make([]error, len(targets))
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		for i, target := range targets {
+			err := m.try(ctx, target, k)
+			switch {
+			case err == nil:
+				return nil
+			case ctx.Err() == nil || last[i] == nil:
+				last[i] = err
+			}
+			if errors.Is(err, wire.ErrRefused) { // of this job, and sure
+				return fmt.Errorf("mpi: rank %d was refused by position 0 at %s: %w", m.l.rank, target, err)
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return m.notFound(ctx, targets, last)
+		}
+	}
+}
+
+// targets are the places where position 0 may listen.
+func (m *meeting) targets(ctx context.Context) ([]string, error) {
+	switch {
+	case m.rootAt != "":
+		return []string{m.rootAt}, nil
+	case m.l.root != "":
+		return []string{m.l.root}, nil
+	}
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		address, _, err := ordinaryRoot(ctx, m.l)
+		if err == nil {
+			var targets []string
+			for _, port := range m.l.rendezvousPorts() {
+				targets = append(targets, netip.AddrPortFrom(address, uint16(port)).String())
+			}
+			return targets, nil
+		}
+		timer := time.NewTimer(pause) // a name server may need a moment
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		}
+	}
+}
+
+func (m *meeting) notFound(ctx context.Context, targets []string, last []error) error {
+	reasons := map[string][]string{}
+	var order []string
+	for i, err := range last {
+		text := "not tried"
+		if err != nil {
+			text = strings.TrimPrefix(err.Error(), "dial tcp "+targets[i]+": ")
+		}
+		if _, ok := reasons[text]; !ok {
+			order = append(order, text)
+		}
+		reasons[text] = append(reasons[text], targets[i])
+	}
+	var parts []string
+	for _, text := range order {
+		at := reasons[text]
+		where := at[0]
+		if len(at) > 1 {
+			where = fmt.Sprintf("%s and %d more", at[0], len(at)-1)
+		}
+		parts = append(parts, where+": "+text)
+	}
+	return fmt.Errorf("mpi: rank %d on %s did not find position 0 (keys: %s): %s: %w",
+		m.l.rank, m.l.host, m.keys, strings.Join(parts, "; "), context.Cause(ctx))
+}
+
+// try makes one attempt at one place.
+func (m *meeting) try(ctx context.Context, target string, k *keyring) error {
+	attempt, cancel := context.WithTimeout(ctx, dialWait)
+	defer cancel()
+	dialer := net.Dialer{}
+	conn, err := dialer.DialContext(attempt, "tcp", target)
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(2 * dialWait)
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if k != nil && k.exchange != nil {
+		m.secret, err = k.exchange.take(ctx, conn, deadline)
+	} else if k != nil {
+		m.secret, err = k.file.read() // anew each time: what is there first may be an older one
+	}
+	var peer wire.Peer
+	if err == nil {
+		self := m.self([32]byte{})
+		peer, err = wire.Greet(conn, &self, wire.Bootstrap, wire.Anyone, deadline)
+	}
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	m.conn, m.root = conn, peer.Rank
+	return nil
+}

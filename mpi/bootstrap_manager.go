@@ -1,0 +1,125 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+	"github.com/fisterra-hpc/fisterra/slurm/pmi"
+)
+
+// manager is a process manager's key-value space: PMI-1, PMI-2, PMIx. It is
+// asked for one thing only: where position 0 listens, and the secret if nobody else can
+// read it there. Everything more goes over the ranks' own connections.
+type manager interface {
+	Put(ctx context.Context, key string, value []byte) error
+	Fence(ctx context.Context) error
+	Get(ctx context.Context, key string) ([]byte, error)
+	Finalize(ctx context.Context) error
+}
+
+// managerKey is put once in the life of the job.
+const managerKey = "fisterra-root"
+
+// notice is what position 0 puts there.
+type notice struct {
+	Address string // host:port
+	Secret  []byte // nil if the space is not private
+}
+
+// askManager opens the process manager's space where there is one, and learns
+// from it what the environment did not say. Under a launcher whose space cannot be reached more
+// than one rank is refused: each would otherwise be a world of its own.
+func (m *meeting) askManager(ctx context.Context) error {
+	l := m.l
+	switch l.kind {
+	case byMPICH, byPMI2:
+		if !pmi.Present(m.cfg.lookup()) {
+			return fmt.Errorf("mpi: %w: rank %d of %d of a process manager (%s), but neither PMI_FD nor PMI_PORT is set", ErrLauncher, l.rank, l.size, l.reason)
+		}
+		client, err := pmi.Open(ctx, m.cfg.lookup(), pmi.Config{})
+		if err != nil {
+			return fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
+		}
+		if l.size >= 0 && (client.Size() != l.size || client.Rank() != l.rank) {
+			client.Close()
+			return fmt.Errorf("mpi: %w: the environment says rank %d of %d, the process manager rank %d of %d", ErrLauncher, l.rank, l.size, client.Rank(), client.Size())
+		}
+		l.rank, l.size = client.Rank(), client.Size()
+		if l.step == nil {
+			l.job = client.JobID()
+		}
+		m.manager = client
+	case byOpenMPI, byPMIx:
+		if l.step != nil {
+			return nil // the step's own rendezvous
+		}
+		return fmt.Errorf("mpi: %w: started by %s (%s) with more than one rank, whose key-value space needs libpmix, which was not found; "+
+			"start with fisterra run, srun or mpiexec.hydra, or use the system's MPI library (transport mpi)", ErrLauncher, l.kind, l.reason)
+	}
+	return nil
+}
+
+// managerIsPrivate reports whether only ranks of this job can read the space.
+// PMI_FD is inherited. PMI_PORT answers whoever connects.
+func (m *meeting) managerIsPrivate() bool {
+	fd, ok := m.cfg.lookup()("PMI_FD")
+	return ok && fd != ""
+}
+
+// tellManager is position 0's side.
+func (m *meeting) tellManager(ctx context.Context) error {
+	if m.manager == nil {
+		return nil
+	}
+	n := notice{Address: m.door.Addr().String()}
+	if m.managerIsPrivate() {
+		n.Secret = m.secret
+	}
+	err := m.manager.Put(ctx, managerKey, encodeJSON(n))
+	if err == nil {
+		err = m.manager.Fence(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
+	}
+	return nil
+}
+
+// hearManager is the others' side.
+func (m *meeting) hearManager(ctx context.Context) error {
+	if m.manager == nil {
+		return nil
+	}
+	err := m.manager.Fence(ctx)
+	var value []byte
+	if err == nil {
+		value, err = m.manager.Get(ctx, managerKey)
+	}
+	var n notice
+	if err == nil {
+		n, err = decodeJSON[notice](value)
+	}
+	if err == nil && m.managerIsPrivate() && len(n.Secret) != wire.SecretBytes {
+		err = fmt.Errorf("secret of %d bytes, must be %d", len(n.Secret), wire.SecretBytes)
+	}
+	if err != nil {
+		return fmt.Errorf("mpi: %w: where position 0 listens: %w", ErrLauncher, err)
+	}
+	m.rootAt = n.Address
+	if m.managerIsPrivate() {
+		m.secret = n.Secret
+	}
+	return nil
+}
+
+// leaveManager says goodbye: Hydra takes a rank that ends without it for a
+// failed one. Only after all have met over their own connections.
+func (m *meeting) leaveManager(ctx context.Context) error {
+	if m.manager == nil {
+		return nil
+	}
+	err := m.manager.Finalize(ctx)
+	m.manager = nil
+	return err
+}

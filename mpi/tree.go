@@ -1,0 +1,328 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// tree is the Membership of a world of processes: connections between ranks
+// that stay open for its whole life and carry heartbeats, losses and goodbyes, apart
+// from the ranks' messages.
+//
+// Position p hangs below position (p-1)/32. If that rank is gone, p hangs
+// below the lowest living position instead. A loss or a goodbye is a fact: whoever
+// learns one passes it on over its other connections, once, so everybody has
+// it after at most the tree's depth. A loss is never taken back.
+type tree struct {
+	self    wire.Self // its Layout is set by adopt
+	host    string
+	timeout time.Duration // silence after which a neighbour is lost; 0: never
+	log     *slog.Logger
+	door    *wire.Door    // nil for a single rank
+	agreed  chan struct{} // closed by adopt: the roster is known
+	ended   chan struct{} // closed by Close
+	work    sync.WaitGroup
+
+	roster     *roster // set by adopt, before agreed is closed
+	byPosition []int
+
+	mu       sync.Mutex
+	lost     map[int]string // why, by rank
+	left     map[int]bool   // said goodbye
+	away     map[int]bool   // said goodbye and closed its connection to this rank
+	edges    map[int]*edge
+	parent   int  // rank; -1: none
+	moving   bool // looking for a new parent
+	closing  bool
+	cutOff   bool              // this rank was given up by the others
+	orphans  map[int]time.Time // living ranks that should come to this one, and since when
+	parted   chan struct{}     // closed when all ranks have left or are lost
+	news     []int             // losses not yet delivered
+	newsBell chan struct{}
+}
+
+const treeFanOut = 32
+
+// Frames of tree connections.
+const (
+	frameRoster byte = 1
+	framePing   byte = 2
+	frameFacts  byte = 3
+)
+
+// fact is what spreads over the tree.
+type fact struct {
+	Rank int
+	Left bool   `json:",omitempty"` // said goodbye; else it is lost
+	Why  string `json:",omitempty"`
+}
+
+// openTree listens for neighbours. It knows no roster yet: hellos wait for it.
+func openTree(ctx context.Context, m *meeting) (*tree, error) {
+	t := &tree{
+		self: m.self([32]byte{}), host: m.l.host, timeout: m.cfg.peerTimeout(), log: m.cfg.log(),
+		agreed: make(chan struct{}), ended: make(chan struct{}),
+		lost: map[int]string{}, left: map[int]bool{}, away: map[int]bool{},
+		edges: map[int]*edge{}, parent: -1, orphans: map[int]time.Time{},
+		parted: make(chan struct{}), newsBell: make(chan struct{}, 1),
+	}
+	if m.l.size == 1 {
+		return t, nil
+	}
+	listener, err := listenOn(ctx, m.address, 0)
+	if err != nil {
+		return nil, fmt.Errorf("mpi: listening on the published address (%s): %w", m.why, err)
+	}
+	t.door = wire.OpenDoor(listener, wire.DoorConfig{Self: t.whenAgreed, Admit: t.admit, Enter: t.enter, Log: t.log})
+	return t, nil
+}
+
+func (t *tree) address() string {
+	if t.door == nil {
+		return ""
+	}
+	return t.door.Addr().String()
+}
+
+// whenAgreed blocks a neighbour's hello until the layout is known.
+func (t *tree) whenAgreed() wire.Self {
+	select {
+	case <-t.agreed:
+	case <-t.ended:
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.self
+}
+
+// adopt takes the roster: from here on the tree is alive.
+func (t *tree) adopt(r *roster) {
+	t.mu.Lock()
+	t.roster = r
+	t.self.Layout = r.Hash
+	t.byPosition = make([]int, len(r.Seats))
+	for _, s := range r.Seats {
+		t.byPosition[s.Position] = s.Rank
+	}
+	t.mu.Unlock()
+	close(t.agreed)
+	if len(r.Seats) > 1 && t.timeout > 0 {
+		t.work.Go(t.watch)
+	}
+}
+
+// parentOf is the rank below which a rank hangs when everybody is alive.
+func (t *tree) parentOf(rank int) int {
+	position := t.roster.Seats[rank].Position
+	if position == 0 {
+		return -1
+	}
+	return t.byPosition[(position-1)/treeFanOut]
+}
+
+// join attaches this rank to its first parent and waits for the roster.
+func (t *tree) join(ctx context.Context, w welcome) error {
+	t.mu.Lock()
+	t.self.Layout = w.Hash
+	t.mu.Unlock()
+	var err error
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		if err = t.joinOnce(ctx, w); err == nil || ctx.Err() != nil || errors.Is(err, wire.ErrRefused) {
+			break
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("mpi: rank %d cannot reach rank %d at %s: %w", t.self.Rank, w.Parent, w.Tree, err)
+	}
+	return nil
+}
+
+func (t *tree) joinOnce(ctx context.Context, w welcome) error {
+	deadline, _ := ctx.Deadline()
+	conn, err := t.dial(ctx, w.Parent, w.Tree, deadline)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	var kind byte
+	var body []byte
+	for kind != frameRoster && err == nil {
+		if kind, body, err = wire.ReadFrame(conn, nil, maxRosterBytes); err == nil && kind != frameRoster && kind != framePing {
+			err = fmt.Errorf("malformed tree connection: frame %d before the roster", kind)
+		}
+	}
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	var r roster
+	if err == nil {
+		r, err = decodeJSON[roster](body)
+	}
+	if err == nil {
+		err = r.valid(t.self.Size)
+	}
+	if err == nil && r.Hash != w.Hash {
+		err = errors.New("roster of another layout")
+	}
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	t.adopt(&r)
+	t.mu.Lock()
+	t.parent = w.Parent
+	t.addEdge(conn, w.Parent)
+	t.mu.Unlock()
+	return nil
+}
+
+// dial opens a tree connection to a rank.
+func (t *tree) dial(ctx context.Context, rank int, address string, deadline time.Time) (net.Conn, error) {
+	dialer := net.Dialer{Deadline: deadline}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	t.mu.Lock()
+	self := t.self
+	t.mu.Unlock()
+	if _, err := wire.Greet(conn, &self, wire.Tree, rank, deadline); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// admit lets living ranks in.
+func (t *tree) admit(p wire.Peer) wire.Verdict {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, lost := t.lost[p.Rank]
+	if lost || t.closing || t.cutOff || p.Rank == t.self.Rank {
+		return wire.Refused
+	}
+	return onlyFor(p, wire.Tree)
+}
+
+// enter takes a rank that hangs itself below this one.
+func (t *tree) enter(conn net.Conn, p wire.Peer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closing {
+		conn.Close()
+		return
+	}
+	delete(t.orphans, p.Rank)
+	e := t.addEdge(conn, p.Rank)
+	e.roster = true
+	e.ring()
+}
+
+// learn takes a fact that came over an edge, or arose here (nil), and passes
+// it on. Callers hold the lock.
+func (t *tree) learn(f fact, from *edge) {
+	if f.Rank < 0 || f.Rank >= t.self.Size || t.left[f.Rank] {
+		return
+	}
+	if _, known := t.lost[f.Rank]; known {
+		return
+	}
+	if f.Rank == t.self.Rank && !f.Left {
+		t.isolate(fmt.Sprintf("the others gave this rank up: %s", f.Why))
+		return
+	}
+	if f.Left {
+		t.left[f.Rank] = true
+	} else {
+		t.lost[f.Rank] = f.Why
+		t.report(f.Rank)
+		delete(t.orphans, f.Rank)
+	}
+	for _, e := range t.edges {
+		if e != from {
+			e.tell(f)
+		}
+	}
+	if e := t.edges[f.Rank]; e != nil && !f.Left {
+		e.finish() // tells it what is said of it, if it can still hear
+		delete(t.edges, f.Rank)
+	}
+	if len(t.left)+len(t.lost) == t.self.Size {
+		close(t.parted)
+	}
+	if !f.Left && t.parent == f.Rank {
+		t.move()
+	}
+}
+
+// isolate gives up every other rank: this one is cut off, or was given up.
+func (t *tree) isolate(why string) {
+	if t.cutOff {
+		return
+	}
+	t.cutOff = true
+	t.log.Warn("this rank is cut off", "rank", t.self.Rank, "why", why)
+	for rank := range t.self.Size {
+		if rank == t.self.Rank || t.left[rank] {
+			continue
+		}
+		if _, known := t.lost[rank]; !known {
+			t.lost[rank] = why
+			t.report(rank)
+		}
+	}
+	for rank, e := range t.edges {
+		e.finish()
+		delete(t.edges, rank)
+	}
+	if !t.isParted() && len(t.left)+len(t.lost) >= t.self.Size-1 && t.left[t.self.Rank] {
+		close(t.parted)
+	}
+}
+
+func (t *tree) isParted() bool {
+	select {
+	case <-t.parted:
+		return true
+	default:
+		return false
+	}
+}
+
+// report queues a loss for delivery.
+func (t *tree) report(rank int) {
+	t.news = append(t.news, rank)
+	select {
+	case t.newsBell <- struct{}{}:
+	default:
+	}
+}
+
+// facts lists all that is known, for a new neighbour.
+func (t *tree) facts() []fact {
+	var all []fact
+	for rank, why := range t.lost {
+		all = append(all, fact{Rank: rank, Why: why})
+	}
+	for rank := range t.left {
+		all = append(all, fact{Rank: rank, Left: true})
+	}
+	slices.SortFunc(all, func(a, b fact) int { return a.Rank - b.Rank })
+	return all
+}

@@ -1,0 +1,198 @@
+package mpi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// edge is one connection of the tree. A reader and a writer goroutine serve
+// it; its queue holds each fact at most once, so it is bounded by the size of the world.
+type edge struct {
+	t    *tree
+	rank int
+	conn net.Conn
+	// lastHeard is when something last came, in nanoseconds since the tree's
+	// beginning of time.
+	lastHeard atomic.Int64
+
+	// Under the tree's lock.
+	queue  []fact
+	roster bool // to be sent first
+	last   bool // nothing comes after the queue: then the connection is closed
+	bell   chan struct{}
+	done   chan struct{} // closed when the reader has ended
+}
+
+// beginning is the tree's clock's zero; times are monotonic differences to it.
+var beginning = time.Now()
+
+// lastWait bounds how long a closing connection waits for the other side's end.
+const lastWait = time.Second
+
+// addEdge takes a connection into service. Callers hold the lock.
+func (t *tree) addEdge(conn net.Conn, rank int) *edge {
+	if old := t.edges[rank]; old != nil { // it came again: the newer one counts
+		old.conn.Close()
+	}
+	e := &edge{t: t, rank: rank, conn: conn, bell: make(chan struct{}, 1), done: make(chan struct{})}
+	e.heard()
+	t.edges[rank] = e
+	e.queue = t.facts()
+	t.work.Go(e.read)
+	t.work.Go(e.write)
+	e.ring()
+	return e
+}
+
+func (e *edge) heard() { e.lastHeard.Store(int64(time.Since(beginning))) }
+
+func (e *edge) silence() time.Duration {
+	return time.Since(beginning) - time.Duration(e.lastHeard.Load())
+}
+
+func (e *edge) ring() {
+	select {
+	case e.bell <- struct{}{}:
+	default:
+	}
+}
+
+// tell queues a fact. Callers hold the tree's lock.
+func (e *edge) tell(f fact) {
+	e.queue = append(e.queue, f)
+	e.ring()
+}
+
+// finish has the writer send what is queued and close. Callers hold the lock.
+func (e *edge) finish() {
+	e.last = true
+	e.ring()
+}
+
+func (e *edge) write() {
+	var pause <-chan time.Time
+	var ticker *time.Ticker
+	if every := e.t.interval(); every > 0 {
+		ticker = time.NewTicker(every)
+		defer ticker.Stop()
+		pause = ticker.C
+	}
+	for {
+		var out []byte
+		select {
+		case <-e.bell:
+		case <-pause:
+			out = wire.AppendFrame(out, framePing, nil)
+		case <-e.done:
+			e.conn.Close()
+			return
+		}
+		e.t.mu.Lock()
+		queue, roster, last := e.queue, e.roster, e.last
+		e.queue = nil
+		if roster && e.t.roster != nil {
+			out = wire.AppendFrame(out, frameRoster, encodeJSON(e.t.roster))
+			e.roster = false
+		}
+		e.t.mu.Unlock()
+		if len(queue) > 0 {
+			out = wire.AppendFrame(out, frameFacts, encodeJSON(queue))
+		}
+		if last {
+			e.conn.SetWriteDeadline(time.Now().Add(lastWait))
+		}
+		if len(out) > 0 {
+			if _, err := e.conn.Write(out); err != nil {
+				e.conn.Close() // the reader says why
+				return
+			}
+		}
+		if last {
+			e.end()
+			return
+		}
+	}
+}
+
+// end closes for writing and waits for the other side to do the same, since
+// closing with unread input would take back what was just sent.
+func (e *edge) end() {
+	defer e.conn.Close()
+	if c, ok := e.conn.(*net.TCPConn); ok && c.CloseWrite() == nil {
+		timer := time.NewTimer(lastWait)
+		defer timer.Stop()
+		select {
+		case <-e.done:
+		case <-timer.C:
+		}
+	}
+}
+
+func (e *edge) read() {
+	defer close(e.done)
+	var buf []byte
+	for {
+		kind, body, err := wire.ReadFrame(e.conn, buf, maxRosterBytes)
+		if err == nil {
+			buf = body
+			e.heard()
+			err = e.t.take(e, kind, body)
+		}
+		if err != nil {
+			e.t.broken(e, err)
+			return
+		}
+	}
+}
+
+// take handles one frame.
+func (t *tree) take(e *edge, kind byte, body []byte) error {
+	switch kind {
+	case framePing, frameRoster: // a rank that moves has the roster already
+		return nil
+	case frameFacts:
+		facts, err := decodeJSON[[]fact](body)
+		if err != nil {
+			return err
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		for _, f := range facts {
+			t.learn(f, e)
+		}
+		return nil
+	}
+	return fmt.Errorf("malformed tree connection: frame %d", kind)
+}
+
+// broken ends an edge whose connection is gone: the neighbour has left, or is
+// lost.
+func (t *tree) broken(e *edge, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.conn.Close()
+	if t.edges[e.rank] != e {
+		return
+	}
+	delete(t.edges, e.rank)
+	switch {
+	case t.closing:
+	case t.left[e.rank]:
+		t.away[e.rank] = true
+		if t.parent == e.rank && !t.isParted() {
+			t.move()
+		}
+	default:
+		why := fmt.Sprintf("its connection to rank %d broke: %v", t.self.Rank, err)
+		if errors.Is(err, io.EOF) {
+			why = "its process ended without a goodbye"
+		}
+		t.learn(fact{Rank: e.rank, Why: why}, e)
+	}
+}

@@ -1,0 +1,171 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// probes is how many other ranks are asked for a sign of life before a rank
+// that cannot reach its new parent decides which of the two is cut off.
+const probes = 4
+
+// move looks for a new parent on a goroutine of its own. Callers hold the lock.
+func (t *tree) move() {
+	if t.moving || t.closing || t.cutOff || t.roster == nil {
+		return
+	}
+	t.moving, t.parent = true, -1
+	t.work.Go(func() {
+		for t.moveOnce() {
+		}
+	})
+}
+
+// lowest is the living rank of the lowest position. Callers hold the lock.
+func (t *tree) lowest() int {
+	for _, rank := range t.byPosition {
+		if _, lost := t.lost[rank]; !lost && !t.away[rank] {
+			return rank
+		}
+	}
+	return t.self.Rank
+}
+
+// grace is how long a rank without a parent looks for one.
+func (t *tree) grace() time.Duration {
+	if t.timeout == 0 {
+		return defaultPeerTimeout / 2
+	}
+	return t.timeout / 2
+}
+
+// moveOnce tries the lowest living position; it reports whether to go on.
+func (t *tree) moveOnce() (again bool) {
+	t.mu.Lock()
+	to := t.lowest()
+	if to == t.self.Rank || t.edges[to] != nil || t.closing || t.cutOff || t.isParted() {
+		t.moving = false
+		if to != t.self.Rank && t.edges[to] != nil {
+			t.parent = to
+		}
+		t.mu.Unlock()
+		return false
+	}
+	address := t.roster.Seats[to].Tree
+	t.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(context.Background(), t.grace())
+	defer cancel()
+	stop := t.cancelOnEnd(cancel)
+	defer stop()
+	var conn net.Conn
+	var err error
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		deadline, _ := ctx.Deadline()
+		conn, err = t.dial(ctx, to, address, deadline)
+		if err == nil || ctx.Err() != nil || errors.Is(err, wire.ErrRefused) || errors.Is(err, syscall.ECONNREFUSED) {
+			break
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+	alive := true
+	if err != nil && !errors.Is(err, wire.ErrRefused) && !errors.Is(err, syscall.ECONNREFUSED) {
+		alive = t.probe(to)
+	}
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closing || t.cutOff:
+		if conn != nil {
+			conn.Close()
+		}
+	case err == nil:
+		t.parent = to
+		t.addEdge(conn, to)
+		t.moving = false
+		return false
+	case errors.Is(err, wire.ErrRefused):
+		if !t.left[to] {
+			t.isolate(fmt.Sprintf("rank %d no longer knows this rank: it was silent for too long", to))
+		}
+		t.away[to] = true
+		return true
+	case !alive:
+		t.isolate(fmt.Sprintf("no other rank can be reached from here: %v", err))
+	case t.left[to]:
+		t.away[to] = true
+		return true
+	default:
+		why := fmt.Sprintf("rank %d cannot reach it: %v", t.self.Rank, err)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			why = "its process ended without a goodbye"
+		}
+		t.learn(fact{Rank: to, Why: why}, nil)
+		return true
+	}
+	t.moving = false
+	return false
+}
+
+// probe tells a peer that is gone from a network that is: it reports whether
+// any of a few living ranks other than not can be reached. Without any to ask the answer is yes.
+func (t *tree) probe(not int) bool {
+	t.mu.Lock()
+	var addresses []string
+	for _, rank := range t.byPosition {
+		_, lost := t.lost[rank]
+		seat := t.roster.Seats[rank]
+		if !lost && !t.left[rank] && rank != not && rank != t.self.Rank && seat.Host != t.host && len(addresses) < probes {
+			addresses = append(addresses, seat.Tree)
+		}
+	}
+	t.mu.Unlock()
+	if len(addresses) == 0 {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), t.grace()/2)
+	defer cancel()
+	found := make(chan bool, len(addresses))
+	for _, address := range addresses {
+		go func() {
+			var dialer net.Dialer
+			conn, err := dialer.DialContext(ctx, "tcp", address)
+			if err == nil {
+				conn.Close()
+			}
+			// Refused by a host is a sign of life of the network.
+			found <- err == nil || errors.Is(err, syscall.ECONNREFUSED)
+		}()
+	}
+	for range addresses {
+		if <-found {
+			return true
+		}
+	}
+	return false
+}
+
+// cancelOnEnd ends a wait when the tree is closed.
+func (t *tree) cancelOnEnd(cancel func()) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-t.ended:
+			cancel()
+		case <-done:
+		}
+	}()
+	return func() { close(done) }
+}

@@ -1,0 +1,83 @@
+package mpi
+
+import (
+	"fmt"
+	"time"
+)
+
+// interval is the pause between two signs of life; 0: none are sent.
+func (t *tree) interval() time.Duration { return t.timeout / 5 }
+
+// watch looks for silent neighbours, and for ranks that lost their parent and
+// should have come here.
+func (t *tree) watch() {
+	every := t.interval()
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ticker.C:
+		case <-t.ended:
+			return
+		}
+		now := time.Now()
+		gap := now.Sub(last)
+		last = now
+		t.mu.Lock()
+		if gap > every+t.timeout/2 {
+			// This process itself stood still: it has missed the others' signs of life.
+			t.log.Warn("this rank was suspended; peer timers restart", "rank", t.self.Rank, "for", gap.Round(time.Millisecond))
+			for _, e := range t.edges {
+				e.heard()
+			}
+			clear(t.orphans)
+		}
+		t.checkNeighbours()
+		t.checkOrphans(now)
+		t.mu.Unlock()
+	}
+}
+
+// checkNeighbours declares silent ones lost. Callers hold the lock.
+func (t *tree) checkNeighbours() {
+	for rank, e := range t.edges {
+		silence := e.silence()
+		if silence <= t.timeout || e.last {
+			continue
+		}
+		if t.left[rank] { // nothing is lost with it
+			e.conn.Close()
+			continue
+		}
+		t.learn(fact{Rank: rank, Why: fmt.Sprintf("no sign of life for %v (peer timeout %v)", silence.Round(100*time.Millisecond), t.timeout)}, nil)
+	}
+}
+
+// checkOrphans is the lowest living position's duty: ranks whose parent is
+// lost must come to it, and those that do not are lost too. Nobody else would notice a
+// host that went down with a parent and its children.
+func (t *tree) checkOrphans(now time.Time) {
+	if len(t.lost) == 0 || t.cutOff || t.lowest() != t.self.Rank {
+		return
+	}
+	for rank := range t.self.Size {
+		_, lost := t.lost[rank]
+		if lost || t.left[rank] || rank == t.self.Rank || t.edges[rank] != nil {
+			continue
+		}
+		parent := t.parentOf(rank)
+		if parent < 0 {
+			continue
+		}
+		if _, orphan := t.lost[parent]; !orphan {
+			continue
+		}
+		since, waiting := t.orphans[rank]
+		if !waiting {
+			t.orphans[rank] = now
+		} else if now.Sub(since) > t.timeout+t.grace() {
+			t.learn(fact{Rank: rank, Why: fmt.Sprintf("no sign of life for %v after the loss of rank %d", now.Sub(since).Round(100*time.Millisecond), parent)}, nil)
+		}
+	}
+}
