@@ -72,9 +72,9 @@ func (p *Provider) dial(peer int) transport.Outcome {
 // connect runs on a goroutine of its own until there is a connection, made by
 // either side, or ConnectTimeout is over.
 func (p *Provider) connect(peer int, to netip.AddrPort, up <-chan struct{}) {
+	self := p.self()
 	deadline := time.Now().Add(p.cfg.ConnectTimeout)
 	dialer := net.Dialer{Deadline: deadline, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.host, 0)), KeepAlive: -1}
-	self := p.self()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		conn, err := dialer.DialContext(p.ctx, "tcp", to.String())
 		if err != nil {

@@ -113,6 +113,7 @@ func newPlayer(rank int, set transport.Set) (*player, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.SetLayout([32]byte{})
 	return &player{Provider: p, peer: 1 - rank, send: pattern(playBytes, byte(rank)), recv: make([]byte, playBytes)}, nil
 }
 

@@ -149,6 +149,11 @@ func openRanks(t testing.TB, n int) []*rank {
 
 func introduce(t testing.TB, ranks []*rank) {
 	for i, r := range ranks {
+		select {
+		case <-r.agreed:
+		default:
+			r.SetLayout([32]byte{})
+		}
 		for j, other := range ranks {
 			if i != j {
 				if err := r.Connect(j, other.Address()); err != nil {

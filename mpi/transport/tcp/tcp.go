@@ -69,7 +69,8 @@ type Provider struct {
 	door       *wire.Door
 	log        *slog.Logger
 
-	layout atomic.Pointer[[32]byte]
+	layout [32]byte
+	agreed chan struct{} // closed by SetLayout, which sets layout before
 
 	// Everything from here to mu belongs to the holder of the world's lock.
 	links   []link
@@ -150,7 +151,7 @@ func Open(cfg Config) (*Provider, error) {
 		links: make([]link, cfg.Size), states: make([]linkState, cfg.Size),
 		epoll: -1, bell: bell, staging: make([]byte, stagingBytes),
 	}
-	p.layout.Store(new([32]byte))
+	p.agreed = make(chan struct{})
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := cfg.Set.Watch(bell, unix.EPOLLIN); err != nil {
 		listener.Close()
@@ -189,13 +190,25 @@ func publishedAddress(host string) (netip.Addr, error) {
 	return addr, nil
 }
 
+// self blocks until the layout is known: peers may dial before this rank has
+// heard that all agree.
 func (p *Provider) self() wire.Self {
-	return wire.Self{Secret: p.cfg.Secret, Job: p.job, Rank: p.cfg.Rank, Size: p.cfg.Size, Layout: *p.layout.Load()}
+	self := wire.Self{Secret: p.cfg.Secret, Job: p.job, Rank: p.cfg.Rank, Size: p.cfg.Size}
+	select {
+	case <-p.agreed:
+		self.Layout = p.layout
+	case <-p.ctx.Done():
+	}
+	return self
 }
 
-// SetLayout gives the hash of the layout that the ranks agreed on. Connections
-// are made only between ranks with the same hash.
-func (p *Provider) SetLayout(hash [32]byte) { p.layout.Store(&hash) }
+// SetLayout gives the hash of the layout that the ranks agreed on, once.
+// Connections are made only after it, and only between ranks with the same hash; until
+// then sends are Full.
+func (p *Provider) SetLayout(hash [32]byte) {
+	p.layout = hash
+	close(p.agreed)
+}
 
 func (p *Provider) Name() string { return "tcp" }
 

@@ -378,6 +378,23 @@ func TestCongestionControl(t *testing.T) {
 	}
 }
 
+// A peer that knows the layout earlier dials earlier; its hello waits.
+func TestLayoutComesLater(t *testing.T) {
+	ranks := []*rank{openRank(t, Config{Rank: 0, Size: 2}), openRank(t, Config{Rank: 1, Size: 2})}
+	ranks[0].SetLayout([32]byte{7})
+	ranks[0].Connect(1, ranks[1].Address())
+	h := transport.Header{Kind: 5}
+	if o := ranks[0].Send(1, &h, nil); o != transport.Full {
+		t.Fatal(o)
+	}
+	if ranks[0].set.sleep(50*time.Millisecond) || len(ranks[0].conns)+len(ranks[0].lost) > 0 {
+		t.Fatal("something came of it before the peer knew the layout")
+	}
+	ranks[1].SetLayout([32]byte{7})
+	send(t, ranks, 0, 1, h, []byte("x"))
+	pump(t, ranks, "the message", func() bool { return len(ranks[1].messages) == 1 })
+}
+
 // Nobody listens where the peer should be: it is lost, not waited for.
 func TestPeerAbsent(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -387,6 +404,7 @@ func TestPeerAbsent(t *testing.T) {
 	address := listener.Addr().String()
 	listener.Close()
 	r := openRank(t, Config{Rank: 0, Size: 2})
+	introduce(t, []*rank{r})
 	r.Connect(1, []byte(address))
 	h := transport.Header{Kind: 5}
 	if o := r.Send(1, &h, nil); o != transport.Full {
@@ -524,6 +542,7 @@ func (c *counter) Placed(int, *transport.Header) { c.placed++ }
 // A real process is killed in the middle of a transfer.
 func TestPeerKilled(t *testing.T) {
 	r := openRank(t, Config{Rank: 0, Size: 2})
+	introduce(t, []*rank{r})
 	r.Provider.cfg.Job, r.Provider.job = "bench.0", "bench.0.0" // as the echo has it
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), echoVariable+"="+string(r.Address()))
