@@ -1,0 +1,183 @@
+package slurm
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Batch describes a job for Batch.Script to write as an sbatch script. Zero
+// values leave the matter to the site, except where a default is given.
+type Batch struct {
+	JobName      string // default "fisterra"
+	Nodes        int    // default 1
+	TasksPerNode int    // default 4
+	CPUsPerTask  int
+	Time         string // as sbatch has it: MINUTES, HH:MM:SS, DAYS-HH, ...
+	Partition    string
+	Account      string
+	Constraint   string
+	Array        string // indices of a job array, as in 0-3%2
+	Modules      []string
+	// MemoryPerTask in MB is asked for as given. 0 follows Memory.
+	MemoryPerTask int
+	Memory        MemoryRule
+	// Roles is a role list, one per position; or PS and Workers count them and
+	// Placement places the servers. With none of these one server and the rest
+	// workers, which is the program's own default.
+	Roles     Roles
+	PS        int
+	Workers   int
+	Placement Placement
+	// Signal is what Slurm sends the tasks before the time limit: "USR1@60" is 60 s
+	// before. The script requeues the job if the tasks end by it and Requeue is set.
+	Signal  string
+	Requeue bool // the job starts again after preemption and node failure
+	NoKill  bool // the job goes on with the nodes that are left
+	// Output is the log, with sbatch's patterns; default "fisterra-%j.log", or
+	// "fisterra-%A_%a.log" for an array. Its directory must exist, else Slurm fails
+	// the job without a word. It is appended to, so that a requeued job keeps what it
+	// wrote before.
+	Output string
+	Error  string // a second file for standard error; default the same
+	// Checkpoint is a directory on a file system that all nodes share. It is made
+	// and handed to the program as --checkpoint.
+	Checkpoint string
+	MPI        string   // srun --mpi: none, pmi2, pmix
+	Command    []string // default fisterra train
+	Args       []string // after what the script adds
+}
+
+// MemoryRule says how a task's memory is found where it is not given.
+type MemoryRule string
+
+// The memory rules.
+const (
+	// MemorySite asks for nothing: the site's own default holds.
+	MemorySite MemoryRule = "site"
+	// MemoryPerCPU has the script compute it when the job runs: per CPU what the
+	// partition gives by default (DefMemPerCPU), else an even share of a node's
+	// memory over its CPUs; times the CPUs of a task.
+	MemoryPerCPU MemoryRule = "per-cpu"
+)
+
+// withDefaults fills in what is documented at the fields.
+func (b Batch) withDefaults() Batch {
+	if b.JobName == "" {
+		b.JobName = "fisterra"
+	}
+	if b.Nodes == 0 {
+		b.Nodes = 1
+	}
+	if b.TasksPerNode == 0 {
+		b.TasksPerNode = 4
+	}
+	if b.Memory == "" {
+		b.Memory = MemorySite
+	}
+	if b.Output == "" {
+		b.Output = "fisterra-%j.log"
+		if b.Array != "" {
+			b.Output = "fisterra-%A_%a.log"
+		}
+	}
+	if len(b.Command) == 0 {
+		b.Command = []string{"fisterra", "train"}
+	}
+	return b
+}
+
+var (
+	timeForm   = regexp.MustCompile(`^(\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|UNLIMITED)$`)
+	signalForm = regexp.MustCompile(`^(SIG)?([A-Z]+[0-9]*|[0-9]+)(@[0-9]+)?$`)
+	arrayForm  = regexp.MustCompile(`^\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?$`)
+	wordForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.,@+=/-]*$`)
+	featForm   = regexp.MustCompile(`^[A-Za-z0-9_(\[][][A-Za-z0-9_.,&|()*+=:-]*$`)
+	moduleForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+/@=:-]*$`)
+)
+
+// check refuses values that a script cannot carry or a job cannot run with. The
+// names in its errors are those of the command's options.
+func (b *Batch) check() error {
+	for _, c := range []struct {
+		option, value, want string
+		form                *regexp.Regexp
+	}{
+		{"--job-name", b.JobName, "letters, digits and _.,@+=/-", wordForm},
+		{"--time", b.Time, "MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS[:MINUTES[:SECONDS]] or UNLIMITED", timeForm},
+		{"--partition", b.Partition, "letters, digits and _.,@+=/-", wordForm},
+		{"--account", b.Account, "letters, digits and _.,@+=/-", wordForm},
+		{"--constraint", b.Constraint, "features joined by & or |", featForm},
+		{"--array", b.Array, "indices as in 0-3%2", arrayForm},
+		{"--signal", b.Signal, "SIGNAL or SIGNAL@SECONDS, as in USR1@60; without B:, since the tasks must get it", signalForm},
+	} {
+		if c.value != "" && !c.form.MatchString(c.value) {
+			return &Error{Source: c.option, Value: c.value, Err: ErrSyntax, Detail: "want " + c.want}
+		}
+	}
+	for _, m := range b.Modules {
+		if !moduleForm.MatchString(m) {
+			return &Error{Source: "--module", Value: m, Err: ErrSyntax, Detail: "want NAME or NAME/VERSION"}
+		}
+	}
+	for _, c := range []struct{ option, value string }{{"--output", b.Output}, {"--error", b.Error}, {"--checkpoint", b.Checkpoint}} {
+		if i := strings.IndexFunc(c.value, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 {
+			return &Error{Source: c.option, Value: c.value, Column: i + 1, Err: ErrSyntax, Detail: "a control character in a file name"}
+		}
+	}
+	for _, c := range []struct{ option, value string }{{"--output", b.Output}, {"--error", b.Error}} {
+		if i := strings.IndexAny(c.value, "\"'\\"); i >= 0 {
+			return &Error{Source: c.option, Value: c.value, Column: i + 1, Err: ErrSyntax, Detail: "sbatch's own options cannot hold quotes and backslashes"}
+		}
+	}
+	for _, words := range [][]string{b.Command, b.Args} {
+		for _, w := range words {
+			if strings.ContainsRune(w, 0) {
+				return &Error{Value: w, Err: ErrSyntax, Detail: "a zero byte in an argument"}
+			}
+		}
+	}
+	for _, c := range []struct {
+		option string
+		value  int
+	}{{"--nodes", b.Nodes}, {"--ntasks-per-node", b.TasksPerNode}} {
+		if c.value < 1 || c.value > MaxRange {
+			return &Error{Source: c.option, Value: fmt.Sprint(c.value), Err: ErrRange, Detail: fmt.Sprintf("want 1 to %d", MaxRange)}
+		}
+	}
+	if b.CPUsPerTask < 0 || b.MemoryPerTask < 0 {
+		return &Error{Err: ErrRange, Detail: fmt.Sprintf("%d CPUs and %d MB per task: want positive numbers", b.CPUsPerTask, b.MemoryPerTask)}
+	}
+	if b.Memory != MemorySite && b.Memory != MemoryPerCPU {
+		return &Error{Source: "--memory", Value: string(b.Memory), Err: ErrSyntax, Detail: "want site, per-cpu or a number of MB per task"}
+	}
+	switch b.MPI {
+	case "", "none", "pmi2", "pmix":
+	default:
+		return &Error{Source: "--mpi", Value: b.MPI, Err: ErrSyntax, Detail: "want none, pmi2 or pmix"}
+	}
+	return b.checkRoles()
+}
+
+func (b *Batch) checkRoles() error {
+	tasks := b.Nodes * b.TasksPerNode
+	if _, err := ParsePlacement(string(b.Placement)); err != nil {
+		return from("--placement", err)
+	}
+	if b.Roles != nil {
+		if b.PS != 0 || b.Workers != 0 {
+			return &Error{Source: "--roles", Value: b.Roles.String(), Err: ErrRole, Detail: "roles are given as a list and as counts; one is enough"}
+		}
+		if err := b.Roles.check(); err != nil {
+			return err
+		}
+		return b.Roles.CheckSize(tasks)
+	}
+	if b.PS < 0 || b.Workers < 0 {
+		return &Error{Err: ErrRange, Detail: fmt.Sprintf("%d ps and %d workers: want positive counts", b.PS, b.Workers)}
+	}
+	if b.PS+b.Workers != 0 && b.PS+b.Workers != tasks {
+		return &Error{Err: ErrRoleCount, Detail: fmt.Sprintf("%d ps and %d workers are %d roles, but %d nodes with %d tasks each make %d tasks", b.PS, b.Workers, b.PS+b.Workers, b.Nodes, b.TasksPerNode, tasks)}
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package slurm
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Script writes the job as a bash script for sbatch, by a file or on its standard
+// input. Whatever the values hold, they reach the program as they are: each is
+// quoted for the shell or refused.
+//
+// The script keeps the shell alive while the tasks act on a signal, reports how
+// they ended and exits with their code. Errors are *Error naming the option.
+func (b Batch) Script() (string, error) {
+	b = b.withDefaults()
+	if err := b.check(); err != nil {
+		return "", err
+	}
+	var s script
+	s.line("#!/bin/bash")
+	s.line(`# Written by "fisterra template slurm".`)
+	s.directives(&b)
+	s.line("")
+	s.line(`echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"`)
+	s.modules(b.Modules)
+	s.memory(&b)
+	if b.Checkpoint != "" {
+		s.line("")
+		s.linef("mkdir -p -- %s || exit 1", shellQuote(b.Checkpoint))
+	}
+	s.run(&b)
+	return s.String(), nil
+}
+
+type script struct{ strings.Builder }
+
+func (s *script) line(text string) { s.WriteString(text + "\n") }
+
+func (s *script) linef(format string, args ...any) { fmt.Fprintf(s, format+"\n", args...) }
+
+// directives writes the lines that sbatch reads. It splits them at blanks and
+// knows double quotes.
+func (s *script) directives(b *Batch) {
+	set := func(option, value string) {
+		if value == "" {
+			return
+		}
+		if strings.ContainsAny(value, " #") {
+			value = `"` + value + `"`
+		}
+		s.linef("#SBATCH --%s=%s", option, value)
+	}
+	number := func(option string, n int) {
+		if n > 0 {
+			set(option, strconv.Itoa(n))
+		}
+	}
+	set("job-name", b.JobName)
+	number("nodes", b.Nodes)
+	number("ntasks-per-node", b.TasksPerNode)
+	number("cpus-per-task", b.CPUsPerTask)
+	if b.MemoryPerTask > 0 {
+		cpus := max(1, b.CPUsPerTask)
+		number("mem-per-cpu", (b.MemoryPerTask+cpus-1)/cpus)
+	}
+	set("time", b.Time)
+	set("partition", b.Partition)
+	set("account", b.Account)
+	set("constraint", b.Constraint)
+	set("array", b.Array)
+	set("output", b.Output)
+	set("error", b.Error)
+	set("open-mode", "append")
+	set("signal", b.Signal)
+	if b.Requeue {
+		s.line("#SBATCH --requeue")
+	} else {
+		s.line("#SBATCH --no-requeue")
+	}
+	if b.NoKill {
+		s.line("#SBATCH --no-kill")
+	}
+}
+
+func (s *script) modules(modules []string) {
+	if len(modules) == 0 {
+		return
+	}
+	s.line("")
+	for _, m := range modules {
+		s.linef("module load %s || { echo %s >&2; exit 1; }", shellQuote(m), shellQuote("module "+m+" cannot be loaded"))
+	}
+}
+
+// memory has the job find out what its partition gives per CPU.
+func (s *script) memory(b *Batch) {
+	if b.MemoryPerTask > 0 || b.Memory == MemorySite {
+		return
+	}
+	s.line("")
+	s.line("# Memory per CPU in MB: the partition's default, else the smallest even share of a node.")
+	s.line(`per_cpu=$(scontrol show partition "$SLURM_JOB_PARTITION" | sed -n 's/.*DefMemPerCPU=\([0-9][0-9]*\).*/\1/p')`)
+	s.line(`if [ -z "$per_cpu" ]; then`)
+	s.line(`  per_cpu=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -n "$SLURM_JOB_NODELIST" -o '%m/%c' |`)
+	s.line(`    awk -F/ '$2 > 0 { share = int($1 / $2); if (least == "" || share < least) least = share } END { print least }')`)
+	s.line("fi")
+	s.line("memory=()")
+	s.line(`if [ -n "$per_cpu" ]; then`)
+	s.line(`  memory=("--mem-per-cpu=$per_cpu")`)
+	s.linef(`  echo "memory of a task: $((per_cpu * %d)) MB"`, max(1, b.CPUsPerTask))
+	s.line("fi")
+}
+
+func (s *script) run(b *Batch) {
+	command := []string{"srun", "--kill-on-bad-exit=0", "--wait=0"}
+	if b.CPUsPerTask > 0 { // srun no longer takes it from sbatch
+		command = append(command, "--cpus-per-task="+strconv.Itoa(b.CPUsPerTask))
+	}
+	if b.MPI != "" {
+		command = append(command, "--mpi="+b.MPI)
+	}
+	if b.NoKill {
+		command = append(command, "--no-kill")
+	}
+	for i := range command {
+		command[i] = shellQuote(command[i])
+	}
+	if b.MemoryPerTask == 0 && b.Memory == MemoryPerCPU {
+		command = append(command, `"${memory[@]}"`)
+	}
+	program := append([]string{}, b.Command...)
+	switch {
+	case b.Roles != nil:
+		program = append(program, "--roles="+b.Roles.String())
+	case b.PS+b.Workers > 0:
+		program = append(program, "--ps="+strconv.Itoa(b.PS), "--workers="+strconv.Itoa(b.Workers))
+	}
+	if b.Placement != "" && b.Roles == nil {
+		program = append(program, "--placement="+string(b.Placement))
+	}
+	if b.Checkpoint != "" {
+		program = append(program, "--checkpoint="+b.Checkpoint)
+	}
+	for _, word := range append(program, b.Args...) {
+		command = append(command, shellQuote(word))
+	}
+	s.line("")
+	s.line("# The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task")
+	s.line("# does not end the others: the program decides whether it can go on.")
+	s.line("trap 'echo \"job $SLURM_JOB_ID: signal TERM, $(date +%T)\"' TERM")
+	s.line(strings.Join(command, " "))
+	s.line("code=$?")
+	s.line(`echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"`)
+	if name, _, _ := strings.Cut(b.Signal, "@"); name != "" && b.Requeue {
+		s.linef("if [ \"$code\" -eq $((128 + $(kill -l %s))) ]; then", signalNumber(name))
+		s.line("  # Ended by the signal before the time limit: go on in another run.")
+		s.line(`  scontrol requeue "$SLURM_JOB_ID"`)
+		s.line("fi")
+	}
+	s.line(`exit "$code"`)
+}
+
+// signalNumber is what kill -l translates: a name without SIG becomes a number,
+// and a number is kept by asking for its name first.
+func signalNumber(name string) string {
+	name = strings.TrimPrefix(name, "SIG")
+	if isDigit(name[0]) {
+		return "$(kill -l " + name + ")"
+	}
+	return name
+}
+
+// shellQuote writes a word for the shell, bare where that is safe.
+func shellQuote(word string) string {
+	const safe = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
+	if word != "" && strings.Trim(word, safe) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

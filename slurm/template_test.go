@@ -1,0 +1,287 @@
+package slurm
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/need"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func batches(t *testing.T) map[string]Batch {
+	t.Helper()
+	all := map[string]Batch{
+		"default": {},
+		"full": {
+			JobName: "digits", Nodes: 2, TasksPerNode: 4, CPUsPerTask: 6, Time: "1-12:30", Partition: "thin-shared", Account: "phys.42", Constraint: "haswell&ib",
+			Modules: []string{"gcc/12.2", "openmpi/4.1"}, Memory: MemoryPerCPU, PS: 2, Workers: 6, Placement: Spread, Signal: "USR1@60", Requeue: true, NoKill: true,
+			Output: "logs/digits-%j.out", Error: "logs/digits-%j.err", Checkpoint: "/scratch/me/digits", MPI: "pmi2", Args: []string{"--epochs", "30"},
+		},
+		"roles":  {Nodes: 1, TasksPerNode: 3, MemoryPerTask: 2500, CPUsPerTask: 2, Roles: Roles{Worker, PS, Worker}, Array: "0-3%2"},
+		"quotes": {TasksPerNode: 2, Output: "my logs/out #%j.log", Checkpoint: "/tmp/it's $HOME; `id` \"x\"", Command: []string{"./my program"}, Args: []string{"", "$(touch pwned)", "a'b", "--x=*", "\\", "é", "two\nlines", "-"}},
+	}
+	for _, x := range Tutorials {
+		all["tutorial-"+x.Name] = x.Batch
+	}
+	return all
+}
+
+func TestScriptsGolden(t *testing.T) {
+	for name, b := range batches(t) {
+		got, err := b.Script()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		file := filepath.Join("testdata/template", name+".sh")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil || got != string(want) {
+			t.Errorf("%s differs from %s (%v):\n%s", name, file, err, got)
+		}
+		if out, err := exec.Command("bash", "-n", file).CombinedOutput(); err != nil {
+			t.Errorf("%s: bash does not read it: %v\n%s", name, err, out)
+		}
+	}
+	if _, ok := TutorialNamed("mnist-05"); ok {
+		t.Error("there is no fifth tutorial")
+	}
+	if x, ok := TutorialNamed("mnist-04"); !ok || x.Batch.CPUsPerTask != 6 {
+		t.Errorf("mnist-04: %+v, %v", x, ok)
+	}
+}
+
+// runScript runs a script with stand-ins for the Slurm commands that only print
+// what they are given, and returns what the program would get, one word a line.
+func runScript(t *testing.T, b Batch, env ...string) (words []string, output string, code int) {
+	t.Helper()
+	text, err := b.Script()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, body := range map[string]string{
+		"srun":     `printf '%s\0' "$@" > words; exit ${SRUN_CODE:-0}`,
+		"scontrol": `echo "scontrol $*" >> calls; [ "$1" != show ] || echo "$PARTITION_TEXT"`,
+		"sinfo":    `printf "$SINFO_TEXT"`,
+		"module":   `echo "module $*" >> calls; [ "$2" != missing ]`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/bash\n"+body+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("bash")
+	cmd.Dir = dir
+	cmd.Stdin = strings.NewReader(text)
+	cmd.Env = append([]string{"PATH=" + dir + ":/usr/bin:/bin", "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-2]", "SLURM_JOB_PARTITION=main"}, env...)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if exit != nil {
+		code = exit.ExitCode()
+	}
+	if raw, err := os.ReadFile(filepath.Join(dir, "words")); err == nil {
+		words = strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
+	}
+	calls, _ := os.ReadFile(filepath.Join(dir, "calls"))
+	if _, err := os.Stat(filepath.Join(dir, "pwned")); err == nil {
+		t.Error("the shell ran part of an argument")
+	}
+	return words, string(out) + string(calls), code
+}
+
+// Every argument reaches the program as it was given, whatever is in it.
+func TestScriptQuoting(t *testing.T) {
+	b := batches(t)["quotes"]
+	b.Checkpoint = "it's $HOME; `touch pwned` \"x\""
+	words, out, code := runScript(t, b)
+	want := append([]string{"--kill-on-bad-exit=0", "--wait=0", "./my program", "--checkpoint=" + b.Checkpoint}, b.Args...)
+	if strings.Join(words, "|") != strings.Join(want, "|") || code != 0 {
+		t.Errorf("code %d, words %q, want %q\n%s", code, words, want, out)
+	}
+}
+
+func FuzzScriptQuoting(f *testing.F) {
+	f.Add("it's", "$(id)`id`\n")
+	f.Add("", "-n")
+	f.Fuzz(func(t *testing.T, first, second string) {
+		b := Batch{Command: []string{"prog", first}, Args: []string{second}}
+		text, err := b.Script()
+		if err != nil {
+			if !errors.Is(err, ErrSyntax) {
+				t.Fatal(err)
+			}
+			return
+		}
+		_, line, _ := strings.Cut(text, "\nsrun ")
+		line = line[:strings.LastIndex(line, "\ncode=$?\n")]
+		out, err := exec.Command("bash", "-c", "srun() { printf '%s\\0' \"$@\"; }\nsrun "+line).Output()
+		words := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+		if err != nil || len(words) != 5 || words[3] != first || words[4] != second {
+			t.Fatalf("%q %q came out as %q (%v)", first, second, words, err)
+		}
+	})
+}
+
+func TestScriptMemoryRule(t *testing.T) {
+	b := Batch{Nodes: 2, TasksPerNode: 4, CPUsPerTask: 6, Memory: MemoryPerCPU}
+	for _, c := range []struct{ name, partition, sinfo, option, says string }{
+		{"the partition's default", "   DefMemPerCPU=5120 MaxMemPerNode=UNLIMITED", "", "--mem-per-cpu=5120", "memory of a task: 30720 MB"},
+		{"a share of the node", "   DefMemPerNode=UNLIMITED", `128000/24\n256000/24\n64000+/20+\n`, "--mem-per-cpu=3200", "memory of a task: 19200 MB"},
+		{"nothing known", "", "", "", ""},
+	} {
+		words, out, _ := runScript(t, b, "PARTITION_TEXT="+c.partition, "SINFO_TEXT="+c.sinfo)
+		want := []string{"--kill-on-bad-exit=0", "--wait=0", "--cpus-per-task=6", c.option, "fisterra", "train"}
+		if c.option == "" {
+			want = append(want[:3], want[4:]...)
+		}
+		if strings.Join(words, " ") != strings.Join(want, " ") || !strings.Contains(out, c.says) {
+			t.Errorf("%s: %q, want %q and %q in\n%s", c.name, words, want, c.says, out)
+		}
+	}
+}
+
+func TestScriptEnds(t *testing.T) {
+	b := Batch{Signal: "USR1@60", Requeue: true, Modules: []string{"openmpi/4.1"}}
+	for code, requeued := range map[string]bool{"0": false, "1": false, "138": true, "143": false} {
+		_, out, got := runScript(t, b, "SRUN_CODE="+code)
+		if !strings.Contains(out, "the tasks ended with code "+code) || strings.Contains(out, "scontrol requeue 7") != requeued || (got == 0) != (code == "0") {
+			t.Errorf("code %s: exit %d\n%s", code, got, out)
+		}
+	}
+	b.Signal = "12"
+	if _, out, _ := runScript(t, b, "SRUN_CODE=140"); !strings.Contains(out, "scontrol requeue 7") {
+		t.Errorf("signal by number:\n%s", out)
+	}
+	b.Requeue = false
+	if _, out, _ := runScript(t, b, "SRUN_CODE=140"); strings.Contains(out, "requeue") {
+		t.Errorf("requeued unasked:\n%s", out)
+	}
+	b.Modules = []string{"missing"}
+	if words, out, code := runScript(t, b); code != 1 || words != nil || !strings.Contains(out, "module missing cannot be loaded") {
+		t.Errorf("a missing module: exit %d, %q\n%s", code, words, out)
+	}
+}
+
+func TestScriptRefuses(t *testing.T) {
+	for _, c := range []struct {
+		batch  Batch
+		source string
+		is     error
+	}{
+		{Batch{JobName: "a b"}, "--job-name", ErrSyntax},
+		{Batch{Time: "soon"}, "--time", ErrSyntax},
+		{Batch{Partition: "p\n#SBATCH --uid=0"}, "--partition", ErrSyntax},
+		{Batch{Account: "-x"}, "--account", ErrSyntax},
+		{Batch{Constraint: "a;b"}, "--constraint", ErrSyntax},
+		{Batch{Array: "1-"}, "--array", ErrSyntax},
+		{Batch{Signal: "B:USR1@60"}, "--signal", ErrSyntax},
+		{Batch{Modules: []string{"a;rm"}}, "--module", ErrSyntax},
+		{Batch{Modules: []string{"-f"}}, "--module", ErrSyntax},
+		{Batch{Output: "a\nb"}, "--output", ErrSyntax},
+		{Batch{Error: `a"b`}, "--error", ErrSyntax},
+		{Batch{Checkpoint: "a\x00b"}, "--checkpoint", ErrSyntax},
+		{Batch{Args: []string{"a\x00b"}}, "", ErrSyntax},
+		{Batch{Nodes: -1}, "--nodes", ErrRange},
+		{Batch{TasksPerNode: 1 << 20}, "--ntasks-per-node", ErrRange},
+		{Batch{CPUsPerTask: -1}, "", ErrRange},
+		{Batch{Memory: "much"}, "--memory", ErrSyntax},
+		{Batch{MPI: "openmpi"}, "--mpi", ErrSyntax},
+		{Batch{Placement: "middle"}, "--placement", ErrRole},
+		{Batch{PS: 1, Workers: 2}, "", ErrRoleCount},
+		{Batch{Roles: Roles{PS}}, "", ErrRoleCount},
+		{Batch{Roles: Roles{PS, "boss"}, TasksPerNode: 2}, "", ErrRole},
+		{Batch{Roles: Roles{PS, Worker}, TasksPerNode: 2, Workers: 1}, "--roles", ErrRole},
+	} {
+		text, err := c.batch.Script()
+		var e *Error
+		if !errors.As(err, &e) || !errors.Is(err, c.is) || e.Source != c.source {
+			t.Errorf("%+v: %v; want %v of %q\n%s", c.batch, err, c.is, c.source, text)
+		}
+	}
+}
+
+// A running Slurm takes each script as it stands on sbatch's standard input, and
+// the options are what was asked for. Names of partitions, accounts and features
+// are the site's own and are left out.
+func TestSbatchTakesScripts(t *testing.T) {
+	if out, err := exec.Command("sinfo", "-h", "-t", "idle,mixed,alloc").CombinedOutput(); err != nil || len(out) == 0 {
+		need.Part(t, "slurm", strings.TrimSpace("no controller with nodes answers sinfo: "+string(out)))
+	}
+	for name, b := range batches(t) {
+		b.Partition, b.Account, b.Constraint = "", "", ""
+		b.CPUsPerTask, b.MemoryPerTask, b.Nodes = 1, 0, 1
+		b.TasksPerNode = max(1, min(b.TasksPerNode, 4))
+		b.PS, b.Workers, b.Roles = 0, 0, nil
+		text, err := b.Script()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		cmd := exec.Command("sbatch", "--test-only")
+		cmd.Stdin = strings.NewReader(text)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s\n%s", name, err, out, text)
+		}
+	}
+	dir, err := os.MkdirTemp(".", "sbatch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if dir, err = filepath.Abs(dir); err != nil {
+		t.Fatal(err)
+	}
+	b := Batch{
+		JobName: "golden", TasksPerNode: 2, Time: "1", Memory: MemoryPerCPU, Signal: "USR1@60", Requeue: true, Output: filepath.Join(dir, "my log #%j.txt"),
+		Checkpoint: filepath.Join(dir, "it's"), Command: []string{"bash", "-c", `echo "task $SLURM_PROCID: $*"`, "-"}, Args: []string{"$HOME", "two  blanks"},
+	}
+	text, err := b.Script()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sbatch", "--parsable")
+	cmd.Stdin = strings.NewReader(text)
+	id, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	job := strings.TrimSpace(string(id))
+	t.Cleanup(func() { _ = exec.Command("scancel", job).Run() })
+	log := filepath.Join(dir, "my log #"+job+".txt")
+	deadline := time.Now().Add(60 * time.Second)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		got, _ := os.ReadFile(log)
+		if bytes.Contains(got, []byte("the tasks ended with code 0")) {
+			for _, want := range []string{"restart 0", "memory of a task: ", "task 0: --checkpoint=" + b.Checkpoint + " $HOME two  blanks", "task 1: "} {
+				if !strings.Contains(string(got), want) {
+					t.Errorf("no %q in the log\n%s", want, got)
+				}
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("job %s has not ended; its log:\n%s", job, got)
+		}
+		<-tick.C
+	}
+	if _, err := os.Stat(b.Checkpoint); err != nil {
+		t.Error(err)
+	}
+}
