@@ -196,6 +196,13 @@ func (m *meeting) listen(ctx context.Context) (net.Listener, error) {
 			return nil, fmt.Errorf("mpi: %w: %s is %d: %w", ErrLauncher, wire.EnvRootFD, m.l.rootFD, err)
 		}
 		return listener, nil
+	case m.l.root != "":
+		var config net.ListenConfig
+		listener, err := config.Listen(ctx, "tcp", m.l.root)
+		if err != nil {
+			return nil, fmt.Errorf("mpi: %w: %s is %q, where rank 0 cannot listen: %w", ErrLauncher, wire.EnvRoot, m.l.root, err)
+		}
+		return listener, nil
 	case m.manager != nil:
 		return listenOn(ctx, m.address, 0)
 	}

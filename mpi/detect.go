@@ -115,10 +115,7 @@ func (l *launch) fisterra(e *environment) {
 	l.root = e.required(wire.EnvRoot)
 	l.secretFD = e.number(wire.EnvSecretFD, 3)
 	l.aliveFD = e.optional(wire.EnvAliveFD)
-	l.rootFD = e.optional(wire.EnvRootFD)
-	if l.rank == 0 && l.rootFD < 0 && e.err == nil {
-		e.err = fmt.Errorf("%s is not set, and rank 0 needs it", wire.EnvRootFD)
-	}
+	l.rootFD = e.optional(wire.EnvRootFD) // without it rank 0 listens on root itself
 }
 
 // pmi is a rank of a process manager: srun --mpi=pmi2, or mpiexec.hydra and its relatives.

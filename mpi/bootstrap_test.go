@@ -1,0 +1,402 @@
+package mpi
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+const patience = 30 * time.Second
+
+func TestBootstrapAndGoodbye(t *testing.T) {
+	procs := newJob(t).startAll(t, 4)
+	host := shortHostname()
+	for rank, p := range procs {
+		want := fmt.Sprintf("ready %d %d %s,%s,%s,%s", rank, rank, host, host, host, host)
+		if got := p.await(t, "ready", patience); got != want {
+			t.Errorf("rank %d: %q, want %q", rank, got, want)
+		}
+	}
+	orderAll(procs, "bye 20s")
+	for _, p := range procs {
+		if line := p.await(t, "parted", patience); line != "parted <nil>" {
+			t.Errorf("rank %d: %s", p.rank, line)
+		}
+		if p.said("lost") {
+			t.Errorf("rank %d took a goodbye for a loss", p.rank)
+		}
+	}
+}
+
+// More ranks than the root of the tree has children.
+func TestBootstrapTwoLevels(t *testing.T) {
+	const n = 40
+	procs := newJob(t).startAll(t, n)
+	awaitAll(t, procs, "ready", 60*time.Second)
+	procs[38].cmd.Process.Kill() // below rank 1
+	for _, p := range procs {
+		if p.rank != 38 {
+			p.await(t, "lost 38 its process ended", patience)
+		}
+	}
+	procs[1].cmd.Process.Kill() // the parent of 33 to 39
+	for _, p := range procs {
+		if p.rank != 38 && p.rank != 1 {
+			p.await(t, "lost 1 its process ended", patience)
+		}
+	}
+	// Its children hang below rank 0 now: what becomes of them still reaches everybody.
+	procs[35].cmd.Process.Kill()
+	for _, p := range procs {
+		if p.rank != 38 && p.rank != 1 && p.rank != 35 {
+			p.await(t, "lost 35 its process ended", patience)
+		}
+	}
+	var living []*proc
+	for _, p := range procs {
+		if p.rank != 38 && p.rank != 1 && p.rank != 35 {
+			living = append(living, p)
+		}
+	}
+	orderAll(living, "bye 20s")
+	for _, p := range living {
+		if line := p.await(t, "parted", patience); line != "parted <nil>" {
+			t.Errorf("rank %d: %s", p.rank, line)
+		}
+		if n := strings.Count(strings.Join(p.lines, "\n"), "lost "); n != 3 {
+			t.Errorf("rank %d heard of %d losses, want 3: %v", p.rank, n, p.lines)
+		}
+	}
+}
+
+func TestBootstrapRootDies(t *testing.T) {
+	procs := newJob(t).startAll(t, 4)
+	awaitAll(t, procs, "ready", patience)
+	procs[0].cmd.Process.Kill()
+	awaitAll(t, procs[1:], "lost 0 its process ended", patience)
+	procs[1].cmd.Process.Kill() // which the others hang below by now, or soon
+	awaitAll(t, procs[2:], "lost 1", patience)
+	orderAll(procs[2:], "bye 20s")
+	for _, p := range procs[2:] {
+		if line := p.await(t, "parted", patience); line != "parted <nil>" {
+			t.Errorf("rank %d: %s", p.rank, line)
+		}
+	}
+}
+
+// A stopped rank is lost after the peer timeout, and learns of it when it goes on.
+func TestBootstrapStoppedRank(t *testing.T) {
+	j := newJob(t)
+	j.opts = func(int) string { return "peer-timeout=1s" }
+	procs := j.startAll(t, 3)
+	awaitAll(t, procs, "ready", patience)
+	stop(t, procs[2])
+	for _, p := range procs[:2] {
+		p.await(t, "lost 2 no sign of life", patience)
+	}
+	resume(t, procs[2])
+	procs[2].await(t, "lost 0", patience)
+	procs[2].await(t, "lost 1", patience)
+	if procs[0].said("lost 1") || procs[1].said("lost 0") {
+		t.Error("the rank that had been stopped took others with it")
+	}
+}
+
+// A stop shorter than the timeout is ridden through.
+func TestBootstrapShortStop(t *testing.T) {
+	j := newJob(t)
+	j.opts = func(int) string { return "peer-timeout=20s" }
+	procs := j.startAll(t, 3)
+	awaitAll(t, procs, "ready", patience)
+	for _, p := range procs {
+		stop(t, p)
+		resume(t, p)
+	}
+	orderAll(procs, "bye 20s")
+	for _, p := range procs {
+		if line := p.await(t, "parted", patience); line != "parted <nil>" || p.said("lost") {
+			t.Errorf("rank %d: %s", p.rank, line)
+		}
+	}
+}
+
+func stop(t *testing.T, p *proc) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func resume(t *testing.T, p *proc) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBootstrapAbort(t *testing.T) {
+	procs := newJob(t).startAll(t, 3)
+	awaitAll(t, procs, "ready", patience)
+	procs[1].order("abort the loss is not a number")
+	for _, rank := range []int{0, 2} {
+		procs[rank].await(t, "lost 1 it aborted with exit code 3: the loss is not a number", patience)
+	}
+}
+
+// A goodbye that others do not return in time names them.
+func TestBootstrapByeNamesMissing(t *testing.T) {
+	procs := newJob(t).startAll(t, 3)
+	awaitAll(t, procs, "ready", patience)
+	procs[0].order("bye 300ms")
+	if line := procs[0].await(t, "parted", patience); !strings.Contains(line, "goodbye of ranks 1,2") {
+		t.Error(line)
+	}
+}
+
+func TestBootstrapLayoutDiffers(t *testing.T) {
+	j := newJob(t)
+	j.opts = func(rank int) string {
+		if rank == 2 {
+			return "mode=async roles=ps,worker,worker,worker"
+		}
+		return "mode=sync roles=ps,worker,worker,worker"
+	}
+	for _, p := range j.startAll(t, 4) {
+		line := p.await(t, "failed", patience)
+		if want := `mode is "sync" on ranks 0,1,3, "async" on rank 2`; !strings.Contains(line, want) {
+			t.Errorf("rank %d: %s, want %s", p.rank, line, want)
+		}
+	}
+}
+
+func TestBootstrapRankMissing(t *testing.T) {
+	j := newJob(t)
+	j.opts = func(int) string { return "start-timeout=1s" }
+	for _, rank := range []int{0, 1} {
+		p := j.start(t, rank, 4)
+		defer func() {
+			if line := p.await(t, "failed", patience); !strings.Contains(line, "ranks 2,3 did not come") {
+				t.Error(line)
+			}
+		}()
+	}
+}
+
+// Strangers at the rendezvous, before and while ranks come, change nothing.
+func TestBootstrapAmongStrangers(t *testing.T) {
+	j := newJob(t)
+	first := j.start(t, 0, 3)
+	for range 5 {
+		conn, err := net.Dial("tcp", j.root.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+	}
+	impostor := newJob(t) // another secret
+	impostor.root = j.root
+	impostor.opts = func(int) string { return "start-timeout=2s" }
+	stranger := impostor.start(t, 1, 3)
+	if line := stranger.await(t, "failed", patience); !strings.Contains(line, "not of this job") && !strings.Contains(line, "did not find") {
+		t.Errorf("the stranger: %s", line)
+	}
+	procs := []*proc{first, j.start(t, 1, 3), j.start(t, 2, 3)}
+	awaitAll(t, procs, "ready", patience)
+	orderAll(procs, "bye 20s")
+	awaitAll(t, procs, "parted <nil>", patience)
+	if !strings.Contains(first.errs.String(), "connection refused") {
+		t.Error("no log line about the strangers")
+	}
+}
+
+// slurmEnv is what srun tells a task of a one-node step.
+func slurmEnv(rank, size int, job string) []string {
+	return []string{
+		"SLURM_JOB_ID=" + job, "SLURM_STEP_ID=0", fmt.Sprintf("SLURM_PROCID=%d", rank), fmt.Sprintf("SLURM_STEP_NUM_TASKS=%d", size),
+		"SLURM_NODEID=0", fmt.Sprintf("SLURM_LOCALID=%d", size-1-rank), // positions run against ranks
+		"SLURM_STEP_NODELIST=n0", "SLURM_STEP_NUM_NODES=1", fmt.Sprintf("SLURM_STEP_TASKS_PER_NODE=%d", size),
+	}
+}
+
+// In a Slurm step with a key file: position 0 is the last rank, its first port is taken by a
+// stranger, and it starts after the others.
+func TestBootstrapSlurmStep(t *testing.T) {
+	dir := t.TempDir()
+	jobID := fmt.Sprint(10000 + os.Getpid()%50000)
+	probe := launch{job: jobID + ".0"}
+	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", probe.rendezvousPorts()[0]))
+	if err != nil {
+		t.Skip("the port of this test is in use:", err)
+	}
+	defer taken.Close()
+	go func() { // a server that waits for its clients to speak first
+		for {
+			conn, err := taken.Accept()
+			if err != nil {
+				return
+			}
+			go func() { conn.Write([]byte("220 ready\r\n")); conn.Close() }()
+		}
+	}()
+	procs := make([]*proc, 3)
+	for rank := range procs {
+		procs[rank] = start(t, rank, ownBinary(), append(slurmEnv(rank, 3, jobID), rankVariable+"=secret-dir="+dir))
+	}
+	for rank, p := range procs {
+		if line := p.await(t, "ready", patience); !strings.HasPrefix(line, fmt.Sprintf("ready %d %d n0,", rank, 2-rank)) {
+			t.Errorf("rank %d: %s", rank, line)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
+		t.Errorf("key files left: %v", left)
+	}
+	orderAll(procs, "bye 20s")
+	awaitAll(t, procs, "parted <nil>", patience)
+}
+
+func TestBootstrapWithoutKeys(t *testing.T) {
+	p := start(t, 0, ownBinary(), append(slurmEnv(0, 2, "7"), rankVariable+"=", "SLURM_CONF=/nonexistent"))
+	if _, err := os.Stat(mungeDefaultPath); err == nil {
+		t.Skip("this machine has a munge daemon")
+	}
+	line := p.await(t, "failed", patience)
+	for _, want := range []string{"munge does not answer", "--secret-dir"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("%s: no %q", line, want)
+		}
+	}
+}
+
+// A single rank needs nobody.
+func TestBootstrapSingleton(t *testing.T) {
+	p := start(t, 0, ownBinary(), []string{rankVariable + "="})
+	if line := p.await(t, "ready", patience); !strings.HasPrefix(line, "ready 0 0 ") {
+		t.Error(line)
+	}
+	p.order("bye 5s")
+	p.await(t, "parted <nil>", patience)
+}
+
+func TestCompareLayouts(t *testing.T) {
+	cards := func(layouts ...[]LayoutField) []card {
+		var all []card
+		for i, l := range layouts {
+			all = append(all, card{Protocol: 1, Rank: i, Size: len(layouts), Layout: l})
+		}
+		return all
+	}
+	a, b := LayoutField{"ps", "1"}, LayoutField{"lr", "0.1"}
+	for _, c := range []struct {
+		name  string
+		cards []card
+		want  []string
+	}{
+		{"same", cards([]LayoutField{a, b}, []LayoutField{b, a}), nil},
+		{"value", cards([]LayoutField{a}, []LayoutField{a}, []LayoutField{{"ps", "2"}}), []string{`ps is "1" on ranks 0,1, "2" on rank 2`}},
+		{"missing", cards([]LayoutField{a, b}, []LayoutField{a}), []string{`lr is "0.1" on rank 0, nothing on rank 1`}},
+		{"two", cards([]LayoutField{a, b}, []LayoutField{{"ps", "3"}, {"lr", "1"}}), []string{"ps is", "lr is"}},
+		{"size", []card{{Protocol: 1, Size: 2}, {Protocol: 1, Rank: 1, Size: 3}}, []string{`number of ranks is "2" on rank 0, "3" on rank 1`}},
+	} {
+		err := compareLayouts(c.cards)
+		if (err != nil) != (c.want != nil) || err != nil && !errors.Is(err, ErrLayout) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", c.name, err, want)
+			}
+		}
+	}
+}
+
+func TestPositions(t *testing.T) {
+	place := func(rank, node, local int, host string) card {
+		return card{Rank: rank, Node: node, Local: local, Host: host}
+	}
+	for _, c := range []struct {
+		name  string
+		cards []card
+		want  []int
+		err   string
+	}{
+		{"cyclic", []card{place(0, 0, 0, "a"), place(1, 1, 0, "b"), place(2, 0, 1, "a"), place(3, 1, 1, "b")}, []int{0, 2, 1, 3}, ""},
+		{"by host", []card{place(0, -1, -1, "b"), place(1, -1, -1, "a"), place(2, -1, -1, "b")}, []int{0, 2, 1}, ""},
+		{"twice", []card{place(0, 0, 0, "a"), place(1, 0, 0, "a")}, nil, "task 0 of node 0"},
+		{"half told", []card{place(0, 0, 0, "a"), place(1, -1, -1, "a")}, nil, "only 1 of 2"},
+	} {
+		got, err := positions(c.cards)
+		if !slices.Equal(got, c.want) || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v, %v", c.name, got, err)
+		}
+	}
+}
+
+func FuzzRoster(f *testing.F) {
+	good, _ := assemble([]card{{Protocol: 1, Rank: 0, Size: 2, Node: -1, Local: -1, Host: "a"}, {Protocol: 1, Rank: 1, Size: 2, Node: -1, Local: -1, Host: "b"}})
+	f.Add(encodeJSON(good))
+	f.Add(encodeJSON(card{Rank: 3}))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if r, err := decodeJSON[roster](raw); err == nil && r.valid(2) == nil {
+			if r.Seats[0].Position+r.Seats[1].Position != 1 || len(r.members()) != 2 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		_, _ = decodeJSON[card](raw)
+		_, _ = decodeJSON[[]fact](raw)
+	})
+}
+
+func TestSecretFile(t *testing.T) {
+	dir := t.TempDir()
+	f := newSecretFile(dir, &launch{job: "12.0", restart: 1})
+	if filepath.Base(f.path) != "fisterra-12.0.1.key" {
+		t.Error(f.path)
+	}
+	if _, err := f.read(); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("before: %v", err)
+	}
+	secret := wire.NewSecret()
+	for range 2 { // a left-over of the same name is replaced
+		if err := f.create(secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := f.read(); err != nil || !slices.Equal(got, secret) {
+		t.Fatalf("%x, %v", got, err)
+	}
+	info, _ := os.Stat(f.path)
+	if info.Mode() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	os.Chmod(f.path, 0o640)
+	if _, err := f.read(); err == nil || !strings.Contains(err.Error(), "must be 0600") {
+		t.Errorf("mode: %v", err)
+	}
+	f.remove()
+	os.Symlink("/etc/hostname", f.path)
+	if _, err := f.read(); err == nil {
+		t.Error("a symbolic link was followed")
+	}
+	f.remove()
+	os.WriteFile(f.path, secret[:5], 0o600)
+	if _, err := f.read(); err == nil {
+		t.Error("a short file was taken")
+	}
+	if os.Getuid() == 0 {
+		os.WriteFile(f.path, secret, 0o600)
+		os.Chown(f.path, 65534, 65534)
+		if _, err := f.read(); err == nil || !strings.Contains(err.Error(), "belongs to uid 65534") {
+			t.Errorf("owner: %v", err)
+		}
+	}
+}
