@@ -89,10 +89,11 @@ func Assemble(a Assembly) (*World, error) {
 	if err := e.connect(a.Members); err != nil {
 		return nil, err
 	}
-	e.spinTime = spinAlone
+	e.spinMost, e.yieldTime = spinAlone, yieldAlone
 	if w.localSize > runtime.NumCPU() {
-		e.spinTime = spinCrowded
+		e.spinMost, e.yieldTime = spinCrowded, yieldCrowded
 	}
+	e.spinTime = e.spinMost
 	w.adopt(e)
 	e.onLoss = w.noticeLoss
 	if !a.Still {

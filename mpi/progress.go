@@ -27,8 +27,10 @@ type progress struct {
 	set     *sleepSet         // nil with a sleeper
 	sleeper transport.Sleeper // nil with a set
 
-	spinTime time.Duration
-	keeper   keeper
+	spinTime  time.Duration // adapts between spinCrowded and spinMost
+	spinMost  time.Duration
+	yieldTime time.Duration
+	keeper    keeper
 }
 
 type leader uint8
@@ -45,8 +47,14 @@ const (
 	// core, and the shorter time when there are more ranks than cores.
 	spinAlone   = 30 * time.Microsecond
 	spinCrowded = 1 * time.Microsecond
-	yields      = 10
-	clockPolls  = 32 // polls between two looks at the clock
+	// Then it yields, at least so often and at least so long. Two ranks that
+	// answer each other must not both sleep: each would wait for the other's wake-up, which takes
+	// 45 µs on a virtual machine, and neither would find the other awake again.
+	yields       = 10
+	yieldAlone   = 250 * time.Microsecond
+	yieldCrowded = 20 * time.Microsecond
+
+	clockPolls = 16 // polls between two looks at the clock
 )
 
 // condition is what a caller waits for. It is looked at with the lock held.
@@ -238,6 +246,9 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 			e.stepAside()
 		}
 		if n > 0 {
+			if idle > 0 && e.spinTime < e.spinMost {
+				e.spinTime *= 2
+			}
 			idle = 0
 			continue
 		}
@@ -251,7 +262,14 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 			since = time.Now()
 			continue
 		}
-		if time.Since(since) < e.spinTime || e.yieldSome(cond) {
+		if time.Since(since) < e.spinTime {
+			continue
+		}
+		if e.yieldSome(cond) {
+			// What came while the core was given away may have needed that
+			// core: spin less the next time.
+			e.spinTime = max(e.spinTime/2, spinCrowded)
+			idle = 0
 			continue
 		}
 		if stop == nil && ctx.Done() != nil {
@@ -265,10 +283,11 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 	}
 }
 
-// yieldSome gives the core to other ranks a few times and reports whether
+// yieldSome gives the core to other ranks for a while and reports whether
 // something happened meanwhile.
 func (e *engine) yieldSome(cond condition) bool {
-	for range yields {
+	start := time.Now()
+	for i := 0; i < yields || time.Since(start) < e.yieldTime; i++ {
 		e.unlock()
 		osyield.Yield()
 		e.lock()
