@@ -1,0 +1,281 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Gather collects send of every rank, equally long, in recv of the root, in
+// the order of ranks; recv is ignored elsewhere. In place, the root's own block lies at its place in recv.
+// Cost ⌈log₂P⌉α + (P-1)/P·nβ, n being the whole result.
+func Gather[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, root int) error {
+	q := gatherCall(c, send, recv, nil, root)
+	return run(ctx, c, &q)
+}
+
+// Igather is Gather that returns at once.
+func Igather[T mpi.Elem](c *mpi.Comm, send, recv []T, root int) Request {
+	q := gatherCall(c, send, recv, nil, root)
+	return start(c, &q)
+}
+
+// Gatherv is Gather with counts[r] elements from rank r. counts is the same
+// on all ranks.
+func Gatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, root int) error {
+	q := gatherCall(c, send, recv, counts, root)
+	if counts == nil {
+		q.fail("counts is nil")
+	}
+	return run(ctx, c, &q)
+}
+
+func gatherCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int) call {
+	q := vector[T](plan.Gather, len(send))
+	atRoot := q.at(c, root)
+	total, mine := len(send)*c.Size(), len(send)
+	if counts != nil {
+		q.count = 0
+		total, mine = q.blocks(c, counts)
+	}
+	if !atRoot {
+		q.want("send", len(send), mine)
+		q.send = mpi.Bytes(send)
+		return q
+	}
+	collect(&q, c, send, recv, total, mine)
+	return q
+}
+
+// collect sets the buffers of a rank that receives all blocks. In place, send
+// is recv or this rank's block in it.
+func collect[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, total, mine int) {
+	own := q.offset(c, mine)
+	whole := len(send) > 0 && len(recv) > 0 && &send[0] == &recv[0] && len(send) == len(recv) && c.Size() > 1
+	if whole {
+		if q.counts[0] == nil {
+			// The length of one block is not that of send then.
+			if len(recv)%c.Size() != 0 {
+				q.fail("recv of %d elements cannot hold equal blocks of %d ranks", len(recv), c.Size())
+				return
+			}
+			q.count = len(recv) / c.Size()
+		} else {
+			q.want("recv", len(recv), total)
+		}
+		q.inPlace = true
+		q.recv = mpi.Bytes(recv)
+		return
+	}
+	q.want("send", len(send), mine)
+	q.want("recv", len(recv), total)
+	q.send, q.recv = mpi.Bytes(send), mpi.Bytes(recv)
+	switch {
+	case q.err != nil || mine == 0:
+	case &send[0] == &recv[own]:
+		q.inPlace = true
+	case overlap(q.send, q.recv):
+		q.fail("send and recv overlap, and send is not this rank's block of recv")
+	}
+}
+
+// offset is where this rank's block lies among all blocks.
+func (q *call) offset(c *mpi.Comm, mine int) int {
+	if q.counts[0] == nil {
+		return c.Rank() * mine
+	}
+	at := 0
+	for _, n := range q.counts[0][:c.Rank()] {
+		at += n
+	}
+	return at
+}
+
+// Allgather collects send of every rank, equally long, in recv of all ranks,
+// in the order of ranks. In place, send is recv or this rank's block of it.
+// Cost ⌈log₂P⌉α + (P-1)/P·nβ, n being the whole result.
+func Allgather[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T) error {
+	q := allgatherCall(c, send, recv, nil)
+	return run(ctx, c, &q)
+}
+
+// Iallgather is Allgather that returns at once.
+func Iallgather[T mpi.Elem](c *mpi.Comm, send, recv []T) Request {
+	q := allgatherCall(c, send, recv, nil)
+	return start(c, &q)
+}
+
+// Allgatherv is Allgather with counts[r] elements from rank r; counts is the
+// same on all ranks.
+func Allgatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int) error {
+	q := allgatherCall(c, send, recv, counts)
+	if counts == nil {
+		q.fail("counts is nil")
+	}
+	return run(ctx, c, &q)
+}
+
+func allgatherCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int) call {
+	q := vector[T](plan.Allgather, len(send))
+	total, mine := len(send)*c.Size(), len(send)
+	if counts != nil {
+		q.count = 0
+		total, mine = q.blocks(c, counts)
+	}
+	collect(&q, c, send, recv, total, mine)
+	return q
+}
+
+// Scatter hands out send of the root in equal blocks, in the order of ranks;
+// each rank's goes to recv. send is ignored elsewhere. In place (recv is nil
+// or its own block of send at the root), the root keeps its block where it is. Cost as Gather.
+func Scatter[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, root int) error {
+	q := scatterCall(c, send, recv, nil, root)
+	return run(ctx, c, &q)
+}
+
+// Iscatter is Scatter that returns at once.
+func Iscatter[T mpi.Elem](c *mpi.Comm, send, recv []T, root int) Request {
+	q := scatterCall(c, send, recv, nil, root)
+	return start(c, &q)
+}
+
+// Scatterv is Scatter with counts[r] elements to rank r; counts is the same on all ranks.
+func Scatterv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, root int) error {
+	q := scatterCall(c, send, recv, counts, root)
+	if counts == nil {
+		q.fail("counts is nil")
+	}
+	return run(ctx, c, &q)
+}
+
+func scatterCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int) call {
+	q := vector[T](plan.Scatter, len(recv))
+	atRoot := q.at(c, root)
+	total, mine := len(recv)*c.Size(), len(recv)
+	kept := false
+	if counts != nil {
+		q.count = 0
+		total, mine = q.blocks(c, counts)
+		kept = atRoot && recv == nil
+	} else if atRoot && (recv == nil || len(send) > 0 && len(recv) == len(send) && &send[0] == &recv[0] && c.Size() > 1) {
+		kept = true
+		q.count = len(send) / c.Size()
+		total = q.count * c.Size()
+	}
+	if !atRoot {
+		q.want("recv", len(recv), mine)
+		q.recv = mpi.Bytes(recv)
+		return q
+	}
+	q.want("send", len(send), total)
+	q.send = mpi.Bytes(send)
+	if kept {
+		q.inPlace = true
+		return q
+	}
+	q.want("recv", len(recv), mine)
+	q.recv = mpi.Bytes(recv)
+	switch own := q.offset(c, mine); {
+	case q.err != nil || mine == 0:
+	case &recv[0] == &send[own]:
+		q.inPlace = true
+	case overlap(q.send, q.recv):
+		q.fail("send and recv overlap, and recv is not this rank's block of send")
+	}
+	return q
+}
+
+// ReduceScatter combines send of all ranks, of the same length everywhere,
+// and leaves counts[r] elements of the result in recv of rank r: the first in rank
+// 0, and so on. counts is the same on all ranks. In place, the result is at the beginning of
+// the slice. Cost ⌈log₂P⌉α + (P-1)/P·(nβ + nγ) for any P.
+func ReduceScatter[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, op Op) error {
+	q := reduceScatterCall(c, send, recv, counts, op)
+	if counts == nil {
+		q.fail("counts is nil")
+	}
+	return run(ctx, c, &q)
+}
+
+// ReduceScatterBlock is ReduceScatter with equal counts: recv is one block, send has one per rank.
+func ReduceScatterBlock[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op Op) error {
+	q := reduceScatterCall(c, send, recv, nil, op)
+	return run(ctx, c, &q)
+}
+
+// IreduceScatterBlock is ReduceScatterBlock that returns at once.
+func IreduceScatterBlock[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request {
+	q := reduceScatterCall(c, send, recv, nil, op)
+	return start(c, &q)
+}
+
+func reduceScatterCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, op Op) call {
+	q := vector[T](plan.ReduceScatter, len(send)/c.Size())
+	by[T](&q, op)
+	total, mine := q.count*c.Size(), q.count
+	if counts != nil {
+		q.count = 0
+		total, mine = q.blocks(c, counts)
+	}
+	q.want("send", len(send), total)
+	q.send, q.recv = mpi.Bytes(send), mpi.Bytes(recv)
+	switch {
+	case len(send) > 0 && len(recv) > 0 && &send[0] == &recv[0] && len(recv) >= mine:
+		// Also recv = send[:mine].
+		q.inPlace = true
+		q.recv = q.send
+		return q
+	case overlap(q.send, q.recv) && len(send) > 0 && len(recv) > 0:
+		q.fail("send and recv overlap without beginning together")
+	}
+	q.want("recv", len(recv), mine)
+	return q
+}
+
+// Alltoall sends block r of send to rank r and receives block r of recv from
+// it; all blocks are equally long. Cost for short blocks ⌈log₂P⌉(α + nβ/2), n being all blocks of one rank,
+// for long ones (P-1)α + (P-1)/P·nβ.
+func Alltoall[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T) error {
+	q := alltoallCall(c, send, recv)
+	return run(ctx, c, &q)
+}
+
+// Ialltoall is Alltoall that returns at once.
+func Ialltoall[T mpi.Elem](c *mpi.Comm, send, recv []T) Request {
+	q := alltoallCall(c, send, recv)
+	return start(c, &q)
+}
+
+func alltoallCall[T mpi.Elem](c *mpi.Comm, send, recv []T) call {
+	q := vector[T](plan.Alltoall, len(send)/c.Size())
+	if len(send)%c.Size() != 0 {
+		q.fail("send of %d elements cannot be cut into equal blocks for %d ranks", len(send), c.Size())
+	}
+	with(&q, send, recv)
+	q.want("recv", len(recv), len(send))
+	return q
+}
+
+// Alltoallv is Alltoall with sendCounts[r] elements to rank r, and
+// recvCounts[r] from it: what rank r sends to this rank. Blocks follow one another. In place, both
+// lists must be equal. Cost (P-1)α + nβ.
+func Alltoallv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send []T, sendCounts []int, recv []T, recvCounts []int) error {
+	q := vector[T](plan.Alltoall, 0)
+	in, _ := q.blocks(c, recvCounts)
+	out, _ := q.blocks(c, sendCounts)
+	q.counts = [3][]int{nil, sendCounts, recvCounts}
+	q.hash = hashCounts(sendCounts, recvCounts)
+	q.want("send", len(send), out)
+	q.want("recv", len(recv), in)
+	with(&q, send, recv)
+	if q.inPlace {
+		for r := range sendCounts {
+			if q.err == nil && sendCounts[r] != recvCounts[r] {
+				q.fail("in place, but %d elements go to rank %d and %d come from it", sendCounts[r], r, recvCounts[r])
+			}
+		}
+	}
+	return run(ctx, c, &q)
+}

@@ -1,0 +1,226 @@
+package collective
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// run is a blocking collective.
+func run(ctx context.Context, c *mpi.Comm, q *call) error {
+	s := stateOf(c)
+	if q.err != nil {
+		return s.reject(q, q.err)
+	}
+	if s.checksFirst(q) {
+		if err := s.agree(ctx, c, q); err != nil {
+			return err
+		}
+	}
+	x, err := s.acquire(c, q, false)
+	if err != nil {
+		return err
+	}
+	x.advance(ctx, true)
+	failed := x.err
+	s.release(x)
+	if failed != nil {
+		return failed
+	}
+	return nil
+}
+
+// checksFirst: by option, calls are compared before a collective whose messages are too
+// long to carry a signature.
+func (s *state) checksFirst(q *call) bool {
+	return s.config.CheckAll && q.kind != plan.Barrier && q.count*q.typ.size > signedBytes
+}
+
+// agree is a barrier whose messages carry the signature of q.
+func (s *state) agree(ctx context.Context, c *mpi.Comm, q *call) error {
+	b := call{key: key{kind: plan.Barrier, typ: q.typ, check: true}}
+	x, err := s.acquire(c, &b, false)
+	if err != nil {
+		return err
+	}
+	x.signature = q.sign(0)
+	x.advance(ctx, true)
+	failed := x.err
+	s.release(x)
+	if failed != nil {
+		return failed
+	}
+	return nil
+}
+
+// start is a nonblocking collective.
+func start(c *mpi.Comm, q *call) Request {
+	s := stateOf(c)
+	if q.err != nil {
+		return Request{err: s.reject(q, q.err)}
+	}
+	x, err := s.acquire(c, q, true)
+	if err != nil {
+		return Request{err: err}
+	}
+	r := Request{x: x, seq: x.seq}
+	x.advance(context.Background(), false)
+	x.turn.Unlock()
+	return r
+}
+
+// vector is a call on one vector per rank.
+func vector[T mpi.Elem](kind plan.Kind, n int) call {
+	return call{key: key{kind: kind, typ: typeOf[T](), count: n}}
+}
+
+// with sets the buffers; they are the same slice or do not overlap.
+func with[T mpi.Elem](q *call, send, recv []T) {
+	q.send, q.recv = mpi.Bytes(send), mpi.Bytes(recv)
+	switch {
+	case len(send) == 0 || len(recv) == 0:
+	case &send[0] == &recv[0]:
+		q.inPlace = true
+	case overlap(q.send, q.recv):
+		q.fail("send and recv overlap without being the same slice")
+	}
+}
+
+func overlap(a, b []byte) bool {
+	x, y := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return x < y+uintptr(len(b)) && y < x+uintptr(len(a))
+}
+
+// by sets the operator.
+func by[T mpi.Elem](q *call, op Op) {
+	q.op, q.goType = op, reflect.TypeFor[T]()
+	if op.exact {
+		q.fail("ReproducibleSum is for Allreduce and Reduce")
+	}
+}
+
+// fail notes the first mistake in the arguments.
+func (q *call) fail(format string, args ...any) {
+	if q.err == nil {
+		q.err = fmt.Errorf(format, args...)
+	}
+}
+
+// want checks a length.
+func (q *call) want(what string, got, want int) {
+	if got != want {
+		q.fail("%s has %d elements, %d are needed", what, got, want)
+	}
+}
+
+// at sets the root.
+func (q *call) at(c *mpi.Comm, root int) (mine bool) {
+	q.root = root
+	if root < 0 || root >= c.Size() {
+		q.fail("root %d, ranks run from 0 to %d", root, c.Size()-1)
+	}
+	return c.Rank() == root
+}
+
+// blocks checks the counts of a collective with a block per rank and returns
+// their sum and this rank's.
+func (q *call) blocks(c *mpi.Comm, counts []int) (total, mine int) {
+	if len(counts) != c.Size() {
+		q.fail("there are %d counts for %d ranks", len(counts), c.Size())
+		return 0, 0
+	}
+	for r, n := range counts {
+		if n < 0 {
+			q.fail("count %d of rank %d is negative", n, r)
+			return 0, 0
+		}
+		total += n
+	}
+	q.counts[0] = counts
+	q.hash = hashCounts(counts, nil)
+	return total, counts[c.Rank()]
+}
+
+// hashCounts is an FNV-1a hash of lists of counts, never 0.
+func hashCounts(lists ...[]int) uint64 {
+	h := uint64(14695981039346656037)
+	for _, counts := range lists {
+		for _, n := range counts {
+			h = (h ^ uint64(n)) * 1099511628211
+		}
+		h = (h ^ 0xff) * 1099511628211
+	}
+	return h | 1
+}
+
+// Request names a nonblocking collective under way. It is a small value and
+// is spent by the Wait or Test that reports the end. The zero Request has ended.
+//
+// Progress is made by Wait and Test of this or any other rank's messages, and
+// every millisecond in the background.
+type Request struct {
+	x   *execution
+	seq uint32
+	err error
+}
+
+// Wait blocks until this rank's part of the collective is done, or ctx ends,
+// which ends the collective for all ranks.
+func (r Request) Wait(ctx context.Context) error {
+	if r.x == nil {
+		return r.err
+	}
+	r.x.turn.Lock()
+	if r.x.live.Load() != r.seq {
+		r.x.turn.Unlock()
+		return errSpent
+	}
+	r.x.advance(ctx, true)
+	return r.finish()
+}
+
+// Test makes some progress and reports whether this rank's part is done.
+func (r Request) Test() (bool, error) {
+	if r.x == nil {
+		return true, r.err
+	}
+	if !r.x.turn.TryLock() {
+		return false, nil // the background is at it
+	}
+	if r.x.live.Load() != r.seq {
+		r.x.turn.Unlock()
+		return true, errSpent
+	}
+	if !r.x.advance(context.Background(), false) {
+		r.x.turn.Unlock()
+		return false, nil
+	}
+	return true, r.finish()
+}
+
+var errSpent = fmt.Errorf("collective: %w: it has been waited for already", mpi.ErrRequest)
+
+func (r Request) finish() error {
+	failed := r.x.err
+	r.x.state.release(r.x)
+	if failed != nil {
+		return failed
+	}
+	return nil
+}
+
+// WaitAll waits for all requests and sets them to zero. It returns the first error in the order of rs.
+func WaitAll(ctx context.Context, rs []Request) error {
+	var first error
+	for i, r := range rs {
+		if err := r.Wait(ctx); err != nil && first == nil {
+			first = err
+		}
+		rs[i] = Request{}
+	}
+	return first
+}

@@ -1,0 +1,92 @@
+package collective
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Config is how collectives on one communicator behave. All its ranks must use
+// the same Model, Site and Force, or they would run different plans; that is noticed as a
+// mismatch.
+type Config struct {
+	// Model prices the plans. Nil is DefaultModel.
+	Model *plan.Model
+	// Site overrides the model where a site has measured which plan is best.
+	Site *Site
+	// Force names the plan of a collective, whatever it costs, where it fits.
+	Force map[plan.Kind]string
+	// CheckAll compares what the ranks called also for messages too long to
+	// carry it (over 2 KiB), at the price of a barrier before each such collective.
+	CheckAll bool
+	// StallAfter is how long a collective waits before it asks the ranks it
+	// waits for what they do, and logs the answer. 0 is 10 s; negative: never.
+	StallAfter time.Duration
+	// Log receives stall reports; nil discards them.
+	Log *slog.Logger
+
+	// For simulations that carry sizes and no payloads. Phantom stands in for
+	// scratch memory: at least as long as the largest buffer, never touched. Charge is told how long the
+	// work takes that is not done, by the model. Nodes is the map of hosts, where the caller has one
+	// for all ranks.
+	Phantom []byte
+	Charge  func(time.Duration)
+	Nodes   *plan.Nodes
+}
+
+const defaultStallAfter = 10 * time.Second
+
+func (f *Config) stallAfter() time.Duration {
+	if f.StallAfter == 0 {
+		return defaultStallAfter
+	}
+	return f.StallAfter
+}
+
+func (f *Config) log() *slog.Logger {
+	if f.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return f.Log
+}
+
+// Configure sets how collectives on c behave from now on. Every rank calls it
+// with the same plans in mind, while no collective is under way on c. Not collective: it sends nothing.
+func Configure(c *mpi.Comm, f Config) error {
+	if f.Model != nil {
+		if err := f.Model.Check(); err != nil {
+			return err
+		}
+	}
+	for kind, name := range f.Force {
+		if _, ok := plan.Named(kind, name); !ok {
+			return fmt.Errorf("collective: %w: no plan for %v is called %q; they are %v", ErrArgument, kind, name, planNames(kind))
+		}
+	}
+	if f.Site != nil {
+		if err := f.Site.Check(); err != nil {
+			return err
+		}
+	}
+	f.Force = maps.Clone(f.Force)
+	s := stateOf(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.config = f
+	s.nodes = f.Nodes
+	s.last = nil
+	clear(s.entries)
+	return nil
+}
+
+func planNames(k plan.Kind) []string {
+	var names []string
+	for _, a := range plan.Planners(k) {
+		names = append(names, a.Name)
+	}
+	return names
+}

@@ -1,0 +1,32 @@
+// Package collective has the collective operations of a communicator: every
+// member calls them, in the same order.
+//
+//	err := collective.Allreduce(ctx, comm, gradients, gradients, collective.Sum)
+//
+// A collective is a plan, a schedule held as data (package plan): it is
+// proved symbolically, priced by a cost model, and run by one executor. Explain says which plan is
+// taken and why.
+//
+// # Rules for all of them
+//
+// Buffers hold elements, and counts are elements. Passing the same slice for
+// send and recv means in place. Overlap of any other kind is an error. send
+// is not written; both belong to the library until the call returns (Wait, for the nonblocking ones),
+// and are free then also after an error, unless it is mpi.ErrInFlight.
+//
+// Calls may be made from any goroutine, but their order on one communicator
+// must be the same on all ranks. Several may be under way at once.
+//
+// A call blocks until this rank's part is done, which does not mean that
+// other ranks have finished. It ends early when ctx does; the
+// other ranks are told. After a failure the communicator takes no further collectives (ErrBroken):
+// its ranks no longer agree on which one comes next. Make a new one with Shrink, Dup or Split.
+//
+// Errors are *Error and wrap mpi.ErrPeerLost (with rank and host), mpi.ErrMismatch
+// (ranks called different things; it names who called what), mpi.ErrRevoked,
+// mpi.ErrCancelled (another rank gave up), ErrArgument, ErrBroken or the context's cause.
+// What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting for
+// a second.
+//
+// Nothing is allocated per call after the first of its shape.
+package collective

@@ -1,0 +1,119 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// How a failure reaches every rank:
+//
+//   - A lost rank is named by package mpi on every survivor: it fails whatever
+//     is under way on the shadow communicator. Nothing has to be sent.
+//   - A mismatch, or a rank that gives up because its context ended, is
+//     announced to all ranks on the control tag. Those that wait look there every tick
+//     (watch.go) and call off what they wait for.
+//
+// Either way the ranks no longer agree on which collective comes next, so the
+// communicator stays broken for collectives, with the first reason.
+
+// settleTime bounds the wait for messages that have been given up.
+const settleTime = time.Second
+
+// fail ends the execution with an error: nothing of it is under way any
+// more when it returns, or the error is mpi.ErrInFlight.
+func (x *execution) fail(err error) {
+	inFlight := x.abandon()
+	s := x.state
+	if b := s.broken.Load(); b != nil {
+		err = b.Err // what called this off, instead of the cancellation it caused
+	} else {
+		why := &Error{Op: x.entry.kind.String(), Comm: s.name, Seq: x.seq, Rank: s.rank, Err: err}
+		if s.broken.CompareAndSwap(nil, why) && !errors.Is(err, mpi.ErrPeerLost) && !errors.Is(err, mpi.ErrRevoked) && !errors.Is(err, mpi.ErrClosed) {
+			s.announce(x.shadow, why)
+		}
+	}
+	if inFlight != nil {
+		x.spoilt = true
+		err = fmt.Errorf("%w (%w)", err, inFlight)
+	}
+	x.err = s.fault(x.entry.kind, x.seq, err)
+}
+
+// abandon gives up all messages of the round and waits until their memory is free. It
+// returns the error of one that is still in flight.
+func (x *execution) abandon() (inFlight error) {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
+	take := func(r *mpi.Request) {
+		if r.Null() {
+			return
+		}
+		r.Cancel()
+		if _, err := r.Wait(ctx); errors.Is(err, mpi.ErrInFlight) {
+			inFlight = err
+		}
+		*r = mpi.Request{}
+	}
+	for i := range x.incoming {
+		for j := range x.incoming[i].requests {
+			take(&x.incoming[i].requests[j])
+		}
+	}
+	for i := range x.outgoing {
+		take(&x.outgoing[i])
+	}
+	x.incoming, x.outgoing = x.incoming[:0], x.outgoing[:0]
+	return inFlight
+}
+
+// announce tells all other ranks that collectives on the communicator are over, and why.
+func (s *state) announce(shadow *mpi.Comm, why *Error) {
+	n := news{kind: newsAbort, seq: why.Seq, text: why.Error()}
+	n.class = classGaveUp
+	if errors.Is(why.Err, mpi.ErrMismatch) {
+		n.class = classMismatch
+		var m *mismatchError
+		if errors.As(why.Err, &m) {
+			n.text = m.text
+		}
+	}
+	b := n.encode()
+	requests := make([]mpi.Request, 0, s.size)
+	for r := range s.size {
+		if r != s.rank {
+			requests = append(requests, mpi.Isend(shadow, b, r, ctrlTag))
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
+	_ = mpi.WaitAll(ctx, requests) // whom it does not reach has left, or has a deadline of its own
+}
+
+// callOff is another rank's announcement.
+func (s *state) callOff(from int, host string, n news) {
+	var err error
+	if n.class == classMismatch {
+		err = &mismatchError{text: n.text}
+	} else {
+		err = fmt.Errorf("%w: rank %d (%s) gave up: %s", mpi.ErrCancelled, from, host, n.text)
+	}
+	s.broken.CompareAndSwap(nil, &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank, Err: err})
+	s.mu.Lock()
+	active := append([]*execution(nil), s.watch.active...)
+	s.mu.Unlock()
+	for _, x := range active {
+		x.mu.Lock()
+		x.blocked.Cancel()
+		x.mu.Unlock()
+	}
+}
+
+// refuse is the error of a collective that is not started because of b.
+func (s *state) refuse(k plan.Kind, b *Error) *Error {
+	return s.fault(k, 0, fmt.Errorf("%w (%s #%d): %w", ErrBroken, b.Op, b.Seq, b.Err))
+}

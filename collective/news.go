@@ -1,0 +1,61 @@
+package collective
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// news is a message on the control tag.
+//
+//	0  kind       1 B
+//	1  class      1 B, of an abort
+//	4  seq        4 B
+//	8  signature 16 B, of a query
+//	24 text
+type news struct {
+	kind      newsKind
+	class     newsClass
+	seq       uint32
+	signature signature
+	text      string
+}
+
+type newsKind uint8
+
+const (
+	newsAbort newsKind = iota + 1 // collectives on this communicator are over
+	newsQuery                     // I wait for you in this collective
+	newsReply                     // what I am doing
+)
+
+type newsClass uint8
+
+const (
+	classMismatch newsClass = iota + 1
+	classGaveUp
+)
+
+const (
+	newsHead = 24
+	newsMax  = 16 << 10
+)
+
+func (n news) encode() []byte {
+	text := n.text[:min(len(n.text), newsMax-newsHead)]
+	b := make([]byte, newsHead, newsHead+len(text))
+	b[0], b[1] = uint8(n.kind), uint8(n.class)
+	binary.LittleEndian.PutUint32(b[4:], n.seq)
+	copy(b[8:], n.signature[:])
+	return append(b, text...)
+}
+
+func decodeNews(b []byte) (news, error) {
+	if len(b) < newsHead || len(b) > newsMax {
+		return news{}, fmt.Errorf("collective: news of %d B, want %d to %d", len(b), newsHead, newsMax)
+	}
+	n := news{kind: newsKind(b[0]), class: newsClass(b[1]), seq: binary.LittleEndian.Uint32(b[4:]), signature: signature(b[8:24]), text: string(b[newsHead:])}
+	if n.kind < newsAbort || n.kind > newsReply {
+		return news{}, fmt.Errorf("collective: news of unknown kind %d", n.kind)
+	}
+	return n, nil
+}

@@ -1,0 +1,60 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// onRanks runs f on n ranks of one process and returns their errors.
+func onRanks(t testing.TB, n int, o mpi.LocalOptions, f func(ctx context.Context, c *mpi.Comm) error) []error {
+	t.Helper()
+	worlds, err := mpi.Local(n, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	errs := make([]error, n)
+	var ranks sync.WaitGroup
+	for r, w := range worlds {
+		ranks.Go(func() {
+			errs[r] = f(ctx, w.Comm())
+			bye, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			if err := w.Close(bye); err != nil && errs[r] == nil {
+				errs[r] = fmt.Errorf("close: %w", err)
+			}
+		})
+	}
+	ranks.Wait()
+	return errs
+}
+
+// together is onRanks for what must succeed everywhere.
+func together(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) error) {
+	t.Helper()
+	for r, err := range onRanks(t, n, mpi.LocalOptions{Host: threePerHost}, f) {
+		if err != nil {
+			t.Errorf("%d ranks: rank %d: %v", n, r, err)
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+func threePerHost(rank int) string { return fmt.Sprintf("host%d", rank/3) }
+
+// within fails unless err wraps want.
+func within(err, want error) error {
+	if !errors.Is(err, want) {
+		return fmt.Errorf("got %v, want %w", err, want)
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package collective
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/kernel"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// signature is what a rank called: it stands in front of every short message
+// of a collective, so that ranks that called different things notice.
+//
+//	0  magic     2 B
+//	2  kind      1 B
+//	3  type      1 B
+//	4  op        1 B  (collectives without an operator: 0xff)
+//	5  plan      1 B  position of the planner in its catalog
+//	6  root      2 B  its lower half
+//	8  count     8 B  elements, or a hash of the counts
+type signature [signatureBytes]byte
+
+const (
+	signatureBytes = 16
+	// signedBytes is the longest payload that carries a signature.
+	signedBytes = 2048
+
+	signatureMagic = 0xf157
+	noOp           = 0xff
+	badArguments   = 0xfe // as a plan: the call was rejected
+)
+
+func (k *key) sign(planner int) signature {
+	var s signature
+	binary.LittleEndian.PutUint16(s[0:], signatureMagic)
+	s[2], s[3], s[4], s[5] = uint8(k.kind), uint8(k.typ.kind), noOp, uint8(planner)
+	if k.kind.Reduces() {
+		s[4] = k.op.code()
+	}
+	if k.kind == plan.Barrier {
+		s[3] = 0
+	}
+	if k.kind.Rooted() {
+		binary.LittleEndian.PutUint16(s[6:], uint16(k.root))
+	}
+	count := uint64(k.count)
+	switch {
+	case k.kind == plan.Alltoall && k.hash != 0:
+		count = 0 // every rank has counts of its own
+	case k.hash != 0:
+		count = k.hash | 1<<63
+	}
+	binary.LittleEndian.PutUint64(s[8:], count)
+	return s
+}
+
+// readSignature finds the signature at the beginning of a message.
+func readSignature(b []byte) (s signature, ok bool) {
+	if len(b) < signatureBytes || binary.LittleEndian.Uint16(b) != signatureMagic || plan.Kind(b[2]) > plan.Exscan {
+		return s, false
+	}
+	return signature(b[:signatureBytes]), true
+}
+
+// String is what the call looked like, as in "allreduce of 4 float32, sum".
+func (s signature) String() string {
+	kind := plan.Kind(s[2])
+	if kind == plan.Barrier {
+		return "barrier"
+	}
+	text := kind.String()
+	count := binary.LittleEndian.Uint64(s[8:])
+	if count>>63 == 0 {
+		text += fmt.Sprintf(" of %d %v", count, kernel.Type(s[3]))
+	} else {
+		text += fmt.Sprintf(" of blocks of %v with counts of hash %#x", kernel.Type(s[3]), count&^(1<<63))
+	}
+	switch {
+	case s[4] == noOp:
+	case s[4] == exactCode:
+		text += ", reproducible sum"
+	case s[4] >= 0x80:
+		text += fmt.Sprintf(", operator %#x of its own", s[4])
+	default:
+		text += fmt.Sprintf(", %v", kernel.Op(s[4]))
+	}
+	if kind.Rooted() {
+		text += fmt.Sprintf(", root %d", binary.LittleEndian.Uint16(s[6:]))
+	}
+	if s[5] == badArguments {
+		text += ", with arguments that make no sense"
+	}
+	return text
+}
+
+// compare says how a peer's call differs from this rank's.
+func (s signature) compare(mine int, peer int, host string, other signature) error {
+	a, b := s.String(), other.String()
+	if a == b {
+		a += fmt.Sprintf(" by plan %d", s[5])
+		b += fmt.Sprintf(" by plan %d", other[5])
+	}
+	return &mismatchError{text: fmt.Sprintf("rank %d called %s, rank %d (%s) called %s", mine, a, peer, host, b)}
+}
+
+// mismatchError is mpi.ErrMismatch with a text that can be sent to the other ranks.
+type mismatchError struct{ text string }
+
+func (e *mismatchError) Error() string { return mpi.ErrMismatch.Error() + ": " + e.text }
+func (e *mismatchError) Unwrap() error { return mpi.ErrMismatch }

@@ -1,0 +1,101 @@
+package collective
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+)
+
+// Site is what has been measured at a site: which plan is best for a
+// collective, a number of ranks and a size. fisterra bench tune writes it.
+type Site struct {
+	Name  string      `json:"name"`
+	Model *plan.Model `json:"model,omitempty"`
+	Rules []Rule      `json:"rules"`
+}
+
+// Rule says which plan to take for messages up to a size (Problem.TotalBytes)
+// on a number of ranks and hosts.
+type Rule struct {
+	Collective string `json:"collective"`
+	Ranks      int    `json:"ranks"`
+	Hosts      int    `json:"hosts"`
+	UpToBytes  int    `json:"up_to_bytes"` // -1: any
+	Plan       string `json:"plan"`
+}
+
+// ReadSite reads a site file.
+func ReadSite(r io.Reader, name string) (*Site, error) {
+	d := json.NewDecoder(r)
+	d.DisallowUnknownFields()
+	s := &Site{Name: name}
+	if err := d.Decode(s); err != nil {
+		return nil, fmt.Errorf("collective: site file %s: %w", name, err)
+	}
+	return s, s.Check()
+}
+
+// Write writes a site file.
+func (s *Site) Write(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(s)
+}
+
+// Check reports the first rule that makes no sense.
+func (s *Site) Check() error {
+	for i, r := range s.Rules {
+		kind, err := plan.ParseKind(r.Collective)
+		if err != nil {
+			return fmt.Errorf("collective: site file %s: rule %d: %w", s.Name, i, err)
+		}
+		if _, ok := plan.Named(kind, r.Plan); !ok {
+			return fmt.Errorf("collective: site file %s: rule %d: no plan for %v is called %q; they are %v", s.Name, i, kind, r.Plan, planNames(kind))
+		}
+		if r.Ranks < 1 || r.Hosts < 1 || r.UpToBytes < -1 {
+			return fmt.Errorf("collective: site file %s: rule %d: %d ranks on %d hosts, up to %d B makes no sense", s.Name, i, r.Ranks, r.Hosts, r.UpToBytes)
+		}
+	}
+	if s.Model != nil {
+		return s.Model.Check()
+	}
+	return nil
+}
+
+// pick finds the rule with the smallest size that covers the problem.
+func (s *Site) pick(p *plan.Problem) (plan.Planner, bool) {
+	hosts := 1
+	if p.Nodes != nil {
+		hosts = len(p.Nodes.Members)
+	}
+	bytes := p.TotalBytes()
+	best := -1
+	for i, r := range s.Rules {
+		if r.Collective != p.Kind.String() || r.Ranks != p.Size || r.Hosts != hosts || r.UpToBytes >= 0 && r.UpToBytes < bytes {
+			continue
+		}
+		if best < 0 || s.Rules[best].UpToBytes < 0 || r.UpToBytes >= 0 && r.UpToBytes < s.Rules[best].UpToBytes {
+			best = i
+		}
+	}
+	if best < 0 {
+		return plan.Planner{}, false
+	}
+	a, ok := plan.Named(p.Kind, s.Rules[best].Plan)
+	return a, ok && a.Why(p) == ""
+}
+
+// Add puts a rule into the table, in place of one for the same case.
+func (s *Site) Add(r Rule) {
+	i := slices.IndexFunc(s.Rules, func(o Rule) bool {
+		return o.Collective == r.Collective && o.Ranks == r.Ranks && o.Hosts == r.Hosts && o.UpToBytes == r.UpToBytes
+	})
+	if i >= 0 {
+		s.Rules[i] = r
+		return
+	}
+	s.Rules = append(s.Rules, r)
+}

@@ -1,0 +1,241 @@
+package collective
+
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+	"weak"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/kernel"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// state is what this package keeps about a communicator: its plans, the
+// number of the next collective, what is under way.
+type state struct {
+	self       weak.Pointer[mpi.Comm] // the communicator, which this must not keep alive
+	name       string
+	rank, size int
+	// sizesOnly: payloads are not carried, and neither are signatures.
+	sizesOnly bool
+
+	mu      sync.Mutex
+	config  Config
+	seq     uint32
+	entries map[key]*entry
+	last    *entry // of the last call, found without hashing
+	nodes   *plan.Nodes
+
+	broken atomic.Pointer[Error] // why no collective may start any more
+	watch  watch
+}
+
+// key names a plan: everything that a call's schedule depends on.
+type key struct {
+	kind    plan.Kind
+	typ     elemType
+	inPlace bool
+	op      Op
+	root    int
+	count   int
+	hash    uint64 // of counts; 0 without
+	check   bool   // a barrier that compares the calls that follow it
+}
+
+// entry is a plan with what is needed to run it.
+type entry struct {
+	key
+	counts    [3][]int // Counts, SendCounts, RecvCounts
+	plan      *plan.Plan
+	combine   kernel.Func
+	signature signature
+	idle      []*execution
+}
+
+const (
+	// maxEntries bounds the plans kept for one communicator.
+	maxEntries = 256
+	// ctrlTag is for the library's own news about collectives; the others count them.
+	ctrlTag = mpi.MaxTag
+)
+
+// states finds a communicator's state by its address; entries vanish with
+// their communicator. It is a cache, not a setting: what it holds follows from
+// the communicator and Configure alone.
+var states struct {
+	sync.RWMutex
+	of map[uintptr]*state
+}
+
+func stateOf(c *mpi.Comm) *state {
+	at := uintptr(unsafe.Pointer(c))
+	states.RLock()
+	s := states.of[at]
+	states.RUnlock()
+	if s != nil && s.self.Value() == c {
+		return s
+	}
+	return newState(c, at)
+}
+
+func newState(c *mpi.Comm, at uintptr) *state {
+	states.Lock()
+	defer states.Unlock()
+	if s := states.of[at]; s != nil && s.self.Value() == c {
+		return s
+	}
+	s := &state{
+		self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
+		sizesOnly: c.Caps().SizesOnly,
+		entries:   make(map[key]*entry),
+	}
+	if states.of == nil {
+		states.of = make(map[uintptr]*state)
+	}
+	// A communicator that is gone may have had the same address.
+	states.of[at] = s
+	runtime.AddCleanup(c, func(s *state) {
+		states.Lock()
+		defer states.Unlock()
+		if states.of[at] == s {
+			delete(states.of, at)
+		}
+	}, s)
+	return s
+}
+
+// call is one rank's request, before a plan is found for it.
+type call struct {
+	key
+	goType     reflect.Type // nil without an operator
+	counts     [3][]int
+	send, recv []byte
+	err        error // a mistake in the arguments
+}
+
+// acquire numbers the call and gives it an execution of its plan, and the turn.
+func (s *state) acquire(c *mpi.Comm, q *call, floating bool) (*execution, error) {
+	if b := s.broken.Load(); b != nil {
+		return nil, s.refuse(q.kind, b)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.last
+	if e == nil || e.key != q.key || q.hash != 0 && !e.sameCounts(q) {
+		var err error
+		if e, err = s.entry(c, q); err != nil {
+			return nil, s.fault(q.kind, 0, err)
+		}
+		s.last = e
+	}
+	s.count()
+	var x *execution
+	if n := len(e.idle); n > 0 {
+		x = e.idle[n-1]
+		e.idle = e.idle[:n-1]
+	} else {
+		x = newExecution(s, e)
+	}
+	x.turn.Lock()
+	x.floating = floating
+	x.begin(c, s.seq, q.send, q.recv)
+	s.watch.add(x)
+	return x, nil
+}
+
+// release takes an execution and its turn back.
+func (s *state) release(x *execution) {
+	s.mu.Lock()
+	s.watch.remove(x)
+	x.live.Store(0)
+	x.comm, x.shadow = nil, nil
+	x.mem[plan.Send], x.mem[plan.Recv] = nil, nil
+	if !x.spoilt {
+		x.entry.idle = append(x.entry.idle, x)
+	}
+	x.turn.Unlock()
+	s.mu.Unlock()
+}
+
+func (e *entry) sameCounts(q *call) bool {
+	for i := range e.counts {
+		if !slices.Equal(e.counts[i], q.counts[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// entry finds or makes the plan for a call. The state is locked.
+func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
+	if e := s.entries[q.key]; e != nil && e.sameCounts(q) {
+		return e, nil
+	}
+	e := &entry{key: q.key}
+	for i, counts := range q.counts {
+		e.counts[i] = slices.Clone(counts)
+	}
+	if q.goType != nil {
+		var err error
+		if e.combine, err = q.op.combiner(q.typ, q.goType); err != nil {
+			return nil, err
+		}
+	}
+	p := s.problem(c, e)
+	planner, index := s.choose(p)
+	e.plan = planner.Build(p)
+	e.signature = q.sign(index)
+	for k := range s.entries {
+		if len(s.entries) < maxEntries {
+			break
+		}
+		delete(s.entries, k) // whichever: a program with so many shapes re-uses few
+	}
+	s.entries[q.key] = e
+	return e, nil
+}
+
+// count numbers the next collective: from 1, never ctrlTag nor 0. The state is locked.
+func (s *state) count() {
+	if s.seq++; s.seq == ctrlTag {
+		s.seq = 1
+	}
+}
+
+// reject is the error of a call whose arguments make no sense. It counts as
+// a collective: ranks that made the same mistake stay in step, and others learn of it when they ask.
+func (s *state) reject(q *call, err error) *Error {
+	s.mu.Lock()
+	s.count()
+	seq := s.seq
+	s.watch.calls[seq%history] = past{seq, q.sign(badArguments)}
+	s.mu.Unlock()
+	return s.fault(q.kind, seq, fmt.Errorf("%w: %w", ErrArgument, err))
+}
+
+// problem states an entry as planners want it. The state is locked.
+func (s *state) problem(c *mpi.Comm, e *entry) *plan.Problem {
+	return &plan.Problem{
+		Kind: e.kind, Rank: s.rank, Size: s.size, Root: e.root,
+		Count: e.count, Counts: e.counts[0], SendCounts: e.counts[1], RecvCounts: e.counts[2],
+		ElemBytes: e.typ.size, InPlace: e.inPlace, Ordered: e.op.ordered(), Nodes: s.hosts(c),
+	}
+}
+
+// hosts groups the ranks by host, once. The state is locked.
+func (s *state) hosts(c *mpi.Comm) *plan.Nodes {
+	if s.nodes == nil {
+		s.nodes = plan.NewNodes(s.size, c.Host)
+	}
+	return s.nodes
+}
+
+// fault makes the caller's error.
+func (s *state) fault(k plan.Kind, seq uint32, err error) *Error {
+	return &Error{Op: k.String(), Comm: s.name, Seq: seq, Rank: s.rank, Err: err}
+}
