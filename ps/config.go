@@ -112,9 +112,9 @@ func (c Config) fingerprint() uint32 {
 	return h.Sum32()
 }
 
-// explain waits a moment for the name behind an ErrRevoked: whoever revoked
-// the communicator knew of a loss that this rank may hear of a little later.
-func explain(ctx context.Context, c *mpi.Comm) (rank int, found bool) {
+// WhoIsLost waits up to a second for the name behind an mpi.ErrRevoked: whoever
+// revoked the communicator knew of a loss that this rank may hear of a little later.
+func WhoIsLost(ctx context.Context, c *mpi.Comm) (rank int, found bool) {
 	until := time.Now().Add(time.Second)
 	for time.Now().Before(until) && ctx.Err() == nil {
 		if lost := c.Lost(); len(lost) > 0 {

@@ -213,7 +213,7 @@ func TestStartBarrierHoldsUntilTheLast(t *testing.T) {
 	s := play(t, oneTable(1, workers, 10, Async), func(ctx context.Context, w *Worker) error {
 		for round := int32(1); round <= 3; round++ {
 			arrived.Add(1)
-			if err := w.StartBarrier(ctx); err != nil {
+			if _, err := w.Barrier(ctx); err != nil {
 				return err
 			}
 			if n := arrived.Load(); n < workers*round {
@@ -230,9 +230,28 @@ func TestStartBarrierOpensWhenTheMissingOneIsLost(t *testing.T) {
 		if w.Index() == 2 {
 			return errDead
 		}
-		return w.StartBarrier(ctx)
+		lost, err := w.Barrier(ctx)
+		if !slices.Equal(lost, []int{3}) {
+			t.Errorf("worker %d hears lost %v", w.Index(), lost)
+		}
+		return err
 	})
 	s.fine(3)
+}
+
+// Nobody else would ever set the values.
+func TestAsyncEndsWhenTheChiefIsLostBeforeTheValuesAreSet(t *testing.T) {
+	s := play(t, oneTable(1, 3, 100, Async), func(ctx context.Context, w *Worker) error {
+		if w.Chief() {
+			return errDead
+		}
+		return train(ctx, w, 100, 5, nil)
+	})
+	for _, rank := range []int{0, 2, 3} {
+		if err := s.errs[rank]; err == nil || !strings.Contains(err.Error(), "worker 0 (rank 1 on n1)") {
+			t.Errorf("rank %d says %v", rank, err)
+		}
+	}
 }
 
 // N-1 of N: the slowest worker's gradient of a step is dropped, and it goes
@@ -284,8 +303,9 @@ func TestSilentWorkerIsNamedAfterTheDeadline(t *testing.T) {
 		"done": func(ctx context.Context, w *Worker) error {
 			return train(ctx, w, 100, 3, nil)
 		},
-		"start barrier": func(ctx context.Context, w *Worker) error {
-			return w.StartBarrier(ctx)
+		"barrier": func(ctx context.Context, w *Worker) error {
+			_, err := w.Barrier(ctx)
+			return err
 		},
 		"step 0": func(ctx context.Context, w *Worker) error {
 			return train(ctx, w, 100, 3, nil)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -130,7 +131,7 @@ func (s *Server) losses(err error) {
 		if worker >= 0 && s.board.done[worker] {
 			continue // it had finished
 		}
-		if worker < 0 || s.cfg.Mode == Sync {
+		if worker < 0 || s.cfg.Mode == Sync || worker == 0 && !s.store.ready() {
 			s.fail(gone)
 			continue
 		}
@@ -219,7 +220,7 @@ func (s *Server) overdue(now time.Time) {
 		late("done", s.board.missing())
 	}
 	if len(s.atBarrier) > 0 {
-		late("start barrier", s.barrier.missing(s.gone))
+		late("barrier", s.barrier.missing(s.gone))
 	}
 	s.store.each(func(sl *slab) {
 		switch {
@@ -245,7 +246,7 @@ func finalBarrier(ctx context.Context, c *mpi.Comm, absent []int) error {
 		defer left.Free()
 		c = left
 	}
-	if err := collectiveBarrier(ctx, c); err != nil && !errors.Is(err, mpi.ErrPeerLost) {
+	if err := collective.Barrier(ctx, c); err != nil && !errors.Is(err, mpi.ErrPeerLost) {
 		return &Error{Op: "final barrier", Err: err}
 	}
 	return nil

@@ -196,7 +196,7 @@ func (p *piece) take(h *header, payload []byte) {
 			w.stopped = true
 		}
 	}
-	if f.op == opDone && p.server == 0 {
+	if (f.op == opDone || f.op == opBarrier) && p.server == 0 {
 		f.answer.forever = h.flags&flagForever != 0
 		f.answer.lost, f.answer.absent = decodeAbsent(payload)
 	}

@@ -249,7 +249,7 @@ func (s *Server) serveWaiting(sl *slab) {
 	sl.waiting = keep
 }
 
-// arriveBarrier counts a worker in at the start barrier.
+// arriveBarrier counts a worker in at the barrier.
 func (s *Server) arriveBarrier(a asker) {
 	s.barrier.here[a.worker] = true
 	s.atBarrier = append(s.atBarrier, a)
@@ -262,8 +262,10 @@ func (s *Server) openBarrier() {
 	if len(s.atBarrier) == 0 || !s.barrier.complete(s.gone) {
 		return
 	}
+	lost := s.lostRanks()
 	for _, a := range s.atBarrier {
-		s.answer(a, nil, nil)
+		h := header{op: opReply, config: s.config, seq: a.h.seq, aux: s.global}
+		s.send(a, &h, encodeAbsent(lost, lost), nil, nil)
 	}
 	s.atBarrier = s.atBarrier[:0]
 	clear(s.barrier.here)

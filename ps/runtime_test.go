@@ -178,7 +178,7 @@ func pushPull[F Float](t *testing.T, servers, n int, mode Mode) {
 				return err
 			}
 		}
-		if err := w.StartBarrier(ctx); err != nil {
+		if _, err := w.Barrier(ctx); err != nil {
 			return err
 		}
 		if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {

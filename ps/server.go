@@ -192,7 +192,7 @@ func (s *Server) broken(ctx context.Context, err error) error {
 		if s.failure != nil {
 			return s.failure
 		}
-		if rank, found := explain(ctx, s.comm); found {
+		if rank, found := WhoIsLost(ctx, s.comm); found {
 			return lostError("serve", s.comm, s.cfg.Cluster, rank, mpi.ErrPeerLost)
 		}
 	}

@@ -100,6 +100,13 @@ func (st *store) find(h *header) (*slab, error) {
 	return sl, nil
 }
 
+// ready reports whether the values of all blocks have been set.
+func (st *store) ready() bool {
+	ready := true
+	st.each(func(sl *slab) { ready = ready && sl.version >= 0 })
+	return ready
+}
+
 // each calls f for every slab of the server.
 func (st *store) each(f func(*slab)) {
 	for _, row := range st.blocks {

@@ -208,10 +208,11 @@ func (w *Worker) AddStep(ctx context.Context, n int64) (int64, error) {
 	return a.Step, err
 }
 
-// StartBarrier returns when every worker has called it, or is done or lost.
-func (w *Worker) StartBarrier(ctx context.Context) error {
-	_, err := w.ask(ctx, 0, header{op: opBarrier})
-	return err
+// Barrier returns when every worker has called it, or is done or lost; it
+// names the ranks of the workers that are lost, the same to all.
+func (w *Worker) Barrier(ctx context.Context) (lost []int, err error) {
+	a, err := w.ask(ctx, 0, header{op: opBarrier})
+	return a.lost, err
 }
 
 // ask sends a request without a table and waits for its answer.
@@ -269,7 +270,7 @@ func (w *Worker) broke(ctx context.Context, o op, server int, err error) error {
 	switch {
 	case errors.As(err, &e):
 	case errors.Is(err, mpi.ErrRevoked):
-		if lost, found := explain(ctx, w.comm); found {
+		if lost, found := WhoIsLost(ctx, w.comm); found {
 			err = lostError(o.String(), w.comm, w.cfg.Cluster, lost, mpi.ErrPeerLost)
 			break
 		}

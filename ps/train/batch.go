@@ -48,16 +48,32 @@ func (b Batches) Validate() error {
 	return nil
 }
 
-// Steps is the number of joint batches in an epoch; the last one may be
-// smaller.
-func (b Batches) Steps() int { return (b.Rows + b.Batch - 1) / b.Batch }
+// Steps is the number of joint batches in an epoch. What is left over after
+// whole batches makes a smaller one or, if some worker would get nothing of it,
+// joins the last.
+func (b Batches) Steps() int {
+	steps := b.Rows / b.Batch
+	if steps == 0 || b.Rows%b.Batch >= b.Workers {
+		steps++
+	}
+	return steps
+}
+
+// joint is the range of rows, in the permutation, of a step's joint batch.
+func (b Batches) joint(step int) (begin, end int) {
+	if step == b.Steps()-1 {
+		return step * b.Batch, b.Rows
+	}
+	return step * b.Batch, (step + 1) * b.Batch
+}
 
 // Shard lists the rows of worker i.
 func (b Batches) Shard(worker int) []int {
 	order := rand.New(rand.NewPCG(b.Seed, 0x5a4d)).Perm(b.Rows)
 	var shard []int
-	for at := 0; at < b.Rows; at += b.Batch {
-		joint := order[at:min(at+b.Batch, b.Rows)]
+	for step := range b.Steps() {
+		at, end := b.joint(step)
+		joint := order[at:end]
 		begin, end := Share(len(joint), b.Workers, worker)
 		shard = append(shard, joint[begin:end]...)
 	}
@@ -65,12 +81,12 @@ func (b Batches) Shard(worker int) []int {
 }
 
 // Bounds is the part of the worker's shard, in the epoch's order, that belongs
-// to a step of that epoch. It may be empty in the last step.
+// to a step of that epoch.
 func (b Batches) Bounds(worker, step int) (begin, end int) {
 	first, last := Share(b.Batch, b.Workers, worker)
 	begin = step * (last - first)
-	size := min(b.Batch, b.Rows-step*b.Batch)
-	first, last = Share(size, b.Workers, worker)
+	at, stop := b.joint(step)
+	first, last = Share(stop-at, b.Workers, worker)
 	return begin, begin + last - first
 }
 

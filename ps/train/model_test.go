@@ -41,6 +41,8 @@ func TestBatchesCoverEveryRowOnce(t *testing.T) {
 		{Rows: 101, Batch: 100, Workers: 4, Seed: 3},
 		{Rows: 5, Batch: 50, Workers: 5, Seed: 4},
 		{Rows: 64, Batch: 8, Workers: 1, Seed: 5},
+		{Rows: 53, Batch: 50, Workers: 3, Seed: 6},
+		{Rows: 52, Batch: 50, Workers: 3, Seed: 7},
 	} {
 		if err := b.Validate(); err != nil {
 			t.Fatal(err)
@@ -56,10 +58,13 @@ func TestBatchesCoverEveryRowOnce(t *testing.T) {
 					for _, p := range order[begin:end] {
 						seen[shard[p]]++
 					}
+					if end <= begin {
+						t.Errorf("%+v step %d: nothing for worker %d", b, step, w)
+					}
 					joint += end - begin
 				}
-				if want := min(b.Batch, b.Rows-step*b.Batch); joint != want {
-					t.Errorf("%+v step %d: joint batch of %d, want %d", b, step, joint, want)
+				if step < b.Steps()-1 && joint != b.Batch || joint >= b.Batch+b.Workers {
+					t.Errorf("%+v step %d: joint batch of %d", b, step, joint)
 				}
 			}
 			for row, n := range seen {

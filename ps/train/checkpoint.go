@@ -1,0 +1,80 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+)
+
+// checkpointForm names the form of a checkpoint file.
+const checkpointForm = "fisterra.checkpoint/1"
+
+// save writes the parameters and vectors at hand, which belong to the global
+// step at hand, as the state to resume from.
+func (w *worker[F]) save() error {
+	tensors := []namedTensor{tensor("params", w.params)}
+	for i, slot := range w.slots {
+		tensors = append(tensors, tensor(slotName(i), slot))
+	}
+	meta := w.identity()
+	meta["step"] = strconv.FormatInt(w.global, 10)
+	if err := writeTensors(w.cfg.Checkpoint, meta, tensors); err != nil {
+		return err
+	}
+	w.cfg.Log.Info("saved a checkpoint", "file", w.cfg.Checkpoint, "step", w.global)
+	return nil
+}
+
+func slotName(i int) string { return fmt.Sprintf("slot%d", i+1) }
+
+// identity is what must be equal in the run that resumes: with other numbers
+// the saved ones would mean something else.
+func (w *worker[F]) identity() map[string]string {
+	return map[string]string{
+		"form":      checkpointForm,
+		"model":     w.cfg.Model,
+		"data":      w.data.Name,
+		"hidden":    strconv.Itoa(w.cfg.Hidden),
+		"optimizer": string(w.plan.rule.Optimizer),
+		"batch":     strconv.Itoa(w.cfg.Batch),
+		"seed":      strconv.FormatUint(w.cfg.Seed, 10),
+	}
+}
+
+// resume reads the checkpoint, if there is one, into the chief's memory and
+// returns its step.
+func (w *worker[F]) resume() (int64, error) {
+	if w.cfg.Checkpoint == "" {
+		return 0, nil
+	}
+	meta, tensors, err := readTensors(w.cfg.Checkpoint)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	bad := func(format string, args ...any) (int64, error) {
+		return 0, &DataError{File: w.cfg.Checkpoint, Detail: fmt.Sprintf(format, args...), Err: ErrData}
+	}
+	for what, want := range w.identity() {
+		if meta[what] != want {
+			return bad("the checkpoint has %s %q, this run %q; remove the file to begin anew", what, meta[what], want)
+		}
+	}
+	step, err := strconv.ParseInt(meta["step"], 10, 64)
+	if err != nil || step < 0 {
+		return bad("step %q is no number from 0", meta["step"])
+	}
+	if err := numbers(tensors, "params", w.params); err != nil {
+		return bad("%v", err)
+	}
+	for i := range w.slots {
+		if err := numbers(tensors, slotName(i), w.slots[i]); err != nil {
+			return bad("%v", err)
+		}
+	}
+	w.cfg.Log.Info("resumed from a checkpoint", "file", w.cfg.Checkpoint, "step", step)
+	return step, nil
+}

@@ -1,0 +1,132 @@
+package train
+
+import (
+	"context"
+	"time"
+)
+
+// chief is what worker 0 does beside training: measure, report, write.
+type chief[F Float] struct {
+	out      *output
+	begun    time.Time
+	every    int64 // steps between evaluations
+	report   int64 // steps between metrics
+	next     int64 // step of the next evaluation
+	nextMark int64 // step of the next metric
+	saved    int64 // step of the last checkpoint
+
+	lastStep int64
+	lastTime time.Time
+	loss     float64
+	batches  int
+}
+
+func newChief[F Float](w *worker[F], begun time.Time) (*chief[F], error) {
+	c := &chief[F]{begun: begun, lastStep: w.global, lastTime: begun, saved: w.global}
+	planned := w.plan.stop.LastStep + w.plan.stop.NumSteps
+	c.every = w.cfg.EvaluateEvery
+	if c.every == 0 {
+		c.every = max(w.plan.perEpoch, planned/100)
+	}
+	c.report = max(1, planned/100)
+	c.next, c.nextMark = w.global+c.every, w.global+c.report
+	if w.cfg.Out != "" {
+		var err error
+		if c.out, err = newOutput(w.cfg.Out, w.global > 0); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// afterStep reports, evaluates and saves when it is time.
+func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) error {
+	c.loss += info.Loss
+	c.batches++
+	save := w.cfg.CheckpointEvery > 0 && w.global-c.saved >= w.cfg.CheckpointEvery
+	select {
+	case <-w.cfg.Save:
+		save = w.cfg.Checkpoint != ""
+	default:
+	}
+	if save {
+		if err := w.x.state(ctx, w.params, w.slots); err != nil {
+			return err
+		}
+		if err := w.save(); err != nil {
+			return err
+		}
+		c.saved = w.global
+	}
+	if w.global < c.nextMark && w.global < c.next {
+		return nil
+	}
+	var accuracy *float64
+	if w.global >= c.next {
+		_, a := Evaluate(w.model, w.params, &w.data.Test)
+		accuracy = &a
+		c.next = w.global + c.every
+	}
+	return c.mark(w, accuracy)
+}
+
+// mark reports how the run stands.
+func (c *chief[F]) mark(w *worker[F], accuracy *float64) error {
+	now := time.Now()
+	rows := float64(w.data.Train.Rows())
+	m := Metric{
+		Step: w.global, Steps: w.plan.stop.LastStep, Epoch: float64(w.global) / float64(w.plan.perEpoch),
+		Accuracy: accuracy, Seconds: now.Sub(c.begun).Seconds(),
+	}
+	if c.batches > 0 {
+		m.Loss = c.loss / float64(c.batches)
+	}
+	if took := now.Sub(c.lastTime).Seconds(); took > 0 {
+		m.SamplesPerSecond = float64(w.global-c.lastStep) / float64(w.plan.perEpoch) * rows / took
+	}
+	c.lastStep, c.lastTime, c.loss, c.batches = w.global, now, 0, 0
+	c.nextMark = w.global + c.report
+	if w.cfg.Report != nil {
+		w.cfg.Report(m)
+	}
+	if c.out != nil {
+		return c.out.metric(m)
+	}
+	return nil
+}
+
+// conclude evaluates the final parameters.
+func (c *chief[F]) conclude(r *Result, w *worker[F]) {
+	r.TrainLoss, _ = Evaluate(w.model, w.params, &w.data.Train)
+	_, r.TestAccuracy = Evaluate(w.model, w.params, &w.data.Test)
+	r.Evaluated = true
+}
+
+// finish writes what the run leaves behind.
+func (c *chief[F]) finish(r *Result, w *worker[F]) error {
+	if !r.Evaluated {
+		return nil
+	}
+	last := Metric{Step: r.Steps, Steps: w.plan.stop.LastStep, Epoch: float64(r.Steps) / float64(w.plan.perEpoch),
+		Loss: r.TrainLoss, Accuracy: &r.TestAccuracy, SamplesPerSecond: r.SamplesPerSecond, Seconds: r.Seconds}
+	if w.cfg.Report != nil {
+		w.cfg.Report(last)
+	}
+	if c.out == nil {
+		return nil
+	}
+	if err := c.out.metric(last); err != nil {
+		return err
+	}
+	if err := writeModel(c.out.path("model.safetensors"), w.model, w.params, w.data, r); err != nil {
+		return err
+	}
+	return c.out.close(r)
+}
+
+// abandon closes files of a run that failed.
+func (c *chief[F]) abandon() {
+	if c.out != nil {
+		c.out.metrics.Close()
+	}
+}

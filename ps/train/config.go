@@ -1,0 +1,169 @@
+package train
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/ps"
+)
+
+// Config describes a run to all its ranks. Everything down to Precision must
+// be the same on each; zero values mean the defaults that are named.
+type Config struct {
+	// Comm carries the messages and belongs to the run until it ends.
+	Comm *mpi.Comm
+	// Cluster says who is what. Without servers the workers keep the parameters
+	// themselves and add up their gradients by collectives.
+	Cluster ps.Cluster
+	Mode    ps.Mode // with servers: Async if empty
+
+	Data   string // data set, see Open; "optdigits" if empty
+	Model  string // "mlp" if empty
+	Hidden int    // DefaultHidden
+	Epochs int    // DefaultEpochs
+	// Batch is how many samples enter one update (DefaultBatch): the workers
+	// share them in Sync mode and with collectives, in Async mode each worker's
+	// batch is one update.
+	Batch     int
+	Rule      ps.Rule // Momentum if empty, with DefaultRate, falling linearly
+	Seed      uint64
+	Aggregate int      // see ps.Config
+	Stop      ps.Stop  // if empty, when Epochs passes have been made together
+	Precision ps.DType // Float32
+
+	// StartBarrier keeps workers from beginning before all are there, which
+	// Sync mode implies.
+	StartBarrier bool
+	// Checkpoint is the file in which state is saved when asked for, every
+	// CheckpointEvery steps (0: never by itself) and when the run is interrupted. A run
+	// whose file exists resumes from it. Only the chief reads and writes it.
+	Checkpoint      string
+	CheckpointEvery int64
+	// Save asks for a checkpoint at each receive, Interrupt for the end of the run
+	// after the next step, when it is closed.
+	Save      <-chan struct{}
+	Interrupt <-chan struct{}
+
+	// Out is a directory for metrics.jsonl, model.safetensors and curve.svg,
+	// written by the chief.
+	Out string
+	// EvaluateEvery is after how many steps the chief looks at the test set; 0 is
+	// once per epoch, but at most a hundred times.
+	EvaluateEvery int64
+	// Report is called by the chief about a hundred times, in Run's goroutine.
+	Report func(Metric)
+	Hooks  []Hook
+	// Transport is passed on to Result.
+	Transport string
+
+	// Of package ps, see there.
+	BlockBytes     int
+	Window         int
+	UnappliedBytes int
+	Deadline       time.Duration
+
+	Log *slog.Logger // nil: nothing is logged
+}
+
+func (c Config) withDefaults() Config {
+	text := func(s *string, def string) {
+		if *s == "" {
+			*s = def
+		}
+	}
+	number := func(n *int, def int) {
+		if *n == 0 {
+			*n = def
+		}
+	}
+	text(&c.Data, Optdigits)
+	text(&c.Model, "mlp")
+	text((*string)(&c.Mode), string(ps.Async))
+	number(&c.Hidden, DefaultHidden)
+	number(&c.Epochs, DefaultEpochs)
+	number(&c.Batch, DefaultBatch)
+	if c.Precision == 0 {
+		c.Precision = ps.Float32
+	}
+	text((*string)(&c.Rule.Optimizer), string(ps.Momentum))
+	if c.Rule.Rate == 0 {
+		c.Rule.Rate = DefaultRate(c.Model, c.Rule.Optimizer)
+	}
+	text((*string)(&c.Rule.Decay), string(ps.Linear))
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Epochs < 1:
+		return fmt.Errorf("train: %d epochs; at least 1 is needed", c.Epochs)
+	case c.Batch < 1:
+		return fmt.Errorf("train: batch of %d samples; at least 1 is needed", c.Batch)
+	case c.Precision != ps.Float32 && c.Precision != ps.Float64:
+		return fmt.Errorf("train: precision %v; float32 and float64 are possible", c.Precision)
+	case c.Mode != ps.Async && c.Mode != ps.Sync:
+		return fmt.Errorf("train: mode %q; async and sync are possible", c.Mode)
+	case c.CheckpointEvery < 0 || c.EvaluateEvery < 0:
+		return fmt.Errorf("train: a checkpoint every %d and an evaluation every %d steps; numbers from 0 are possible", c.CheckpointEvery, c.EvaluateEvery)
+	case c.CheckpointEvery > 0 && c.Checkpoint == "":
+		return fmt.Errorf("train: a checkpoint every %d steps needs a file", c.CheckpointEvery)
+	}
+	if _, err := NewModel[float32](c.Model, Shape{Features: 1, Classes: 2, Hidden: c.Hidden}); err != nil {
+		return err
+	}
+	return c.Cluster.Validate(c.Comm.Size())
+}
+
+// collective reports whether the run has no servers.
+func (c *Config) collective() bool { return len(c.Cluster.Servers) == 0 }
+
+// together reports whether all workers make each step together.
+func (c *Config) together() bool { return c.collective() || c.Mode == ps.Sync }
+
+// modeName is what Result calls the mode.
+func (c *Config) modeName() string {
+	if c.collective() {
+		return "collective"
+	}
+	return string(c.Mode)
+}
+
+// plan is what follows from the configuration and the size of the data.
+type plan struct {
+	batches  Batches // of a worker's own steps
+	perEpoch int64   // global steps of one pass over the training set
+	rule     ps.Rule
+	stop     ps.Stop
+}
+
+func (c *Config) plan(rows int) (plan, error) {
+	joint := Batches{Rows: rows, Batch: c.Batch, Workers: 1, Seed: c.Seed}
+	p := plan{rule: c.Rule.WithDefaults(), stop: c.Stop}
+	workers := len(c.Cluster.Workers)
+	p.batches = Batches{Rows: rows, Batch: c.Batch, Workers: workers, Seed: c.Seed}
+	if c.together() {
+		joint = p.batches
+	} else {
+		// Each worker's step is a global step: together they make workers at a time.
+		p.batches.Batch = c.Batch * workers
+	}
+	if err := p.batches.Validate(); err != nil {
+		return p, err
+	}
+	p.perEpoch = int64(joint.Steps())
+	if p.stop == (ps.Stop{}) {
+		p.stop.LastStep = int64(c.Epochs) * p.perEpoch
+	}
+	if err := p.stop.Validate(); err != nil {
+		return p, err
+	}
+	if p.rule.Updates == 0 {
+		p.rule.Updates = max(p.stop.LastStep, p.stop.NumSteps)
+	}
+	return p, p.rule.Validate()
+}

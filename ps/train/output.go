@@ -1,0 +1,94 @@
+package train
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// output is the directory a run writes to.
+type output struct {
+	dir     string
+	metrics *os.File
+	seen    []Metric
+}
+
+// newOutput makes the directory. A run that resumes goes on with the metrics
+// that are there.
+func newOutput(dir string, resumes bool) (*output, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("train: output: %w", err)
+	}
+	o := &output{dir: dir}
+	mode := os.O_TRUNC
+	if resumes {
+		mode = os.O_APPEND
+		o.recall()
+	}
+	var err error
+	if o.metrics, err = os.OpenFile(o.path("metrics.jsonl"), os.O_CREATE|os.O_WRONLY|mode, 0o644); err != nil {
+		return nil, fmt.Errorf("train: output: %w", err)
+	}
+	return o, nil
+}
+
+func (o *output) path(name string) string { return filepath.Join(o.dir, name) }
+
+// recall reads the metrics of the run that is resumed, for the curve.
+func (o *output) recall() {
+	f, err := os.Open(o.path("metrics.jsonl"))
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for d := json.NewDecoder(f); ; {
+		var m Metric
+		if d.Decode(&m) != nil {
+			return
+		}
+		o.seen = append(o.seen, m)
+	}
+}
+
+func (o *output) metric(m Metric) error {
+	o.seen = append(o.seen, m)
+	line, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("train: metrics: %w", err)
+	}
+	if _, err := o.metrics.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("train: metrics: %w", err)
+	}
+	return nil
+}
+
+// close draws the curve and writes the result.
+func (o *output) close(r *Result) error {
+	if err := o.metrics.Close(); err != nil {
+		return fmt.Errorf("train: metrics: %w", err)
+	}
+	if err := replaceFile(o.path("result.json"), func(w io.Writer) error { _, err := w.Write(r.JSON()); return err }); err != nil {
+		return err
+	}
+	title := fmt.Sprintf("%s on %s, %s, %d ps, %d workers", r.Model, r.Data, r.Mode, r.PS, r.Workers)
+	return replaceFile(o.path("curve.svg"), func(w io.Writer) error { return drawCurve(w, title, o.seen) })
+}
+
+// writeModel writes the parameters by name, what features are multiplied by
+// before they enter the model, and the classes' names.
+func writeModel[F Float](path string, m Model[F], params []F, d *Dataset, r *Result) error {
+	tensors := []namedTensor{tensor("input.scale", d.Scale)}
+	for _, t := range m.Tensors() {
+		tensors = append(tensors, tensor(t.Name, params[t.Offset:t.Offset+t.Len()], t.Shape...))
+	}
+	return writeTensors(path, map[string]string{
+		"form":          "fisterra.model/1",
+		"model":         r.Model,
+		"data":          r.Data,
+		"labels":        strings.Join(d.Labels, ","),
+		"test_accuracy": fmt.Sprintf("%.4f", r.TestAccuracy),
+	}, tensors)
+}

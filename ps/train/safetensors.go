@@ -1,0 +1,218 @@
+package train
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/ps"
+)
+
+// Models and checkpoints are written in the safetensors form, which other
+// tools read: a little-endian length, a JSON header that names tensors with
+// type, shape and place, then the numbers.
+
+// namedTensor is one entry of such a file.
+type namedTensor struct {
+	name  string
+	dtype string // F32, F64
+	shape []int
+	bytes []byte
+}
+
+type tensorEntry struct {
+	DType   string   `json:"dtype"`
+	Shape   []int    `json:"shape"`
+	Offsets [2]int64 `json:"data_offsets"`
+}
+
+// maxHeaderBytes is the form's own limit.
+const maxHeaderBytes = 100 << 20
+
+func dtypeOf[F Float]() string {
+	if ps.TypeOf[F]() == ps.Float32 {
+		return "F32"
+	}
+	return "F64"
+}
+
+func dtypeBytes(dtype string) int64 {
+	switch dtype {
+	case "F32":
+		return 4
+	case "F64":
+		return 8
+	}
+	return 0
+}
+
+// tensor views numbers as a named tensor.
+func tensor[F Float](name string, v []F, shape ...int) namedTensor {
+	if len(shape) == 0 {
+		shape = []int{len(v)}
+	}
+	return namedTensor{name, dtypeOf[F](), shape, asBytes(v)}
+}
+
+func asBytes[F Float](v []F) []byte {
+	if len(v) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&v[0])), len(v)*int(unsafe.Sizeof(v[0])))
+}
+
+// writeTensors replaces the file at path as a whole: a reader, or a crash,
+// sees the old content or the new.
+func writeTensors(path string, meta map[string]string, tensors []namedTensor) error {
+	header := map[string]any{"__metadata__": meta}
+	var at int64
+	for _, t := range tensors {
+		end := at + int64(len(t.bytes))
+		header[t.name] = tensorEntry{t.dtype, t.shape, [2]int64{at, end}}
+		at = end
+	}
+	head, err := json.Marshal(header)
+	if err != nil {
+		return fmt.Errorf("train: %s: %w", path, err)
+	}
+	for len(head)%8 != 0 {
+		head = append(head, ' ')
+	}
+	return replaceFile(path, func(w io.Writer) error {
+		out := bufio.NewWriterSize(w, 1<<20)
+		var length [8]byte
+		binary.LittleEndian.PutUint64(length[:], uint64(len(head)))
+		out.Write(length[:])
+		out.Write(head)
+		for _, t := range tensors {
+			out.Write(t.bytes)
+		}
+		return out.Flush()
+	})
+}
+
+// replaceFile writes a new file beside path, brings it to the disk and renames
+// it over path.
+func replaceFile(path string, write func(io.Writer) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("train: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+			err = fmt.Errorf("train: write %s: %w", path, err)
+		}
+	}()
+	if err := write(f); err != nil {
+		return err
+	}
+	if err := f.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	if dir, err := os.Open(filepath.Dir(path)); err == nil {
+		dir.Sync()
+		dir.Close()
+	}
+	return nil
+}
+
+// readTensors reads a file that writeTensors has written.
+func readTensors(path string) (meta map[string]string, tensors map[string]namedTensor, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("train: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, fmt.Errorf("train: %w", err)
+	}
+	meta, tensors, err = parseTensors(f, info.Size())
+	if err != nil {
+		return nil, nil, &DataError{File: path, Detail: err.Error(), Err: ErrData}
+	}
+	return meta, tensors, nil
+}
+
+func parseTensors(r io.Reader, sizeBytes int64) (map[string]string, map[string]namedTensor, error) {
+	var length [8]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return nil, nil, fmt.Errorf("header length: %w", err)
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	if n > maxHeaderBytes || int64(n) > sizeBytes-8 {
+		return nil, nil, fmt.Errorf("a header of %d bytes in a file of %d", n, sizeBytes)
+	}
+	head := make([]byte, n)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, nil, fmt.Errorf("header: %w", err)
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(head, &raw); err != nil {
+		return nil, nil, fmt.Errorf("header: %w", err)
+	}
+	meta := map[string]string{}
+	if m, ok := raw["__metadata__"]; ok {
+		if err := json.Unmarshal(m, &meta); err != nil {
+			return nil, nil, fmt.Errorf("metadata: %w", err)
+		}
+		delete(raw, "__metadata__")
+	}
+	data := make([]byte, sizeBytes-8-int64(n))
+	if _, err := io.ReadFull(r, data); err != nil {
+		return nil, nil, fmt.Errorf("numbers: %w", err)
+	}
+	tensors := map[string]namedTensor{}
+	for name, m := range raw {
+		var e tensorEntry
+		if err := json.Unmarshal(m, &e); err != nil {
+			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
+		}
+		want := dtypeBytes(e.DType)
+		if want == 0 {
+			return nil, nil, fmt.Errorf("tensor %q has the type %q; F32 and F64 are possible", name, e.DType)
+		}
+		for _, d := range e.Shape {
+			if d < 0 || want > sizeBytes {
+				return nil, nil, fmt.Errorf("tensor %q has the shape %v", name, e.Shape)
+			}
+			want *= int64(d)
+		}
+		begin, end := e.Offsets[0], e.Offsets[1]
+		if begin < 0 || end < begin || end > int64(len(data)) || end-begin != want {
+			return nil, nil, fmt.Errorf("tensor %q of shape %v lies at bytes %d to %d of %d", name, e.Shape, begin, end, len(data))
+		}
+		tensors[name] = namedTensor{name, e.DType, e.Shape, data[begin:end]}
+	}
+	return meta, tensors, nil
+}
+
+// numbers copies a tensor's content into dst.
+func numbers[F Float](tensors map[string]namedTensor, name string, dst []F) error {
+	t, ok := tensors[name]
+	if !ok {
+		return errors.New("no tensor " + name)
+	}
+	if t.dtype != dtypeOf[F]() || len(t.bytes) != len(asBytes(dst)) {
+		return fmt.Errorf("tensor %s has %d bytes of %s, want %d of %s", name, len(t.bytes), t.dtype, len(asBytes(dst)), dtypeOf[F]())
+	}
+	copy(asBytes(dst), t.bytes)
+	return nil
+}

@@ -1,0 +1,71 @@
+package train
+
+import (
+	"context"
+
+	"github.com/fisterra-hpc/fisterra/ps"
+)
+
+// served is the exchange with a parameter server.
+type served[F Float] struct {
+	*ps.Worker
+	together bool
+	global   int64
+}
+
+func (s *served[F]) begin(ctx context.Context, params []F, slots [][]F, step int64) (int64, error) {
+	if s.Chief() {
+		for i, slot := range slots {
+			if step == 0 {
+				break // they are zero already
+			}
+			if _, err := ps.Set(ctx, s.Worker, table, i+1, slot, step).Wait(ctx); err != nil {
+				return 0, err
+			}
+		}
+		if step > 0 {
+			if _, err := s.AddStep(ctx, step); err != nil {
+				return 0, err
+			}
+		}
+		if _, err := ps.Set(ctx, s.Worker, table, 0, params, step).Wait(ctx); err != nil {
+			return 0, err
+		}
+	}
+	a, err := ps.Pull(ctx, s.Worker, table, params).Wait(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if s.together {
+		return a.Version, nil
+	}
+	return s.AddStep(ctx, 0)
+}
+
+func (s *served[F]) step(ctx context.Context, grad, params []F, c ps.Contribution) (position, global int64, dropped bool, err error) {
+	a, err := ps.PushPull(ctx, s.Worker, table, grad, params, c).Wait(ctx)
+	if s.together {
+		return a.Version, a.Version, a.Dropped, err
+	}
+	return 0, s.GlobalStep(), a.Dropped, err
+}
+
+func (s *served[F]) stopped() bool { return s.Stopped() }
+
+func (s *served[F]) barrier(ctx context.Context) ([]int, error) { return s.Barrier(ctx) }
+
+func (s *served[F]) state(ctx context.Context, params []F, slots [][]F) error {
+	if _, err := ps.Pull(ctx, s.Worker, table, params).Wait(ctx); err != nil {
+		return err
+	}
+	for i, slot := range slots {
+		if _, err := ps.Fetch(ctx, s.Worker, table, i+1, slot).Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *served[F]) finish(ctx context.Context, status, epoch int) ([]int, error) {
+	return s.Finish(ctx, status, epoch)
+}
