@@ -1,5 +1,275 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
 
-func trainCommand(env environment) *cobra.Command { return &cobra.Command{Use: "train"} }
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/launch"
+	"github.com/fisterra-hpc/fisterra/ps"
+	"github.com/fisterra-hpc/fisterra/ps/train"
+	"github.com/fisterra-hpc/fisterra/slurm"
+	"github.com/spf13/cobra"
+)
+
+// trainFlags are the command line of a training run.
+type trainFlags struct {
+	connectFlags
+	roles roleFlags
+
+	mode, model, data, optimizer string
+	epochs, batch, hidden        int
+	rate                         float64
+	seed                         uint64
+	aggregate                    int
+	checkpoint                   string
+	checkpointEvery              int64
+	out                          string
+	json                         bool
+}
+
+func trainCommand(env environment) *cobra.Command {
+	t := &trainFlags{}
+	cmd := &cobra.Command{
+		Use:   "train",
+		Short: "Train a model with parameter servers, or with --ps 0 by allreduce",
+		Long: `train trains a classifier. Alone it starts its own processes on this host, one parameter server and three
+workers unless told otherwise; under srun, mpirun or fisterra run it joins, by default as one parameter
+server and size-1 workers.
+
+--data is optdigits (embedded), a directory or file in MNIST's IDX form, CSV with the label last, or LIBSVM,
+each also as .gz or .zst.
+
+SIGTERM and SIGUSR1 (sbatch --signal) save a checkpoint and end the run after the next step, with exit code
+143 and 138; SIGUSR2 saves and goes on. Started again with the same --checkpoint it goes on where it was.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	t.roles.add(f)
+	f.StringVar(&t.mode, "mode", string(ps.Sync), "sync (one process with the joint batch would do the same), async")
+	f.StringVar(&t.model, "model", "mlp", "mlp (one hidden layer), softmax")
+	f.StringVar(&t.data, "data", train.Optdigits, "optdigits, or a path")
+	f.StringVar(&t.optimizer, "optimizer", string(ps.Momentum), "sgd, momentum, adam")
+	f.IntVar(&t.epochs, "epochs", train.DefaultEpochs, "passes over the training set")
+	f.IntVar(&t.batch, "batch", train.DefaultBatch, "samples per update: of all workers together (sync), of one (async)")
+	f.IntVar(&t.hidden, "hidden", train.DefaultHidden, "hidden units of the mlp")
+	f.Float64Var(&t.rate, "lr", 0, "learning rate to begin with (0: the optimizer's)")
+	f.Uint64Var(&t.seed, "seed", 1, "of initial parameters and order of samples")
+	f.IntVar(&t.aggregate, "aggregate", 0, "sync: gradients that make a step; fewer than workers are backup workers (0: all)")
+	f.StringVar(&t.checkpoint, "checkpoint", "", "directory to save state in, and to resume from")
+	f.Int64Var(&t.checkpointEvery, "checkpoint-every", 0, "steps between checkpoints (0: only when asked or interrupted)")
+	f.StringVar(&t.out, "out", "", "directory for metrics.jsonl, the model, curve.svg and a log per process")
+	f.BoolVar(&t.json, "json", false, "print the result as one JSON object on stdout")
+	t.add(f)
+	return cmd
+}
+
+// layout is what all ranks must have been started with alike.
+func (t *trainFlags) layout() []mpi.LayoutField {
+	f := func(name string, value any) mpi.LayoutField {
+		return mpi.LayoutField{Name: name, Value: fmt.Sprint(value)}
+	}
+	return []mpi.LayoutField{
+		f("roles", t.roles.text()), f("--mode", t.mode), f("--model", t.model), f("--data", t.data),
+		f("--optimizer", t.optimizer), f("--epochs", t.epochs), f("--batch", t.batch), f("--hidden", t.hidden),
+		f("--lr", t.rate), f("--seed", t.seed), f("--aggregate", t.aggregate), f("--infiniband", t.infiniband),
+	}
+}
+
+func (t *trainFlags) run(ctx context.Context, env environment) error {
+	single, err := alone(env)
+	if err != nil {
+		return err
+	}
+	j := &job{env: env, connect: t.connectFlags, layout: t.layout(), main: func(ctx context.Context, w *mpi.World) error {
+		return t.rank(ctx, env, w)
+	}}
+	if !single {
+		return j.join(context.WithoutCancel(ctx)) // SIGTERM ends the run after a step, see signals
+	}
+	if j.ranks, err = t.roles.ranks(); err != nil {
+		return usageError(err)
+	}
+	if j.ranks == 1 {
+		return j.join(context.WithoutCancel(ctx))
+	}
+	return t.start(ctx, j)
+}
+
+// patience is how long ranks have to end by themselves, with their own
+// message, after one of them has failed.
+const patience = 10 * time.Second
+
+// start starts the ranks on this host.
+func (t *trainFlags) start(ctx context.Context, j *job) error {
+	j.launch = func(cfg *launch.Config) {
+		cfg.Patience = patience
+		if t.mode == string(ps.Async) && t.roles.ps > 0 {
+			cfg.Policy = launch.Continue
+		}
+		if columns := terminalColumns(j.env.stdout); columns > 0 && !t.json {
+			cfg.Env = append(cfg.Env, fmt.Sprintf("%s=%d", envColumns, columns))
+		}
+	}
+	o, err := j.start(ctx, os.Args[1:])
+	if err != nil {
+		return err
+	}
+	code := o.Code
+	if t.mode == string(ps.Async) && !o.TimedOut && !o.Interrupted {
+		// Workers that were killed do not matter if the others have finished.
+		code = 0
+		for _, x := range o.Exits {
+			if x.Signal == 0 || x.Rank == 0 {
+				code = max(code, x.Code)
+			}
+		}
+	}
+	if code != 0 {
+		return &exitError{code: code}
+	}
+	return nil
+}
+
+// rank is what one rank does.
+func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World) error {
+	layout, err := w.Layout()
+	if err != nil {
+		return err
+	}
+	if w.Size() == 1 && !t.roles.given() {
+		t.roles.ps = 0 // one rank works alone
+	}
+	roles, err := t.roles.of(layout)
+	if err != nil {
+		return usageError(err)
+	}
+	byRank := make([]slurm.Role, w.Size())
+	for r := range byRank {
+		byRank[r] = roles[w.Position(r)]
+	}
+	cluster, err := ps.NewCluster(byRank)
+	if err != nil {
+		return usageError(err)
+	}
+	me := w.Position(w.Rank())
+	log, closeLog, err := t.openLog(env, w, fmt.Sprintf("%s%d", roles[me], roles.Index(me)))
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	screen := newScreen(env, t.json)
+	isChief := w.Rank() == cluster.Workers[0]
+	if isChief {
+		screen.members(w, roles)
+	}
+	checkpoint, err := t.checkpointFile()
+	if err != nil {
+		return err
+	}
+	s := watchSignals()
+	defer s.stop()
+	cfg := train.Config{
+		Comm: w.Comm(), Cluster: cluster, Mode: ps.Mode(t.mode), Data: t.data, Model: t.model, Hidden: t.hidden,
+		Epochs: t.epochs, Batch: t.batch, Seed: t.seed, Aggregate: t.aggregate,
+		Rule:       ps.Rule{Optimizer: ps.Optimizer(t.optimizer), Rate: t.rate},
+		Checkpoint: checkpoint, CheckpointEvery: t.checkpointEvery, Save: s.save, Interrupt: s.interrupt,
+		Out: t.out, Report: screen.report, Transport: transportName(w, cluster), Log: log,
+	}
+	result, err := train.Run(ctx, cfg)
+	if err != nil {
+		log.Error("the run failed", "error", err)
+		return trainError(err)
+	}
+	if isChief {
+		screen.result(result)
+	}
+	if result.Interrupted {
+		return &exitError{code: 128 + s.why()}
+	}
+	return nil
+}
+
+// checkpointFile is the file in the directory of --checkpoint, which is made.
+func (t *trainFlags) checkpointFile() (string, error) {
+	if t.checkpoint == "" {
+		return "", nil
+	}
+	if err := os.MkdirAll(t.checkpoint, 0o755); err != nil {
+		return "", usageError(fmt.Errorf("--checkpoint: %w", err))
+	}
+	return filepath.Join(t.checkpoint, "state.safetensors"), nil
+}
+
+func trainError(err error) error {
+	var data *train.DataError
+	if errors.As(err, &data) {
+		return usageError(err)
+	}
+	return err
+}
+
+// transportName is how the chief talks to the others.
+func transportName(w *mpi.World, c ps.Cluster) string {
+	chief := c.Workers[0]
+	for _, peers := range [][]int{c.Servers, c.Workers} {
+		for _, r := range peers {
+			if r != chief && r != w.Rank() {
+				name, _ := w.Comm().Transport(r)
+				return name
+			}
+		}
+	}
+	return "self"
+}
+
+// signals are what Slurm sends to a task: SIGTERM before the end, and what
+// --signal asks for.
+type signals struct {
+	save      chan struct{}
+	interrupt chan struct{}
+	from      chan os.Signal
+	first     atomic.Int32 // the signal that ended the run
+}
+
+func watchSignals() *signals {
+	s := &signals{save: make(chan struct{}, 1), interrupt: make(chan struct{}), from: make(chan os.Signal, 4)}
+	signal.Notify(s.from, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, os.Interrupt)
+	go func() {
+		for sig := range s.from {
+			number, ok := sig.(syscall.Signal)
+			switch {
+			case sig == syscall.SIGUSR2:
+				select {
+				case s.save <- struct{}{}:
+				default: // asked for already
+				}
+			case ok && s.first.CompareAndSwap(0, int32(number)):
+				close(s.interrupt)
+			}
+		}
+	}()
+	return s
+}
+
+// why is the signal that ended the run: this rank's own, or SIGTERM where
+// another rank got it.
+func (s *signals) why() int {
+	if n := s.first.Load(); n != 0 {
+		return int(n)
+	}
+	return int(syscall.SIGTERM)
+}
+
+func (s *signals) stop() {
+	signal.Stop(s.from)
+	close(s.from)
+}

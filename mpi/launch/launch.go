@@ -50,6 +50,9 @@ type Config struct {
 
 	// Timeout ends the job with exit code 124; 0 is none.
 	Timeout time.Duration
+	// Patience is how long, under EndAll, the other ranks have to end by
+	// themselves after the first failure, with messages of their own. 0 is not at all.
+	Patience time.Duration
 	// Grace is how long ranks have between SIGTERM and SIGKILL. 0 is 5 s.
 	Grace time.Duration
 	// Guard is the command that runs RunGuard, so that the ranks end, with all
@@ -221,11 +224,12 @@ func (j *job) start() error {
 // wait sees the job to its end.
 func (j *job) wait(ctx context.Context) Outcome {
 	var (
-		out     Outcome
-		kill    <-chan time.Time
-		timeout <-chan time.Time
-		done    = ctx.Done()
-		ending  bool
+		out      Outcome
+		kill     <-chan time.Time
+		patience <-chan time.Time
+		timeout  <-chan time.Time
+		done     = ctx.Done()
+		ending   bool
 	)
 	if j.cfg.Timeout > 0 {
 		timer := time.NewTimer(j.cfg.Timeout)
@@ -248,10 +252,14 @@ func (j *job) wait(ctx context.Context) Outcome {
 			if x.Code != 0 && out.First == nil && !ending {
 				first := x
 				out.First = &first
-				if j.cfg.Policy == EndAll && left > 0 {
-					end(fmt.Sprintf("rank %d on %s: %v; ending the other %d", x.Rank, hostname(), x, left))
-				} else {
-					j.cfg.Notify(fmt.Sprintf("rank %d on %s: %v", x.Rank, hostname(), x))
+				switch why := fmt.Sprintf("rank %d on %s: %v", x.Rank, hostname(), x); {
+				case j.cfg.Policy != EndAll || left == 0:
+					j.cfg.Notify(why)
+				case j.cfg.Patience > 0:
+					j.cfg.Notify(why)
+					patience = time.After(j.cfg.Patience)
+				default:
+					end(fmt.Sprintf("%s; ending the other %d", why, left))
 				}
 			}
 		case <-timeout:
@@ -272,6 +280,8 @@ func (j *job) wait(ctx context.Context) Outcome {
 		case <-done:
 			done = nil
 			end(fmt.Sprintf("%v; ending %d ranks", context.Cause(ctx), left))
+		case <-patience:
+			end(fmt.Sprintf("%d ranks have not ended by themselves within %v; ending them", left, j.cfg.Patience))
 		case <-kill:
 			j.cfg.Notify(fmt.Sprintf("%d ranks did not end within %v: killing them", left, j.cfg.Grace))
 			j.signal(syscall.SIGKILL)

@@ -1,7 +1,7 @@
 package launch
 
 import (
-	"bufio"
+	"bytes"
 	"io"
 	"sync"
 )
@@ -24,29 +24,44 @@ func newLines(w io.Writer) *lines {
 const maxLine = 64 << 10
 
 // copy writes r's lines, each with the prefix, until r ends. tee gets them
-// without it.
+// without it. A carriage return ends a line too: progress bars are shown as they move.
 func (l *lines) copy(r io.Reader, prefix string, tee io.Writer) {
-	b := bufio.NewReaderSize(r, maxLine)
+	buf := make([]byte, 0, maxLine)
 	whole := true // at the beginning of a line
 	for {
-		line, err := b.ReadSlice('\n')
-		if len(line) > 0 {
-			l.mu.Lock()
-			if whole && prefix != "" {
-				io.WriteString(l.w, prefix)
-			}
-			l.w.Write(line) // the terminal is gone: the ranks' own logs remain
-			whole = line[len(line)-1] == '\n'
-			if !whole && err == io.EOF {
-				io.WriteString(l.w, "\n")
-			}
-			l.mu.Unlock()
-			tee.Write(line)
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		done := bytes.LastIndexAny(buf, "\n\r") + 1
+		if err != nil || len(buf) == cap(buf) {
+			done = len(buf)
 		}
-		if err != nil && err != bufio.ErrBufferFull {
+		if done > 0 {
+			whole = l.write(buf[:done], prefix, whole)
+			tee.Write(buf[:done])
+			buf = buf[:copy(buf, buf[done:])]
+		}
+		if err != nil {
+			if !whole {
+				l.write([]byte("\n"), "", false)
+			}
 			return
 		}
 	}
+}
+
+// write writes text, with the prefix at the beginning of each line, and
+// reports whether it ends a line. A terminal that is gone is no error: the ranks' logs remain.
+func (l *lines) write(text []byte, prefix string, whole bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range bytes.Lines(text) {
+		if whole && prefix != "" {
+			io.WriteString(l.w, prefix)
+		}
+		l.w.Write(line)
+		whole = line[len(line)-1] == '\n'
+	}
+	return whole || text[len(text)-1] == '\r'
 }
 
 // teeWriter lets the two outputs of a rank share its log.

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/ps/train"
+	"github.com/fisterra-hpc/fisterra/slurm"
+	"golang.org/x/term"
+)
+
+// envColumns tells the ranks that the launcher's output is a terminal of so
+// many columns.
+const envColumns = "FISTERRA_COLUMNS"
+
+// screen is what the chief shows: a progress bar on a terminal, else a line
+// every tenth of the way.
+type screen struct {
+	out     io.Writer
+	columns int // 0: no terminal
+	json    io.Writer
+	tenth   int64
+}
+
+func newScreen(env environment, json bool) *screen {
+	s := &screen{out: env.stdout, columns: terminalColumns(env.stdout)}
+	if json {
+		s.out, s.json, s.columns = env.stderr, env.stdout, 0
+	} else if text, ok := env.lookup(envColumns); ok {
+		if n, err := strconv.Atoi(text); err == nil {
+			s.columns = n
+		}
+	}
+	return s
+}
+
+// terminalColumns is the width of w, 0 if it is no terminal.
+func terminalColumns(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	columns, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return max(columns, 40)
+}
+
+// members says who is what.
+func (s *screen) members(w *mpi.World, roles slurm.Roles) {
+	t := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "rank\trole\thost\treached by")
+	for r, info := range w.Transports() {
+		p := w.Position(r)
+		fmt.Fprintf(t, "%d\t%s %d\t%s\t%s (%s)\n", r, roles[p], roles.Index(p), w.Host(r), info.Name, info.Reason)
+	}
+	t.Flush()
+}
+
+// report shows how the run stands.
+func (s *screen) report(m train.Metric) {
+	share := 0.0
+	if m.Steps > 0 {
+		share = float64(m.Step) / float64(m.Steps)
+	}
+	accuracy := ""
+	if m.Accuracy != nil {
+		accuracy = fmt.Sprintf("  test accuracy %.2f %%", 100**m.Accuracy)
+	}
+	if s.columns == 0 {
+		if tenth := int64(share * 10); tenth > s.tenth {
+			s.tenth = tenth
+			fmt.Fprintf(s.out, "step %d of %d  epoch %.1f  loss %.4f  %.0f samples/s%s\n", m.Step, m.Steps, m.Epoch, m.Loss, m.SamplesPerSecond, accuracy)
+		}
+		return
+	}
+	text := fmt.Sprintf(" %3.0f %%  step %d/%d  loss %.4f  %.0f samples/s%s", 100*share, m.Step, m.Steps, m.Loss, m.SamplesPerSecond, accuracy)
+	width := max(s.columns-len(text)-3, 10)
+	full := min(int(share*float64(width)), width)
+	fmt.Fprintf(s.out, "\r[%s%s]%s\x1b[K", strings.Repeat("#", full), strings.Repeat(".", width-full), text)
+}
+
+// result shows what the run has come to.
+func (s *screen) result(r *train.Result) {
+	if s.columns > 0 {
+		fmt.Fprintln(s.out)
+	}
+	t := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "model\t%s on %s, %s\n", r.Model, r.Data, r.Mode)
+	fmt.Fprintf(t, "ranks\t%d (%d ps, %d workers), %s\n", r.Ranks, r.PS, r.Workers, r.Transport)
+	fmt.Fprintf(t, "steps\t%d in %.2f s, %.0f samples/s\n", r.Steps, r.Seconds, r.SamplesPerSecond)
+	if r.Evaluated {
+		fmt.Fprintf(t, "train loss\t%.4f\n", r.TrainLoss)
+		fmt.Fprintf(t, "test accuracy\t%.2f %%\n", 100*r.TestAccuracy)
+	}
+	if len(r.Lost) > 0 {
+		fmt.Fprintf(t, "lost ranks\t%v\n", r.Lost)
+	}
+	if r.Interrupted {
+		fmt.Fprintf(t, "interrupted\tbefore the end, as asked\n")
+	}
+	t.Flush()
+	if s.json != nil {
+		s.json.Write(r.JSON())
+	}
+}
