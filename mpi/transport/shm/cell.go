@@ -29,11 +29,11 @@ const (
 	// formRing: header as formFull, word 5 offset and length of the payload in the byte ring.
 	formRing
 	// formOpen: header as formFull, word 5 length of the payload that follows
-	// in chunks, word 6 stream.
+	// in chunks.
 	formOpen
-	// formChunk: word 1 stream, word 2 offset and length of the chunk in the byte ring.
+	// formChunk: word 1 offset and length of the chunk in the byte ring.
 	formChunk
-	// formAbort: word 1 stream that ends before its payload was sent.
+	// formAbort: the payload ends before all of it was sent.
 	formAbort
 	// formHelp: word 1 slot and generation of an exposure that is being pulled,
 	// word 2 where to, word 3 how many bytes.

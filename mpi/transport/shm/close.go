@@ -79,7 +79,7 @@ func (p *Provider) Close() error {
 func (p *Provider) flush(deadline time.Time) {
 	p.waitUntil(deadline, func() bool {
 		for _, ep := range p.live {
-			if ep.out.streams.count > 0 && !ep.hungup {
+			if len(ep.out.streams) > 0 && !ep.hungup {
 				ep.push()
 			}
 		}

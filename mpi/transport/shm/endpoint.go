@@ -61,7 +61,8 @@ type outbox struct {
 	mem    []byte // the ring's whole range
 	ring   byteRing
 
-	streams streams
+	blocked bool // there was no room: find out about credit before sleeping
+	streams []departure
 }
 
 // inbox is the receiving side: cells from the peer.
@@ -75,7 +76,7 @@ type inbox struct {
 	mem      []byte
 	header   transport.Header
 
-	streams [maxStreams]*arrival
+	stream arrival
 }
 
 const (
@@ -126,8 +127,14 @@ func (ep *endpoint) room(n uint64) bool {
 	if ep.broken != nil {
 		return false
 	}
-	out.want.Store(1)
+	ep.block()
 	return ep.refresh() && out.next+n <= out.limit
+}
+
+// block asks the peer to say when there is room.
+func (ep *endpoint) block() {
+	ep.out.blocked = true
+	ep.out.want.Store(1)
 }
 
 // refresh reads the peer's credit and reports whether there is more of it.
@@ -164,7 +171,7 @@ func (ep *endpoint) piece(n int) (offset uint32, ok bool) {
 				return offset, true
 			}
 		}
-		out.want.Store(1)
+		ep.block()
 	}
 	return 0, false
 }
@@ -182,7 +189,7 @@ func (ep *endpoint) nextCell() *cell { return &ep.out.cells[ep.out.next&cellMask
 
 // send writes one message of at most eagerBytes.
 func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome {
-	if ep.out.next >= ep.out.limit && !ep.room(1) {
+	if len(ep.out.streams) > 0 || ep.out.next >= ep.out.limit && !ep.room(1) {
 		return ep.refused()
 	}
 	c := ep.nextCell()

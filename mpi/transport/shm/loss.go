@@ -52,7 +52,8 @@ func (p *Provider) bury(s transport.Sink) (n int) {
 	for i := 0; i < len(p.ailing); i++ { // the sink may add to it
 		if ep := p.ailing[i]; ep.state < leaving {
 			ep.leave(ep.broken)
-			n++
+			p.settle()
+			n += p.report(s) + 1 // operations end first
 			s.Lost(ep.rank, ep.broken)
 		}
 	}

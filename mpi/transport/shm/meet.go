@@ -21,9 +21,10 @@ var probeAtBytes = binary.Size(probeAt{})
 // dialler runs the handshake of the rank that connects to rank to.
 func (p *party) dialler(to int, layout [32]byte) (l *link, err error) {
 	l = newLink(p.conn)
+	shared := l // l is nil at a failed return
 	defer func() {
 		if err != nil {
-			l.close()
+			shared.close()
 		}
 	}()
 	if err := p.sameUser(); err != nil {
@@ -103,9 +104,10 @@ func (p *party) dialler(to int, layout [32]byte) (l *link, err error) {
 // dialler has proved who it is and before anything is shared, admit decides.
 func (p *party) acceptor(layout [32]byte, admit func(rank int) error) (l *link, err error) {
 	l = newLink(p.conn)
+	shared := l // l is nil at a failed return
 	defer func() {
 		if err != nil {
-			l.close()
+			shared.close()
 		}
 	}()
 	if err := p.sameUser(); err != nil {
@@ -188,8 +190,10 @@ func (l *link) adopt(memory, bell int) (err error) {
 func (l *link) judge(p *party, theirs, mine bool, why error) {
 	l.pid = int(p.cred.Pid)
 	switch {
-	case p.cfg.TwoCopies:
-		l.path = "two copies through a ring: one copy is switched off"
+	case p.cfg.Copies == 2:
+		l.path = "two copies through a ring, as configured"
+	case theirs && mine && !p.pulls:
+		l.path = "two copies through a ring: quicker here than one by the kernel"
 	case theirs && mine:
 		l.vm, l.path = true, "one copy by process_vm_readv and process_vm_writev of both ranks"
 	case why != nil:

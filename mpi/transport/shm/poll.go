@@ -47,7 +47,7 @@ func (p *Provider) Poll(s transport.Sink) int {
 	}
 	if p.streams > 0 {
 		for _, ep := range p.live {
-			if ep.out.streams.count > 0 {
+			if len(ep.out.streams) > 0 {
 				n += ep.push()
 			}
 		}
@@ -176,11 +176,11 @@ func (ep *endpoint) take(s transport.Sink, c *cell, w0 uint64) error {
 	case formChunk:
 		return ep.arrive(s, c)
 	case formAbort:
-		a, err := ep.openStream(c[1])
-		if err == nil {
-			a.open = false
+		if !ep.in.stream.open {
+			return fmt.Errorf("the end of a payload that has not begun: %w", errMalformed)
 		}
-		return err
+		ep.in.stream = arrival{}
+		return nil
 	case formHelp:
 		return ep.help(c)
 	default:
@@ -230,9 +230,12 @@ func (p *Provider) pending() bool {
 			p.sweepAll = true
 			return true
 		}
-		if ep.out.want.Load() != 0 && ep.refresh() {
-			ep.out.want.Store(0)
-			return true
+		if ep.out.blocked {
+			ep.out.want.Store(1) // the peer may have cleared an older one meanwhile
+			if ep.refresh() {
+				ep.out.blocked = false
+				return true
+			}
 		}
 	}
 	return false

@@ -44,9 +44,10 @@ type Config struct {
 	Set transport.Set
 	// HandshakeTimeout bounds the making of a connection and an Import. 0: 30 s.
 	HandshakeTimeout time.Duration
-	// TwoCopies sends large messages through the ring of bytes even where the
-	// kernel would let the two processes copy each other's memory.
-	TwoCopies bool
+	// Copies is how often large messages are copied: 1 by process_vm_* of both
+	// ranks, where the kernel lets them; 2 through the ring of bytes; 0
+	// whichever of the two is quicker here.
+	Copies int
 	// Log gets what is not an error of an operation. nil: nothing is logged.
 	Log *slog.Logger
 }
@@ -54,9 +55,6 @@ type Config struct {
 const (
 	// eagerBytes: the first size of the byte ring holds four.
 	eagerBytes = firstRing / 4
-	// rendezvousBytes is from where one copy, with its question and answer, is
-	// quicker than two.
-	rendezvousBytes = 8 << 10
 	// creditLimit is what one rank may leave unconsumed at another.
 	creditLimit = 4 << 20
 
@@ -68,6 +66,8 @@ type Provider struct {
 	cfg     Config
 	address address
 	bell    *doorbell
+
+	rendezvousBytes, pullBytes int
 
 	// Guarded by the world's lock.
 	peers    []*endpoint
@@ -114,6 +114,8 @@ func Open(cfg Config) (p *Provider, err error) {
 		return nil, fmt.Errorf("shm: rank %d of %d: a rank is at least 0 and less than the size", cfg.Rank, cfg.Size)
 	case cfg.Size > 1 && len(cfg.Secret) < minSecretBytes:
 		return nil, fmt.Errorf("shm: the job's secret has %d bytes, at least %d are needed", len(cfg.Secret), minSecretBytes)
+	case cfg.Copies < 0 || cfg.Copies > 2:
+		return nil, fmt.Errorf("shm: %d copies of large messages: 1, 2, or 0 for the quicker", cfg.Copies)
 	case cfg.HandshakeTimeout < 0:
 		return nil, fmt.Errorf("shm: handshake timeout %v is negative", cfg.HandshakeTimeout)
 	}
@@ -128,6 +130,7 @@ func Open(cfg Config) (p *Provider, err error) {
 	p.meetings.addresses = map[int]address{}
 	p.exports.segments = map[uint64]export{}
 	p.exports.asked = map[uint64]chan imported{}
+	p.rendezvousBytes, p.pullBytes = calibrate(cfg.Copies)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.open(); err != nil {
 		p.Close()
@@ -176,7 +179,7 @@ func (p *Provider) Name() string { return "shm" }
 // Caps says what shared memory does well.
 func (p *Provider) Caps() transport.Caps {
 	return transport.Caps{
-		EagerBytes: eagerBytes, RendezvousBytes: rendezvousBytes, PullBytes: rendezvousBytes,
+		EagerBytes: eagerBytes, RendezvousBytes: p.rendezvousBytes, PullBytes: p.pullBytes,
 		CreditBytes: creditLimit, SameHost: true,
 	}
 }

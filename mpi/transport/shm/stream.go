@@ -3,38 +3,35 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
 // A payload that is too long for one piece of the byte ring travels as a
-// stream: a cell with the header, which keeps the message's place in the order,
-// and chunks, between which other messages pass.
+// stream: a cell with the header and then chunks. Messages to the same peer wait
+// until it has left, as they would on a socket.
 
 const (
-	// maxStreams is how many payloads one rank sends to one peer at a time.
-	maxStreams = 64
 	// chunkBytes is the largest chunk, if the ring is large enough for four.
 	chunkBytes = 32 << 10
-	// pushBytes bounds what one Poll copies into the rings of one peer.
+	// pushBytes bounds what one Poll copies into the ring of one peer.
 	pushBytes = 128 << 10
 )
 
-// departure is a payload being sent.
+// maxStreams bounds the payloads that wait for one peer.
+const maxStreams = 1024
+
+// departure is a payload being sent to a peer.
 type departure struct {
-	op      uint64
-	buf     []byte
+	begun   bool // its header has been sent
 	aborted bool // tell the peer, as soon as there is a cell
+	op      uint64
+	header  transport.Header
+	buf     []byte // what has not been sent
 }
 
-// streams are the payloads being sent to one peer.
-type streams struct {
-	open  [maxStreams]*departure
-	count int
-	turn  int
-}
-
-// arrival is a payload being received.
+// arrival is the payload being received from a peer.
 type arrival struct {
 	open      bool
 	discarded bool
@@ -57,44 +54,39 @@ func (ep *endpoint) sendFrom(h *transport.Header, payload []byte, op uint64) tra
 	if h.Kind != transport.Data {
 		panic(fmt.Sprintf("shm: a message of kind %d and %d bytes: only Data may exceed EagerBytes, %d", h.Kind, len(payload), eagerBytes))
 	}
-	s := &ep.out.streams
-	if s.count == maxStreams || !ep.room(1) {
-		return ep.refused()
+	if len(ep.out.streams) == maxStreams {
+		return transport.Full
 	}
-	id := 0
-	for s.open[id] != nil {
-		id++
-	}
-	c := ep.nextCell()
-	c.putHeader(h)
-	c[5], c[6] = uint64(len(payload)), uint64(id)
-	ep.post(h.Kind, formOpen, 0)
-	s.open[id] = &departure{op: op, buf: payload}
-	s.count++
+	ep.out.streams = append(ep.out.streams, departure{op: op, header: *h, buf: payload})
 	ep.p.streams++
-	ep.push()
+	if len(ep.out.streams) == 1 {
+		ep.push()
+	}
 	return transport.Sent
 }
 
-// push sends chunks of the open streams in turn and returns how many.
+// push sends what it can of the payloads that wait and returns how many cells that took.
 func (ep *endpoint) push() (n int) {
-	s := &ep.out.streams
-	for left := pushBytes; left > 0 && s.count > 0 && ep.state == up; n++ {
-		id := s.turn % maxStreams
-		d := s.open[id]
-		if d == nil {
-			s.turn++
-			n--
+	for left := pushBytes; left > 0 && len(ep.out.streams) > 0 && ep.state == up; n++ {
+		d := &ep.out.streams[0]
+		if d.aborted && !d.begun {
+			ep.closeStream()
 			continue
 		}
 		if !ep.room(1) {
 			return n
 		}
 		c := ep.nextCell()
+		if !d.begun {
+			c.putHeader(&d.header)
+			c[5] = uint64(len(d.buf))
+			ep.post(d.header.Kind, formOpen, 0)
+			d.begun = true
+			continue
+		}
 		if d.aborted {
-			c[1] = uint64(id)
 			ep.post(transport.Data, formAbort, 0)
-			ep.closeStream(id)
+			ep.closeStream()
 			continue
 		}
 		size := min(len(d.buf), chunkBytes, max(firstRing, int(ep.out.ring.size))/4)
@@ -103,30 +95,29 @@ func (ep *endpoint) push() (n int) {
 			return n
 		}
 		copy(ep.out.mem[offset:], d.buf[:size])
-		c[1], c[2] = uint64(id), span(offset, uint32(size))
+		c[1] = span(offset, uint32(size))
 		ep.post(transport.Data, formChunk, 0)
 		d.buf = d.buf[size:]
 		left -= size
 		if len(d.buf) == 0 {
 			ep.p.complete(d.op, nil)
-			ep.closeStream(id)
+			ep.closeStream()
 		}
-		s.turn++
 	}
 	return n
 }
 
-func (ep *endpoint) closeStream(id int) {
-	ep.out.streams.open[id] = nil
-	ep.out.streams.count--
+// closeStream forgets the first stream.
+func (ep *endpoint) closeStream() {
+	ep.out.streams = slices.Delete(ep.out.streams, 0, 1)
 	ep.p.streams--
 }
 
-// abandonStream gives up the stream of op, if it is one of this peer's. Its
-// memory is free at once: nothing but this rank ever reads it.
+// abandonStream gives up the stream of op, if it goes to this peer. Its memory
+// is free at once: nothing but this rank ever reads it.
 func (ep *endpoint) abandonStream(op uint64) bool {
-	for _, d := range ep.out.streams.open {
-		if d != nil && d.op == op && !d.aborted {
+	for i := range ep.out.streams {
+		if d := &ep.out.streams[i]; d.op == op && !d.aborted {
 			d.aborted, d.buf = true, nil
 			ep.p.complete(op, errAbandoned)
 			return true
@@ -137,56 +128,34 @@ func (ep *endpoint) abandonStream(op uint64) bool {
 
 // dropStreams ends all streams to a peer that takes no more.
 func (ep *endpoint) dropStreams(err error) {
-	for id, d := range ep.out.streams.open {
-		if d == nil {
-			continue
-		}
-		if !d.aborted {
+	for len(ep.out.streams) > 0 {
+		if d := ep.out.streams[0]; !d.aborted {
 			ep.p.complete(d.op, err)
 		}
-		ep.closeStream(id)
+		ep.closeStream()
 	}
 }
 
 // openArrival takes a formOpen cell.
 func (ep *endpoint) openArrival(c *cell, kind transport.Kind) error {
-	id, size := c[6], c[5]
-	if id >= maxStreams || size > 1<<62 {
-		return fmt.Errorf("stream %d of %d bytes: %w", id, size, errMalformed)
-	}
-	a := ep.in.streams[id]
-	if a == nil {
-		a = &arrival{}
-		ep.in.streams[id] = a
-	}
-	if a.open {
-		return fmt.Errorf("stream %d opened twice: %w", id, errMalformed)
+	a, size := &ep.in.stream, c[5]
+	if a.open || size > 1<<62 {
+		return fmt.Errorf("a payload of %d bytes begins (inside another: %v): %w", size, a.open, errMalformed)
 	}
 	*a = arrival{open: true, size: int(size)}
 	c.header(kind, &a.header)
 	return nil
 }
 
-// openStream finds the stream that a cell continues.
-func (ep *endpoint) openStream(id uint64) (*arrival, error) {
-	if id >= maxStreams || ep.in.streams[id] == nil || !ep.in.streams[id].open {
-		return nil, fmt.Errorf("stream %d is not open: %w", id, errMalformed)
-	}
-	return ep.in.streams[id], nil
-}
-
 // arrive takes a chunk of a stream.
 func (ep *endpoint) arrive(s transport.Sink, c *cell) error {
-	a, err := ep.openStream(c[1])
-	if err != nil {
-		return err
-	}
-	chunk, err := spanIn(ep.in.mem, c[2])
+	a := &ep.in.stream
+	chunk, err := spanIn(ep.in.mem, c[1])
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, errMalformed)
 	}
-	if len(chunk) > a.size-a.got {
-		return fmt.Errorf("stream %d of %d bytes has %d at least: %w", c[1], a.size, a.got+len(chunk), errMalformed)
+	if !a.open || len(chunk) > a.size-a.got {
+		return fmt.Errorf("%d bytes after %d of a payload of %d: %w", len(chunk), a.got, a.size, errMalformed)
 	}
 	ep.in.bytes += len(chunk)
 	if !a.discarded {
