@@ -40,9 +40,9 @@ type engine struct {
 	shrinks  map[shrinkID]*shrinkState
 	handlers [256]func(peer int, h *transport.Header, payload []byte)
 
-	losses  []loss                    // in the order in which they became known
-	onLoss  func(rank int, err error) // tells the bootstrap tree and the user; must not block
-	closing bool                      // own goodbye said: a closing peer is not a loss
+	losses  []loss                         // in the order in which they became known
+	onLoss  func(rank int, err *lostError) // tells the bootstrap tree and the user; must not block
+	closing bool                           // own goodbye said: a closing peer is not a loss
 	closed  bool
 
 	progress

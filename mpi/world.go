@@ -2,7 +2,6 @@ package mpi
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 )
@@ -104,11 +103,11 @@ func (w *World) OnLost(f func(rank int, err error)) {
 }
 
 // noticeLoss is told by the engine, which holds its lock.
-func (w *World) noticeLoss(rank int, err error) {
-	w.log.Warn("rank lost", "rank", rank, "host", w.Host(rank), "why", err)
+func (w *World) noticeLoss(rank int, err *lostError) {
+	w.log.Warn("rank lost", "rank", rank, "host", w.Host(rank), "why", err.why)
 	go func() {
 		if w.membership != nil {
-			w.membership.AnnounceLost(rank, fmt.Sprint(err))
+			w.membership.AnnounceLost(rank, err.why)
 		}
 		w.mu.Lock()
 		watch := w.watch

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/launch"
+	"github.com/fisterra-hpc/fisterra/ps"
 )
 
 // job is a command that runs on several ranks: alone it starts them itself,
@@ -80,14 +82,34 @@ func (j *job) join(ctx context.Context) error {
 	if err != nil {
 		return initError(err)
 	}
-	if err := j.main(ctx, w); err != nil {
+	err = j.main(ctx, w)
+	var exit *exitError
+	switch {
+	case err == nil, errors.As(err, &exit) && exit.err == nil:
+		if closeErr := closeWorld(ctx, w, goodbyeTime); err == nil {
+			err = closeErr
+		}
+	case errors.Is(err, mpi.ErrPeerLost), errors.Is(err, mpi.ErrRevoked), errors.Is(err, ps.ErrFailed):
+		// The others fail for the same reason: this rank is no loss of its own.
+		closeWorld(ctx, w, failedGoodbyeTime)
+	default:
 		w.Abort(exitFailed, err.Error())
-		return err
 	}
-	bye, cancel := context.WithTimeout(ctx, goodbyeTime)
+	return err
+}
+
+func closeWorld(ctx context.Context, w *mpi.World, within time.Duration) error {
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
 	return w.Close(bye)
 }
+
+const (
+	// goodbyeTime bounds how long a rank waits at the end for the others,
+	// failedGoodbyeTime how long after a failure.
+	goodbyeTime       = 60 * time.Second
+	failedGoodbyeTime = 2 * time.Second
+)
 
 // initError gives a failed start its exit code: what the user asked for
 // wrongly, what the machine lacks, or a failure.

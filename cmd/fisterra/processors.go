@@ -3,11 +3,7 @@ package main
 import (
 	"runtime"
 	"strconv"
-	"time"
 )
-
-// goodbyeTime bounds how long a rank waits at the end for the others.
-const goodbyeTime = 60 * time.Second
 
 // processors is what this rank may use: its cpus per task where the launcher
 // says so, else its even share of what it is bound to.

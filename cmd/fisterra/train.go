@@ -84,7 +84,34 @@ func (t *trainFlags) layout() []mpi.LayoutField {
 	}
 }
 
+// check finds what is wrong with the flags before any rank is started.
+func (t *trainFlags) check() error {
+	switch ps.Mode(t.mode) {
+	case ps.Sync, ps.Async:
+	default:
+		return fmt.Errorf("--mode %q: want sync or async", t.mode)
+	}
+	if _, err := train.NewModel[float32](t.model, train.Shape{Features: 1, Classes: 2, Hidden: max(t.hidden, 1)}); err != nil {
+		return fmt.Errorf("--model: %w", err)
+	}
+	if err := (ps.Rule{Optimizer: ps.Optimizer(t.optimizer), Rate: 1}).WithDefaults().Validate(); err != nil {
+		return fmt.Errorf("--optimizer: %w", err)
+	}
+	if t.epochs < 1 || t.batch < 1 || t.hidden < 1 || t.rate < 0 {
+		return fmt.Errorf("--epochs %d --batch %d --hidden %d --lr %g: want at least 1, 1, 1 and 0", t.epochs, t.batch, t.hidden, t.rate)
+	}
+	if t.data != train.Optdigits {
+		if _, err := os.Stat(t.data); err != nil {
+			return fmt.Errorf("--data: not %q, and no file: %w", train.Optdigits, err)
+		}
+	}
+	return nil
+}
+
 func (t *trainFlags) run(ctx context.Context, env environment) error {
+	if err := t.check(); err != nil {
+		return usageError(err)
+	}
 	single, err := alone(env)
 	if err != nil {
 		return err
@@ -186,7 +213,7 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World) er
 	}
 	result, err := train.Run(ctx, cfg)
 	if err != nil {
-		log.Error("the run failed", "error", err)
+		log.Info("the run failed", "error", err) // and on stderr, at the end
 		return trainError(err)
 	}
 	if isChief {

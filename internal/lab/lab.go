@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,50 +102,56 @@ func Root() (string, error) {
 }
 
 // build makes the binary at most once per test process.
-var build = sync.OnceValues(func() (string, error) {
+var build = sync.OnceValues(func() (built, error) {
 	root, err := Root()
 	if err != nil {
-		return "", err
+		return built{}, err
 	}
-	dir, err := processDir()
+	dir, alive, err := processDir()
 	if err != nil {
-		return "", err
+		return built{}, err
 	}
 	binary := filepath.Join(dir, "fisterra")
 	cmd := exec.Command("go", "build", "-o", binary, "./cmd/fisterra")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("lab: go build ./cmd/fisterra: %w\n%s", err, out)
+		return built{}, fmt.Errorf("lab: go build ./cmd/fisterra: %w\n%s", err, out)
 	}
-	return binary, nil
+	return built{binary, alive}, nil
 })
+
+// built is a binary in a directory that is removed when alive is closed, also
+// by the garbage collector: it must be kept.
+type built struct {
+	binary string
+	alive  io.Closer
+}
 
 // Fisterra builds the fisterra command without C, once per test process, and returns its
 // path. Every user of this machine may run it.
 func Fisterra(t testing.TB) string {
 	t.Helper()
-	binary, err := build()
+	b, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return binary
+	return b.binary
 }
 
-// processDir makes a directory that lives as long as this process: a shell waits for the
-// end of a pipe that only this process holds open, and then removes it.
-func processDir() (string, error) {
-	dir, err := os.MkdirTemp("", "fisterra-test.")
-	if err != nil {
-		return "", err
+// processDir makes a directory that lives as long as this process, or until alive is
+// closed: a shell waits for the end of that pipe, and then removes it.
+func processDir() (dir string, alive io.Closer, err error) {
+	if dir, err = os.MkdirTemp("", "fisterra-test."); err != nil {
+		return "", nil, err
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	janitor := exec.Command("sh", "-c", `read -r _; rm -rf "$1"`, "sh", dir)
 	janitor.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
-	if _, err := janitor.StdinPipe(); err != nil {
-		return "", err
+	if alive, err = janitor.StdinPipe(); err != nil {
+		return "", nil, err
 	}
-	return dir, janitor.Start()
+	return dir, alive, janitor.Start()
 }

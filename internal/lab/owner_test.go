@@ -16,10 +16,11 @@ const ownerHelper = "FISTERRA_LAB_OWNER_HELPER"
 func TestClusterGoesWithItsOwner(t *testing.T) {
 	if os.Getenv(ownerHelper) != "" {
 		s := Cluster(t, 1, 1)
-		dir, err := processDir()
+		dir, alive, err := processDir()
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer alive.Close() // kept until then, like the process
 		os.Stdout.WriteString("here: " + s.Dir + " " + dir + "\n")
 		select {} // until killed
 	}

@@ -1,0 +1,320 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
+	"github.com/fisterra-hpc/fisterra/ps/train"
+)
+
+// fisterra runs the real command to its end.
+func fisterra(t *testing.T, args ...string) lab.Result {
+	t.Helper()
+	return lab.Command(t.Context(), t, lab.Fisterra(t), args...).Run()
+}
+
+func resultOf(t *testing.T, r lab.Result) train.Result {
+	t.Helper()
+	if r.Code != 0 || r.Err != nil {
+		t.Fatal(r)
+	}
+	var x train.Result
+	if err := json.Unmarshal([]byte(r.Stdout), &x); err != nil {
+		t.Fatalf("%v in %s", err, r)
+	}
+	return x
+}
+
+// TestTrainReachesKnownAccuracy is the promise of the README's first command,
+// over five seeds.
+func TestTrainReachesKnownAccuracy(t *testing.T) {
+	for _, c := range []struct {
+		model, mode   string
+		median, least float64
+	}{
+		{"mlp", "sync", 0.965, 0.960},
+		{"mlp", "async", 0.965, 0.960},
+		{"softmax", "sync", 0.935, 0.90},
+		{"softmax", "async", 0.935, 0.90},
+	} {
+		t.Run(c.model+"/"+c.mode, func(t *testing.T) {
+			seeds := 5
+			if testing.Short() {
+				seeds = 1
+			}
+			var got []float64
+			for seed := range seeds {
+				r := resultOf(t, fisterra(t, "train", "--json", "--model", c.model, "--mode", c.mode, "--seed", strconv.Itoa(seed+1)))
+				if r.PS != 1 || r.Workers != 3 || r.Ranks != 4 || len(r.Lost) != 0 || r.Schema != train.Schema || r.Transport != "shm" {
+					t.Errorf("seed %d: %+v", seed+1, r)
+				}
+				got = append(got, r.TestAccuracy)
+			}
+			slices.Sort(got)
+			t.Logf("test accuracy %.4f", got)
+			if got[len(got)/2] < c.median || got[0] < c.least {
+				t.Errorf("test accuracy %.4f: want a median of %v and at least %v", got, c.median, c.least)
+			}
+		})
+	}
+}
+
+// TestSyncRunsRepeat: the seed makes synchronous runs reproducible.
+func TestSyncRunsRepeat(t *testing.T) {
+	a := resultOf(t, fisterra(t, "train", "--json", "--epochs", "2", "--seed", "5"))
+	b := resultOf(t, fisterra(t, "train", "--json", "--epochs", "2", "--seed", "5"))
+	if a.TrainLoss != b.TrainLoss || a.TestAccuracy != b.TestAccuracy {
+		t.Errorf("loss %v and %v, accuracy %v and %v", a.TrainLoss, b.TrainLoss, a.TestAccuracy, b.TestAccuracy)
+	}
+}
+
+func TestTrainLeavesItsFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	r := fisterra(t, "train", "--epochs", "2", "--out", dir, "--transport", "tcp", "--ps", "2", "--workers", "2")
+	if r.Code != 0 || !strings.Contains(r.Stdout, "test accuracy") || !strings.Contains(r.Stdout, "worker 1") {
+		t.Fatal(r)
+	}
+	for _, name := range []string{"metrics.jsonl", "model.safetensors", "curve.svg", "ps0.log", "ps1.log", "worker0.log", "worker1.log"} {
+		if s, err := os.Stat(filepath.Join(dir, name)); err != nil || s.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	log, _ := os.ReadFile(filepath.Join(dir, "ps0.log"))
+	if !regexp.MustCompile(`ps 0 received done 1 of 2 from rank [23] \(worker [01]\)`).Match(log) {
+		t.Errorf("no line per done in\n%s", log)
+	}
+}
+
+// startLong starts a run that will not end by itself and returns the process
+// ids of its ranks by the name of their log.
+func startLong(t *testing.T, args ...string) (cmd *lab.Cmd, out, errs *strings.Builder, pids map[string]int) {
+	t.Helper()
+	dir := t.TempDir()
+	cmd = lab.Command(t.Context(), t, lab.Fisterra(t), append([]string{"train", "--out", dir}, args...)...)
+	out, errs = &strings.Builder{}, &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = out, errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"ps0", "worker0", "worker1", "worker2"}
+	pid := regexp.MustCompile(`msg=started .*pid=(\d+)`)
+	pids = map[string]int{}
+	for end := time.Now().Add(20 * time.Second); ; {
+		for _, n := range names {
+			log, err := os.ReadFile(filepath.Join(dir, n+".log"))
+			if m := pid.FindSubmatch(log); err == nil && m != nil {
+				pids[n], _ = strconv.Atoi(string(m[1]))
+			}
+		}
+		// A first metric shows that training is under way.
+		metrics, err := os.ReadFile(filepath.Join(dir, "metrics.jsonl"))
+		if len(pids) == len(names) && err == nil && len(metrics) > 0 {
+			return cmd, out, errs, pids
+		}
+		if time.Now().After(end) {
+			t.Fatalf("training has not begun: %v\n%s", pids, errs)
+		}
+		time.Sleep(10 * time.Millisecond) // files have no event here
+	}
+}
+
+func exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if exit, ok := err.(*exec.ExitError); ok {
+		return exit.ExitCode()
+	}
+	return -1
+}
+
+// TestWorkerKilledInSyncMode: where the reference system hung for ever.
+func TestWorkerKilledInSyncMode(t *testing.T) {
+	cmd, _, errs, pids := startLong(t, "--epochs", "5000")
+	killed := time.Now()
+	if err := syscall.Kill(pids["worker2"], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	err := cmd.Wait()
+	if took := time.Since(killed); took > 10*time.Second {
+		t.Errorf("the others ended only after %v", took)
+	}
+	if exitCode(err) <= 0 {
+		t.Errorf("exit code %d", exitCode(err))
+	}
+	host, _ := os.Hostname()
+	host, _, _ = strings.Cut(host, ".")
+	if !regexp.MustCompile(`rank 3 \(` + regexp.QuoteMeta(host) + `\)`).MatchString(errs.String()) {
+		t.Errorf("no message names rank 3 and its host:\n%s", errs)
+	}
+	for name, pid := range pids {
+		if syscall.Kill(pid, 0) == nil {
+			t.Errorf("%s (process %d) is left", name, pid)
+		}
+	}
+}
+
+func TestWorkerKilledInAsyncMode(t *testing.T) {
+	cmd, out, errs, pids := startLong(t, "--mode", "async", "--json", "--epochs", "100")
+	if err := syscall.Kill(pids["worker1"], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	err := cmd.Wait()
+	if exitCode(err) != 0 {
+		t.Fatalf("exit code %d\n%s\n%s", exitCode(err), out, errs)
+	}
+	var r train.Result
+	if err := json.Unmarshal([]byte(out.String()), &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	if !slices.Equal(r.Lost, []int{2}) {
+		t.Errorf("lost %v, want [2]", r.Lost)
+	}
+}
+
+// TestServerStartsLate starts the workers of a step before the server, which
+// is position 0 and the one they have to find.
+func TestServerStartsLate(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, _, _ := strings.Cut(host, ".")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	secrets := t.TempDir()
+	results := make(chan lab.Result, 4)
+	start := func(rank int) {
+		cmd := lab.Command(ctx, t, lab.Fisterra(t), "train", "--epochs", "1", "--json", "--secret-dir", secrets)
+		cmd.Env = append(os.Environ(),
+			"SLURM_JOB_ID="+strconv.Itoa(os.Getpid()), "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST="+short, "SLURM_STEP_NUM_NODES=1",
+			"SLURM_STEP_NUM_TASKS=4", "SLURM_NTASKS=4", "SLURM_STEP_TASKS_PER_NODE=4", "SLURM_NODEID=0", "SLURMD_NODENAME="+short,
+			"SLURM_PROCID="+strconv.Itoa(rank), "SLURM_LOCALID="+strconv.Itoa(rank), "SLURM_GTIDS=0,1,2,3", "SLURM_CPUS_ON_NODE=4")
+		go func() { results <- cmd.Run() }()
+	}
+	for rank := 1; rank < 4; rank++ {
+		start(rank)
+	}
+	select {
+	case r := <-results:
+		t.Fatalf("a worker did not wait for the server: %s", r)
+	case <-time.After(5 * time.Second):
+	}
+	start(0)
+	for range 4 {
+		if r := <-results; r.Code != 0 {
+			t.Error(r)
+		}
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		env  []string
+		want string // in the one message
+	}{
+		{args: []string{"nonsense"}, want: `unknown command "nonsense"`},
+		{args: []string{"train", "--mode", "turbo"}, want: "turbo"},
+		{args: []string{"train", "--ps", "1", "--workers", "0"}, want: "--workers 0"},
+		{args: []string{"train", "--data", "/no/such/file"}, want: "/no/such/file"},
+		{args: []string{"train", "--model", "gpt"}, want: "gpt"},
+		{args: []string{"hosts", "n[1-"}, want: "n[1-"},
+		{args: []string{"run", "-n", "0", "--", "true"}, want: "-n 0"},
+		{args: []string{"run", "-n", "2", "--", "no-such-program"}, want: "no-such-program"},
+		{args: []string{"spec"}, want: "Slurm"},
+		{args: []string{"bench", "latency", "-m", "9:1"}, want: "9:1"},
+		{args: []string{"train"}, env: []string{"SLURM_JOB_ID=7", "SLURM_NTASKS=4", "SLURM_PROCID=0"}, want: "srun"},
+		{args: []string{"run", "-n", "3", "--", "FISTERRA", "train", "--ps", "1", "--workers", "4"}, want: "5"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			for i, a := range c.args {
+				if a == "FISTERRA" {
+					c.args[i] = lab.Fisterra(t)
+				}
+			}
+			cmd := lab.Command(t.Context(), t, lab.Fisterra(t), c.args...)
+			cmd.Env = append(os.Environ(), c.env...)
+			r := cmd.Run()
+			if r.Code != 2 {
+				t.Errorf("want exit code 2: %s", r)
+			}
+			if !strings.Contains(r.Stderr, c.want) {
+				t.Errorf("want %q in the message: %s", c.want, r)
+			}
+		})
+	}
+}
+
+func TestRunPassesCodesAndLabels(t *testing.T) {
+	r := fisterra(t, "run", "-n", "3", "-l", "--", "sh", "-c", "echo rank $FISTERRA_RANK of $FISTERRA_SIZE; exit $FISTERRA_RANK")
+	if r.Code < 1 || !strings.Contains(r.Stdout, "2: rank 2 of 3\n") {
+		t.Error(r)
+	}
+	r = fisterra(t, "run", "-n", "2", "--timeout", "300ms", "--", "sleep", "100")
+	if r.Code != exitTimeout {
+		t.Error(r)
+	}
+}
+
+func TestInfo(t *testing.T) {
+	if r := fisterra(t, "info"); r.Code != 0 || !strings.Contains(r.Stdout, "singleton") || !strings.Contains(r.Stdout, "InfiniBand") {
+		t.Error(r)
+	}
+	r := fisterra(t, "run", "-n", "3", "--", lab.Fisterra(t), "info", "--roles", "ps,worker,worker")
+	if r.Code != 0 || !strings.Contains(r.Stdout, "worker 1") || !strings.Contains(r.Stdout, "shm") {
+		t.Error(r)
+	}
+}
+
+func TestBenchChecksAndPrints(t *testing.T) {
+	for _, transport := range []string{"shm", "tcp"} {
+		r := fisterra(t, "bench", "latency", "--transport", transport, "-m", "1:64K", "-i", "50", "-x", "5", "-c")
+		if r.Code != 0 || !strings.Contains(r.Stdout, "# Size") || !strings.Contains(r.Stdout, "\n65536 ") || !strings.Contains(r.Stdout, "transport "+transport) {
+			t.Error(r)
+		}
+	}
+	r := fisterra(t, "bench", "mbw_mr", "-n", "4", "--sizes", "8", "--budget", "20ms", "--format", "json")
+	var row struct {
+		Bytes int     `json:"bytes"`
+		Ranks int     `json:"ranks"`
+		Us    float64 `json:"median_us"`
+	}
+	last := r.Stdout[strings.LastIndexByte(strings.TrimSpace(r.Stdout), '\n')+1:]
+	if err := json.Unmarshal([]byte(last), &row); err != nil || row.Bytes != 8 || row.Ranks != 4 || row.Us <= 0 {
+		t.Errorf("%v: %s", err, r)
+	}
+}
+
+// TestExamplePi builds and runs the README's program.
+func TestExamplePi(t *testing.T) {
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pi := filepath.Join(t.TempDir(), "pi")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", pi, "./examples/pi")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	r := fisterra(t, "run", "-n", "3", "--", pi)
+	for rank := range 3 {
+		want := fmt.Sprintf("rank %d of 3: token %d came home, pi is 3.14159265", rank, rank)
+		if r.Code != 0 || !strings.Contains(r.Stdout, want) {
+			t.Errorf("no %q: %s", want, r)
+		}
+	}
+}
