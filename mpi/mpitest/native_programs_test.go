@@ -1,0 +1,414 @@
+package mpitest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+const fifoVariable = "FISTERRA_TEST_MPI_FIFO"
+
+// describes looks at what a world says of itself.
+func describes(_ context.Context, w *mpi.World) error {
+	c := w.Comm()
+	if c.Caps() != (mpi.DeviceCaps{Name: "mpi"}) {
+		return fmt.Errorf("caps %+v: the device promises what MPI cannot do", c.Caps())
+	}
+	if lost := append(w.Lost(), c.AckLost()...); lost != nil {
+		return fmt.Errorf("lost %v", lost)
+	}
+	if w.LocalSize() != w.Size() || w.LocalRank() != w.Rank() || w.Position(w.Rank()) != w.Rank() || w.Host(0) == "" {
+		return fmt.Errorf("local rank %d of %d, position %d, host %q", w.LocalRank(), w.LocalSize(), w.Position(w.Rank()), w.Host(0))
+	}
+	for _, info := range w.Transports() {
+		if info.Name != "mpi" || !strings.Contains(info.Reason, w.Launcher()+" ") || !strings.Contains(info.Reason, ".so") {
+			return fmt.Errorf("transport to rank %d: %s, %s under launcher %s", info.Rank, info.Name, info.Reason, w.Launcher())
+		}
+	}
+	if w.Rank() == 0 {
+		fmt.Println(w.Transports()[1])
+	}
+	return nil
+}
+
+// mallocs counts the allocations of the whole process during each kind of call.
+func mallocs(ctx context.Context, w *mpi.World) error {
+	c := w.Comm()
+	peer := 1 - c.Rank()
+	collectives, ok := c.Native()
+	if !ok {
+		return errors.New("no collectives of the library's own")
+	}
+	for _, n := range []int{8, 64 << 10} {
+		send, recv, both := make([]byte, n), make([]byte, n), make([]mpi.Request, 2)
+		post := func() {
+			both[0] = mpi.Irecv(c, recv, peer, 1)
+			both[1] = mpi.Isend(c, send, peer, 1)
+		}
+		calls := []struct {
+			name string
+			call func() error
+		}{
+			{"Send and Recv", func() error {
+				if c.Rank() == 0 {
+					if err := mpi.Send(ctx, c, send, peer, 1); err != nil {
+						return err
+					}
+				}
+				_, err := mpi.Recv(ctx, c, recv, peer, 1)
+				if err == nil && c.Rank() == 1 {
+					err = mpi.Send(ctx, c, send, peer, 1)
+				}
+				return err
+			}},
+			{"Isend, Irecv and Wait", func() error { post(); return mpi.WaitAll(ctx, both) }},
+			{"Isend, Irecv and Test", func() error {
+				post()
+				for left := 2; left > 0; {
+					for i, r := range both {
+						if _, done, err := r.Test(); err != nil {
+							return err
+						} else if done && !r.Null() {
+							both[i] = mpi.Request{}
+							left--
+						}
+					}
+				}
+				return nil
+			}},
+			{"Isend, Irecv and WaitAny", func() error {
+				post()
+				for range both {
+					if _, _, err := mpi.WaitAny(ctx, both); err != nil {
+						return err
+					}
+				}
+				return nil
+			}},
+			{"Allreduce", func() error {
+				_, err := collectives.Allreduce(send, recv, mpi.KindOf[float32](), mpi.ReduceSum).Wait(ctx)
+				return err
+			}},
+		}
+		const rounds = 400
+		for _, k := range calls {
+			var before, after runtime.MemStats
+			for i := range rounds + 20 {
+				if i == 20 { // what is kept for use again has been made
+					runtime.ReadMemStats(&before)
+				}
+				if err := k.call(); err != nil {
+					return fmt.Errorf("%s: %w", k.name, err)
+				}
+			}
+			runtime.ReadMemStats(&after)
+			// The runtime itself allocates now and then: a new thread, a timer.
+			if mallocs := after.Mallocs - before.Mallocs; mallocs > rounds/20 {
+				return fmt.Errorf("%s of %d B: %d allocations in %d rounds", k.name, n, mallocs, rounds)
+			} else if c.Rank() == 0 {
+				fmt.Printf("%s of %d B: %d allocations in %d rounds\n", k.name, n, mallocs, rounds)
+			}
+		}
+	}
+	return nil
+}
+
+// ownCollectives compares the library's collectives with what they must give.
+func ownCollectives(ctx context.Context, w *mpi.World) error {
+	user := w.Comm()
+	for _, c := range []*mpi.Comm{user, user.Shadow()} {
+		if err := collectivesOn(ctx, c); err != nil {
+			return err
+		}
+	}
+	d, err := user.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.Free()
+	return collectivesOn(ctx, d)
+}
+
+func collectivesOn(ctx context.Context, c *mpi.Comm) error {
+	n, ok := c.Native()
+	if !ok {
+		return errors.New("no collectives of the library's own")
+	}
+	me, p := c.Rank(), c.Size()
+	int64s, b := mpi.KindOf[int64](), mpi.Bytes[int64]
+	// vector is what a rank contributes; total its sum over the ranks below limit.
+	vector := func(rank, length int) []int64 {
+		v := make([]int64, length)
+		for i := range v {
+			v[i] = int64(rank*1000 + i)
+		}
+		return v
+	}
+	total := func(limit, length int) []int64 {
+		sum := make([]int64, length)
+		for r := range limit {
+			for i, x := range vector(r, length) {
+				sum[i] += x
+			}
+		}
+		return sum
+	}
+	counts, all := make([]int, p), []int64{}
+	for r := range counts {
+		counts[r] = r + 1
+		all = append(all, vector(r, r+1)...)
+	}
+	below := 0
+	for _, k := range counts[:me] {
+		below += k
+	}
+	var blocks, transposed []int64 // 2 elements for each rank
+	for r := range p {
+		blocks = append(blocks, vector(r, 2)...)
+		transposed = append(transposed, vector(r, 2*p)[2*me:2*me+2]...)
+	}
+	scan, exscan := total(me+1, 5), total(me, 5)
+	onRoot := func(v []int64) []int64 {
+		if me != p-1 {
+			return make([]int64, len(v))
+		}
+		return v
+	}
+	root := p - 1
+	wide, own := make([]int64, 5), make([]int64, 2)
+	whole, packed, mine := make([]int64, 2*p), make([]int64, len(all)), make([]int64, me+1)
+	inPlace := vector(me, 5)
+	sendCounts, recvCounts, columns := make([]int, p), make([]int, p), []int64{}
+	for r := range p {
+		sendCounts[r], recvCounts[r] = r+1, me+1
+		columns = append(columns, vector(r, len(all))[below:below+me+1]...)
+	}
+	spread := make([]int64, len(columns))
+	cases := []struct {
+		name      string
+		start     func() mpi.Request
+		got, want []int64
+	}{
+		{"Barrier", n.Barrier, nil, nil},
+		{"Bcast", func() mpi.Request {
+			copy(wide, vector(me, 5))
+			return n.Bcast(b(wide), int64s, root)
+		}, wide, vector(root, 5)},
+		{"Reduce", func() mpi.Request { return n.Reduce(b(vector(me, 5)), b(wide), int64s, mpi.ReduceSum, root) }, wide, onRoot(total(p, 5))},
+		{"Allreduce", func() mpi.Request { return n.Allreduce(b(vector(me, 5)), b(wide), int64s, mpi.ReduceSum) }, wide, total(p, 5)},
+		{"Allreduce in place", func() mpi.Request { return n.Allreduce(nil, b(inPlace), int64s, mpi.ReduceMax) }, inPlace, vector(p-1, 5)},
+		{"Scan", func() mpi.Request { return n.Scan(b(vector(me, 5)), b(wide), int64s, mpi.ReduceSum) }, wide, scan},
+		{"Exscan", func() mpi.Request { return n.Exscan(b(vector(me, 5)), b(wide), int64s, mpi.ReduceSum) }, wide, exscan},
+		{"Allgather", func() mpi.Request { return n.Allgather(b(vector(me, 2)), b(whole), int64s) }, whole, blocks},
+		{"Gather", func() mpi.Request { return n.Gather(b(vector(me, 2)), b(whole), int64s, root) }, whole, onRoot(blocks)},
+		{"Scatter", func() mpi.Request { return n.Scatter(b(onRoot(blocks)), b(own), int64s, root) }, own, vector(me, 2)},
+		{"Alltoall", func() mpi.Request { return n.Alltoall(b(vector(me, 2*p)), b(whole), int64s) }, whole, transposed},
+		{"ReduceScatterBlock", func() mpi.Request {
+			return n.ReduceScatterBlock(b(vector(me, 2*p)), b(own), int64s, mpi.ReduceSum)
+		}, own, total(p, 2*p)[2*me : 2*me+2]},
+		{"ReduceScatter", func() mpi.Request {
+			return n.ReduceScatter(b(vector(me, len(all))), b(mine), counts, int64s, mpi.ReduceSum)
+		}, mine, total(p, len(all))[below : below+me+1]},
+		{"Allgatherv", func() mpi.Request { return n.Allgatherv(b(vector(me, me+1)), b(packed), counts, int64s) }, packed, all},
+		{"Gatherv", func() mpi.Request { return n.Gatherv(b(vector(me, me+1)), b(packed), counts, int64s, root) }, packed, onRoot(all)},
+		{"Scatterv", func() mpi.Request { return n.Scatterv(b(onRoot(all)), b(mine), counts, int64s, root) }, mine, vector(me, me+1)},
+		{"Alltoallv", func() mpi.Request {
+			return n.Alltoallv(b(vector(me, len(all))), b(spread), sendCounts, recvCounts, int64s)
+		}, spread, columns},
+	}
+	for _, k := range cases {
+		if k.name != "Allreduce in place" {
+			clear(k.got)
+		}
+		if _, err := k.start().Wait(ctx); err != nil {
+			return fmt.Errorf("%s: %w", k.name, err)
+		}
+		if k.name == "Exscan" && me == 0 {
+			continue // not written
+		}
+		if !slices.Equal(k.got, k.want) {
+			return fmt.Errorf("%s on %v: %v, want %v", k.name, c, k.got, k.want)
+		}
+	}
+	if err := wants("short buffer", wait(ctx, n.Allreduce(make([]byte, 8), make([]byte, 16), int64s, mpi.ReduceSum)), mpi.ErrMismatch); err != nil {
+		return err
+	}
+	if err := wants("minimum of complex numbers", wait(ctx, n.Allreduce(nil, make([]byte, 8), mpi.KindOf[complex64](), mpi.ReduceMin)), mpi.ErrUnsupported); err != nil {
+		return err
+	}
+	return wants("root beyond the last rank", wait(ctx, n.Bcast(nil, int64s, p)), mpi.ErrRank)
+}
+
+// inFlight: a send that MPI cannot take back says when its buffer is free.
+func inFlight(ctx context.Context, w *mpi.World) error {
+	c := w.Comm()
+	const size = 8 << 20
+	if c.Rank() == 1 {
+		if _, err := mpi.Recv(ctx, c, make([]byte, 1), 0, 9); err != nil { // rank 0 has given up
+			return err
+		}
+		for i := range 2 {
+			if err := expect(ctx, c, 0, i, uint64(i), size); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var free []<-chan struct{}
+	for i, send := range []func(context.Context, []byte) error{
+		func(ctx context.Context, b []byte) error { return mpi.Send(ctx, c, b, 1, 0) },
+		func(ctx context.Context, b []byte) error { return wait(ctx, mpi.Isend(c, b, 1, 1)) },
+	} {
+		cause := fmt.Errorf("send %d is given up", i)
+		ended, end := context.WithCancelCause(ctx)
+		end(cause)
+		err := send(ended, filled(uint64(i), size))
+		if err := errors.Join(wants("send", err, mpi.ErrInFlight), wants("send", err, cause)); err != nil {
+			return err
+		}
+		var at *mpi.Error
+		errors.As(err, &at)
+		select {
+		case <-at.Done:
+			return errors.New("the buffer is free although nobody has received")
+		default:
+		}
+		free = append(free, at.Done)
+	}
+	if err := mpi.Send(ctx, c, []byte{1}, 1, 9); err != nil {
+		return err
+	}
+	for _, done := range free {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return errors.New("the buffer is never free")
+		}
+	}
+	return nil
+}
+
+// limits: the largest tag works, the next one is refused with the library's limit.
+func limits(ctx context.Context, w *mpi.World) error {
+	c := w.Comm()
+	peer, most := 1-c.Rank(), c.MaxTag()
+	if most > mpi.MaxTag || most < 32767 || c.Shadow().MaxTag() != most {
+		return fmt.Errorf("tags to %d", most)
+	}
+	if err := sync2(ctx, c, peer, most); err != nil {
+		return err
+	}
+	if most < mpi.MaxTag {
+		for _, err := range []error{
+			mpi.Send(ctx, c, []byte{1}, peer, most+1), recvOnly(ctx, c, nil, peer, most+1),
+			wait(ctx, mpi.Isend(c, []byte{1}, peer, most+1)), wait(ctx, mpi.Irecv(c, []byte{1}, peer, most+1)),
+		} {
+			limit := fmt.Sprintf("tag %d, tags of %s ", most+1, w.Launcher())
+			if err := wants("too large a tag", err, mpi.ErrTag); err != nil {
+				return err
+			}
+			if !strings.Contains(err.Error(), limit) || !strings.HasSuffix(err.Error(), fmt.Sprintf("run from 0 to %d", most)) {
+				return fmt.Errorf("the error does not tell the library's limit: %w", err)
+			}
+		}
+	}
+	if c.Rank() == 0 {
+		fmt.Println("tags to", most)
+	}
+	return nil
+}
+
+// freed: a rank frees a communicator while the other still uses another.
+func freed(ctx context.Context, w *mpi.World) error {
+	c := w.Comm()
+	d, err := c.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Rank() == 0 {
+		d.Free()
+	}
+	if err := sync2(ctx, c, 1-c.Rank(), 1); err != nil {
+		return err
+	}
+	d.Free()
+	d.Free() // once more is nothing
+	for _, err := range []error{
+		mpi.Send(ctx, d, []byte{1}, 0, 1), recvOnly(ctx, d, nil, 0, 1), wait(ctx, mpi.Isend(d, []byte{1}, 0, 1)),
+		wait(ctx, mpi.Irecv(d, []byte{1}, 0, 1)), wait(ctx, must(d.Native()).Barrier()),
+	} {
+		if err := wants("freed communicator", err, mpi.ErrClosed); err != nil {
+			return err
+		}
+	}
+	return sync2(ctx, c, 1-c.Rank(), 1)
+}
+
+func must[T any](v T, ok bool) T {
+	if !ok {
+		panic("absent")
+	}
+	return v
+}
+
+// revoked: posted receives end and new operations are refused, here only.
+func revoked(ctx context.Context, w *mpi.World) error {
+	c := w.Comm()
+	peer := 1 - c.Rank()
+	d, err := c.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Rank() == 0 {
+		posted := mpi.Irecv(d, make([]byte, 1), peer, 5)
+		d.Revoke()
+		for _, err := range []error{
+			wait(ctx, posted), mpi.Send(ctx, d, []byte{1}, peer, 1), recvOnly(ctx, d, nil, peer, 1),
+			wait(ctx, mpi.Irecv(d.Shadow(), []byte{1}, peer, 1)), wait(ctx, must(d.Native()).Barrier()),
+		} {
+			if err := wants("revoked communicator", err, mpi.ErrRevoked); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := d.Shrink(ctx); !errors.Is(err, mpi.ErrTransport) {
+		return fmt.Errorf("shrink: %w", err)
+	}
+	return sync2(ctx, c, peer, 1)
+}
+
+// background: rank 1 posts a receive and makes no call until rank 0's send of a
+// large message has ended, which it learns by a pipe.
+func background(ctx context.Context, w *mpi.World) error {
+	c := w.Comm()
+	const size = 16 << 20
+	if c.Rank() == 0 {
+		if _, err := mpi.Recv(ctx, c, make([]byte, 1), 1, 1); err != nil { // the receive is posted
+			return err
+		}
+		if err := mpi.Send(ctx, c, filled(1, size), 1, 2); err != nil {
+			return err
+		}
+		return os.WriteFile(os.Getenv(fifoVariable), []byte("done"), 0)
+	}
+	buf := make([]byte, size)
+	r := mpi.Irecv(c, buf, 0, 2)
+	if err := mpi.Send(ctx, c, []byte{1}, 0, 1); err != nil {
+		return err
+	}
+	said, err := os.ReadFile(os.Getenv(fifoVariable))
+	if err != nil || !bytes.Equal(said, []byte("done")) {
+		return fmt.Errorf("rank 0 said %q, %w", said, err)
+	}
+	if err := wait(ctx, r); err != nil {
+		return err
+	}
+	return verify(buf, 1)
+}

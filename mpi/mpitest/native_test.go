@@ -1,0 +1,296 @@
+package mpitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
+	"github.com/fisterra-hpc/fisterra/internal/need"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// These tests start real ranks by a system's MPI: mpirun or mpiexec starts this
+// test binary again, running TestMPIRank alone, with the name of a rank program.
+const (
+	programVariable = "FISTERRA_TEST_MPI_PROGRAM"
+	libraryVariable = "FISTERRA_TEST_MPI_LIBRARY"
+	layoutVariable  = "FISTERRA_TEST_MPI_LAYOUT" // the ranks' layouts differ
+)
+
+var rankPrograms = map[string]func(context.Context, *mpi.World) error{
+	"conformance": runChecks,
+	"describes":   describes,
+	"mallocs":     mallocs,
+	"collectives": ownCollectives,
+	"in flight":   inFlight,
+	"limits":      limits,
+	"freed":       freed,
+	"revoked":     revoked,
+	"background":  background,
+	"latency":     latency,
+	"nothing":     func(context.Context, *mpi.World) error { return nil },
+	"abort": func(ctx context.Context, w *mpi.World) error {
+		if w.Rank() == 1 {
+			w.Abort(7, "rank 1 ends the job")
+		}
+		_, err := mpi.Recv(ctx, w.Comm(), make([]byte, 1), mpi.AnySource, mpi.AnyTag)
+		return err
+	},
+}
+
+// TestMPIRank is a rank of the other tests.
+func TestMPIRank(t *testing.T) {
+	program, ok := os.LookupEnv(programVariable)
+	if !ok {
+		t.Skip("a rank of the other tests")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
+	defer cancel()
+	cfg := &mpi.Config{
+		Transport: "mpi", MPILibrary: os.Getenv(libraryVariable), StartTimeout: 40 * time.Second,
+		Log:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Layout: []mpi.LayoutField{{Name: "roles", Value: "1 ps"}},
+	}
+	if os.Getenv(layoutVariable) != "" {
+		info, err := mpi.Detect(os.LookupEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Layout = append(cfg.Layout, mpi.LayoutField{Name: "colour", Value: []string{"red", "blue"}[info.Rank/2]})
+	}
+	w, err := mpi.Init(ctx, cfg)
+	if err != nil {
+		fmt.Println("init failed:", strings.ReplaceAll(err.Error(), "\n", " "))
+		for name, sentinel := range map[string]error{"ErrLauncher": mpi.ErrLauncher, "ErrLayout": mpi.ErrLayout, "ErrTransport": mpi.ErrTransport} {
+			if errors.Is(err, sentinel) {
+				fmt.Println("init failed with", name)
+			}
+		}
+		os.Exit(3)
+	}
+	err = rankPrograms[program](ctx, w)
+	if err == nil {
+		err = w.Close(ctx)
+	}
+	if err != nil {
+		fmt.Printf("rank %d failed: %v\n", w.Rank(), err)
+		w.Abort(3, err.Error())
+	}
+	os.Exit(0)
+}
+
+type library struct {
+	part, launcher string
+	other          string // the soname of another one
+	flags          []string
+}
+
+var libraries = []library{
+	{"openmpi", "mpirun.openmpi", "libmpich.so.12", []string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}},
+	{"mpich", "mpiexec.mpich", "libmpi.so.40", nil},
+}
+
+// eachLibrary runs f with both, where they are.
+func eachLibrary[T interface {
+	testing.TB
+	Run(string, func(T)) bool
+}](t T, f func(t T, l library)) {
+	for _, l := range libraries {
+		t.Run(l.part, func(t T) {
+			why := ""
+			if _, err := exec.LookPath(l.launcher); err != nil {
+				why = err.Error()
+			}
+			need.Part(t, l.part, why)
+			f(t, l)
+		})
+	}
+}
+
+// start runs a program on n ranks. Open MPI's sockets want a short directory.
+func (l library) start(t testing.TB, n int, program string, env ...string) lab.Result {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.run(t, n, append(env, programVariable+"="+program), self, "-test.run=^TestMPIRank$", "-test.timeout=110s")
+}
+
+func (l library) run(t testing.TB, n int, env []string, command ...string) lab.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	args := append(append(append([]string{}, l.flags...), "-n", strconv.Itoa(n)), command...)
+	cmd := lab.Command(ctx, t, l.launcher, args...)
+	cmd.Env = append(append(os.Environ(), "TMPDIR=/tmp"), env...)
+	r := cmd.Run()
+	if r.Err != nil {
+		t.Fatalf("%s on %d ranks: %v\n%s%s", strings.Join(command, " "), n, r.Err, r.Stdout, r.Stderr)
+	}
+	return r
+}
+
+// ranks runs a program that must end well, and returns what it printed.
+func (l library) ranks(t testing.TB, n int, program string, env ...string) string {
+	t.Helper()
+	r := l.start(t, n, program, env...)
+	if r.Code != 0 {
+		t.Fatalf("%s on %d ranks ended with %d:\n%s%s", program, n, r.Code, r.Stdout, r.Stderr)
+	}
+	return r.Stdout
+}
+
+// TestMPIConformance runs the table of checks: one launch for each number of ranks.
+func TestMPIConformance(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) {
+		bySize := map[int][]Check{}
+		for _, c := range Checks() {
+			if c.Name != "Large" || wantLarge() {
+				bySize[c.Ranks] = append(bySize[c.Ranks], c)
+			}
+		}
+		for n, checks := range bySize {
+			r := l.start(t, n, "conformance")
+			said := strings.Split(r.Stdout, "\n")
+			for _, c := range checks {
+				t.Run(c.Name, func(t *testing.T) {
+					done := 0
+					for _, line := range said {
+						switch word, rest, _ := strings.Cut(line, " "+c.Name+" "); word {
+						case "passed":
+							done++
+						case "failed":
+							t.Error(rest)
+						}
+					}
+					if done != n && !t.Failed() {
+						t.Errorf("%d of %d ranks got through it", done, n)
+					}
+				})
+			}
+			if r.Code != 0 {
+				t.Errorf("%d ranks ended with %d:\n%s%s", n, r.Code, r.Stdout, r.Stderr)
+			}
+		}
+	})
+}
+
+// runChecks runs the checks for this number of ranks, each on a communicator of
+// its own. After one that failed on any rank nothing is certain: the job ends.
+func runChecks(ctx context.Context, w *mpi.World) error {
+	for _, check := range Checks() {
+		if check.Ranks != w.Size() || check.Name == "Large" && !wantLarge() {
+			continue
+		}
+		c, err := w.Comm().Dup(ctx)
+		if err != nil {
+			return err
+		}
+		limited, cancel := context.WithTimeout(ctx, 30*time.Second)
+		err = check.Run(limited, c)
+		cancel()
+		if err != nil {
+			fmt.Printf("failed %s rank %d: %v\n", check.Name, w.Rank(), err)
+			return err
+		}
+		fmt.Printf("passed %s rank %d\n", check.Name, w.Rank())
+		c.Free()
+	}
+	return nil
+}
+
+func TestMPIWorldIsDescribed(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) { t.Log(l.ranks(t, 2, "describes")) })
+}
+
+func TestMPIHotCallsDoNotAllocate(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) { t.Log(l.ranks(t, 2, "mallocs")) })
+}
+
+func TestMPIOwnCollectives(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) {
+		for _, n := range []int{1, 3} {
+			l.ranks(t, n, "collectives")
+		}
+	})
+}
+
+func TestMPISendLeftInFlight(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) { l.ranks(t, 2, "in flight") })
+}
+
+func TestMPITagsEndWhereTheLibrarysDo(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) { t.Log(l.ranks(t, 2, "limits")) })
+}
+
+func TestMPIFreeIsLocal(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) { l.ranks(t, 2, "freed") })
+}
+
+func TestMPIRevokeIsLocal(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) { l.ranks(t, 2, "revoked") })
+}
+
+// A receiver that computes must not keep a large message's sender waiting.
+func TestMPIProgressInTheBackground(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) {
+		fifo := filepath.Join(t.TempDir(), "done")
+		if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l.ranks(t, 2, "background", fifoVariable+"="+fifo)
+	})
+}
+
+func TestMPIAbortEndsAllRanks(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) {
+		if r := l.start(t, 2, "abort"); r.Code != 7 {
+			t.Errorf("exit code %d, want 7:\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+	})
+}
+
+func TestMPIRanksMustAgreeOnTheLayout(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) {
+		r := l.start(t, 3, "nothing", layoutVariable+"=1")
+		const want = `colour is "red" on ranks 0,1, "blue" on rank 2`
+		if r.Code != 3 || strings.Count(r.Stdout, want) != 3 || strings.Count(r.Stdout, "init failed with ErrLayout") != 3 {
+			t.Errorf("exit code %d, want 3 and each rank's %q:\n%s%s", r.Code, want, r.Stdout, r.Stderr)
+		}
+	})
+}
+
+// Under another library's launcher every rank would be a world of one.
+func TestMPIWrongLauncherIsRefused(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) {
+		for _, other := range libraries {
+			if _, err := exec.LookPath(other.launcher); err != nil {
+				need.Part(t, other.part, err.Error())
+			}
+		}
+		r := l.start(t, 2, "nothing", libraryVariable+"="+l.other, "OMPI_MCA_ess_singleton_isolated=1")
+		if r.Code == 0 || !strings.Contains(r.Stdout, "init failed with ErrLauncher") || !strings.Contains(r.Stdout, "sees 1") {
+			t.Errorf("exit code %d, want another than 0 and ErrLauncher:\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+	})
+}
+
+func TestMPIAbsentLibraryIsNamed(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) {
+		r := l.start(t, 1, "nothing", libraryVariable+"=/nowhere/libmpi.so")
+		if r.Code != 3 || !strings.Contains(r.Stdout, "/nowhere/libmpi.so") || !strings.Contains(r.Stdout, "init failed with ErrTransport") {
+			t.Errorf("exit code %d, want 3 and the library's name:\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+	})
+}

@@ -1,0 +1,174 @@
+package mpi
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fisterra-hpc/fisterra/mpi/native"
+)
+
+// nativeDevice is the device over the system's MPI library: the library
+// matches and moves messages, and this adapter keeps the books that a Comm expects.
+//
+// What MPI cannot do, this device cannot either. It never names a lost rank: the
+// launcher ends the job when a process dies. It cannot take back a send. Revoke is known to this rank
+// only. A waiting rank wakes up now and then to look. And tags end where the
+// library's do (Comm.MaxTag).
+type nativeDevice struct {
+	lib  *native.World
+	name string // "openmpi 4.1.4"
+	from string // where it was found, and why that one
+	log  *slog.Logger
+
+	// The world's communicators, made before the world is.
+	user, shadow *native.Comm
+
+	mu      sync.Mutex
+	all     []*op
+	free    []*op
+	context uint32 // next free context id
+	closed  bool
+	stopped sync.WaitGroup
+}
+
+// nativeComm is what Comm.native holds.
+type nativeComm struct {
+	*native.Comm
+	freed atomic.Bool
+}
+
+func (d *nativeDevice) caps() DeviceCaps { return DeviceCaps{Name: "mpi"} }
+
+func (d *nativeDevice) transport(int) (name, reason string) { return "mpi", d.name + " at " + d.from }
+
+func (d *nativeDevice) maxTag() int { return min(MaxTag, d.lib.Caps().MaxTag) }
+
+// comm is the library's communicator of c, or why nothing may be started on it.
+func (d *nativeDevice) comm(c *Comm) (*native.Comm, error) {
+	n, ok := c.native.(*nativeComm)
+	switch {
+	case !ok || n.freed.Load():
+		return nil, errFreed
+	case c.revoked.Load():
+		return nil, ErrRevoked
+	}
+	return n.Comm, nil
+}
+
+func (d *nativeDevice) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) error {
+	n, err := d.comm(c)
+	if err == nil {
+		if err = n.Send(ctx, buf, dst, tag); err == nil {
+			return nil
+		}
+		if r := inFlight(err); r != nil {
+			if _, err = d.grace(ctx, r); r.InFlight() {
+				return d.leave(&op{comm: c, env: envelope{source: AnySource, tag: int32(tag)}, peer: int32(dst)}, r, err)
+			}
+		}
+	}
+	return d.sendError(c, dst, tag, err)
+}
+
+func (d *nativeDevice) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (Status, error) {
+	n, err := d.comm(c)
+	if err != nil {
+		return Status{}, d.recvError(c, src, tag, Status{}, 0, err)
+	}
+	s, err := n.Recv(ctx, buf, src, tag)
+	if err == nil {
+		return Status(s), nil
+	}
+	if r := inFlight(err); r != nil {
+		if s, err = d.grace(ctx, r); r.InFlight() {
+			return Status{}, d.leave(&op{kind: opRecv, comm: c, env: envelope{source: int32(src), tag: int32(tag)}, buf: buf}, r, err)
+		}
+	}
+	return Status(s), d.recvError(c, src, tag, Status(s), len(buf), err)
+}
+
+func (d *nativeDevice) isend(c *Comm, buf []byte, dst, tag int) Request {
+	n, err := d.comm(c)
+	if err != nil {
+		return failed(d.sendError(c, dst, tag, err))
+	}
+	o, r := d.get(opSend, c)
+	o.peer, o.env.tag = int32(dst), int32(tag)
+	if err := n.Isend(r, buf, dst, tag); err != nil {
+		d.put(o, o.gen)
+		return failed(d.sendError(c, dst, tag, err))
+	}
+	return Request{o: o, dev: d, gen: o.gen}
+}
+
+func (d *nativeDevice) irecv(c *Comm, buf []byte, src, tag int) Request {
+	n, err := d.comm(c)
+	if err != nil {
+		return failed(d.recvError(c, src, tag, Status{}, 0, err))
+	}
+	o, r := d.get(opRecv, c)
+	o.env.source, o.env.tag, o.buf = int32(src), int32(tag), buf
+	if err := n.Irecv(r, buf, src, tag); err != nil {
+		d.put(o, o.gen)
+		return failed(d.recvError(c, src, tag, Status{}, 0, err))
+	}
+	if c.revoked.Load() { // since it was looked at
+		d.revokePending(c)
+	}
+	return Request{o: o, dev: d, gen: o.gen}
+}
+
+func (d *nativeDevice) probe(ctx context.Context, c *Comm, src, tag int) (Status, bool, error) {
+	n, err := d.comm(c)
+	if err != nil {
+		return Status{}, false, d.failure(c, "probe", src, tag, err)
+	}
+	o, r := d.get(opRecv, c)
+	defer d.put(o, o.gen)
+	if err := n.Probe(r, src, tag); err != nil {
+		return Status{}, false, d.failure(c, "probe", src, tag, err)
+	}
+	var s native.Status
+	switch done, err := r.Test(); {
+	case err != nil:
+		return Status{}, false, d.failure(c, "probe", src, tag, err)
+	case done:
+		return Status(r.Status()), true, nil
+	case ctx == nil:
+		_ = r.Cancel() // of a probe: at once, and never refused
+		return Status{}, false, nil
+	}
+	if s, err = d.lib.Wait(ctx, r); err != nil {
+		_ = r.Cancel()
+		return Status{}, false, d.failure(c, "probe", src, tag, err)
+	}
+	return Status(s), true, nil
+}
+
+// close waits for all ranks and ends MPI in this process.
+func (d *nativeDevice) close(ctx context.Context) error {
+	if err := d.lib.Close(ctx); err != nil {
+		return &Error{Op: "close", Comm: "world", Rank: d.user.Rank(), Peer: ProcNull, Tag: AnyTag, Err: err}
+	}
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	d.stopped.Wait()
+	return nil
+}
+
+// nativeMembership lets a rank end the job; the library knows nothing of losses.
+type nativeMembership struct{ d *nativeDevice }
+
+func (nativeMembership) Start(MembershipEvents)    {}
+func (nativeMembership) AnnounceLost(int, string)  {}
+func (nativeMembership) Bye(context.Context) error { return nil }
+func (nativeMembership) Close()                    {}
+
+// Abort ends all ranks of the job, this one included: it does not return.
+func (m nativeMembership) Abort(code int, reason string) {
+	m.d.log.Error("the job is aborted", "rank", m.d.user.Rank(), "code", code, "reason", reason)
+	m.d.lib.Abort(code)
+}

@@ -1,0 +1,100 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/mpi/native"
+)
+
+// MaxTag is the largest tag of messages on this communicator: mpi.MaxTag, or
+// less where the system's MPI library has fewer (it must have 32767; MPICH 4 has 2²⁸−1).
+// The same on all ranks.
+func (c *Comm) MaxTag() int {
+	if d, ok := c.dev.(*nativeDevice); ok {
+		return d.maxTag()
+	}
+	return MaxTag
+}
+
+// attach makes the library's communicators for c and its shadow. The
+// members meet in it.
+func (d *nativeDevice) attach(ctx context.Context, c *Comm) error {
+	user, shadow := d.user, d.shadow
+	if c != c.world.comm {
+		ranks := make([]int, len(c.group))
+		for i, r := range c.group {
+			ranks[i] = int(r)
+		}
+		var err error
+		if user, err = d.lib.CreateGroup(ctx, c.name, ranks, int(c.context)); err == nil {
+			if shadow, err = d.lib.CreateGroup(ctx, c.name+" shadow", ranks, int(c.shadow.context)); err != nil {
+				_ = user.Free() // the first error tells more
+			}
+		}
+		if err != nil {
+			return d.failure(c, "create", ProcNull, AnyTag, err)
+		}
+	}
+	c.native, c.shadow.native = &nativeComm{Comm: user}, &nativeComm{Comm: shadow}
+	return nil
+}
+
+// detach frees the library's communicators. The standard has all members do
+// so together; the libraries do not wait for each other.
+func (d *nativeDevice) detach(c *Comm) {
+	for _, m := range []*Comm{c, c.shadow} {
+		if n := m.native.(*nativeComm); !n.freed.Swap(true) {
+			if err := n.Free(); err != nil {
+				d.log.Warn("communicator not freed", "comm", c.name, "error", err)
+			}
+		}
+	}
+}
+
+func (d *nativeDevice) nextContext() uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.context
+}
+
+func (d *nativeDevice) claimContext(id uint32) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if id < d.context {
+		return false
+	}
+	d.context = id + contextStep
+	return true
+}
+
+// revoke is local: MPI-3 cannot tell the other members. New operations fail
+// and posted receives end; a blocking Recv or a send under way goes on.
+func (d *nativeDevice) revoke(c *Comm) {
+	for _, m := range []*Comm{c, c.shadow} {
+		m.revoked.Store(true)
+		d.revokePending(m)
+	}
+}
+
+// lost and acknowledge: MPI names nobody.
+func (d *nativeDevice) lost(*Comm) []int        { return nil }
+func (d *nativeDevice) acknowledge(*Comm) []int { return nil }
+
+// tagDetail says why a tag is refused.
+func (d *nativeDevice) tagDetail(tag int) string {
+	return fmt.Sprintf("tag %d, tags of %s run from 0 to %d", tag, d.name, d.maxTag())
+}
+
+func newNativeDevice(ctx context.Context, lib *native.World, cfg *Config) (*nativeDevice, error) {
+	l := lib.Library()
+	d := &nativeDevice{lib: lib, name: l.String(), from: fmt.Sprintf("%s: %s", l.Path, l.Why), log: cfg.log()}
+	var err error
+	if d.user, err = lib.Comm().Dup(ctx, "world"); err != nil {
+		return nil, err
+	}
+	if d.shadow, err = lib.Comm().Dup(ctx, "world shadow"); err != nil {
+		return nil, err
+	}
+	return d, nil
+}

@@ -1,0 +1,123 @@
+package mpi
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/mpi/native"
+)
+
+// openNative makes this process a rank of the world of the system's MPI
+// library. The library brings the ranks together and carries their cards,
+// from which every rank makes the same roster, or the same refusal. It blocks until all ranks have
+// come, ctx ends, or StartTimeout is over.
+func openNative(ctx context.Context, cfg *Config, l *launch) (*World, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.startTimeout(),
+		fmt.Errorf("ranks have not met within %v: %w", cfg.startTimeout(), context.DeadlineExceeded))
+	defer cancel()
+	if from := native.FromEnv(cfg.lookup()); l.kind == byFisterra && l.size > 1 && from.Name == "none" {
+		return nil, fmt.Errorf("mpi: %w: ranks started by fisterra run are strangers to an MPI library: start them by mpirun, mpiexec or srun, or use another transport than mpi", ErrLauncher)
+	}
+	library, err := native.Open(native.Config{Path: cfg.MPILibrary, Lookup: cfg.lookup(), Log: cfg.log()})
+	if err != nil {
+		return nil, fmt.Errorf("mpi: %w: %w", ErrTransport, err)
+	}
+	lib, err := library.Init(ctx, native.Options{Ranks: max(l.size, 0)})
+	switch {
+	case errors.Is(err, native.ErrLauncher):
+		return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
+	case err != nil:
+		return nil, fmt.Errorf("mpi: %w: %w", ErrTransport, err)
+	}
+	w, err := joinNative(ctx, lib, cfg, l)
+	if err != nil {
+		// All ranks come to the same refusal, so that they can end MPI together. A
+		// process that left without would be a normal end to MPICH's launcher.
+		if closing := lib.Close(ctx); closing != nil {
+			cfg.log().Warn("MPI has not been ended", "error", closing)
+		}
+		return nil, err
+	}
+	return w, nil
+}
+
+// nativeCard is what a rank tells the others.
+type nativeCard struct {
+	Card     card
+	Launched int // its rank as the launcher told, -1 if not
+}
+
+func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *launch) (*World, error) {
+	if l.host == "" {
+		l.host = shortHostname()
+	}
+	rank, size := lib.Comm().Rank(), lib.Comm().Size()
+	own := nativeCard{Launched: l.rank, Card: card{
+		Protocol: protocolVersion, Rank: rank, Size: size, Node: l.node, Local: l.local, Host: l.host, Layout: cfg.Layout,
+	}}
+	if l.size < 0 {
+		own.Launched = -1
+	}
+	told, err := exchangeCards(ctx, lib, encodeJSON(own))
+	if err != nil {
+		return nil, fmt.Errorf("mpi: ranks cannot tell each other where they are: %w", err)
+	}
+	cards := make([]card, size)
+	for r, b := range told {
+		c, err := decodeJSON[nativeCard](b)
+		if err != nil {
+			return nil, fmt.Errorf("mpi: card of rank %d: %w", r, err)
+		}
+		if c.Launched >= 0 && c.Launched != r {
+			return nil, fmt.Errorf("mpi: %w: rank %d of %s is rank %d of the launcher (%s)", ErrLauncher, r, lib.Library(), c.Launched, l.kind)
+		}
+		cards[r] = c.Card
+	}
+	roster, err := assemble(cards)
+	if err != nil {
+		return nil, fmt.Errorf("mpi: %w", err)
+	}
+	d, err := newNativeDevice(ctx, lib, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("mpi: %w: %w", ErrTransport, err)
+	}
+	w := newWorld(Assembly{
+		Rank: rank, Members: roster.members(), Membership: nativeMembership{d}, Launcher: l.kind, Log: cfg.log(),
+	}, d)
+	w.adopt(d)
+	d.stopped.Add(1)
+	go d.keep()
+	return w, nil
+}
+
+// exchangeCards gives every rank the cards of all, by the library's own collectives.
+func exchangeCards(ctx context.Context, lib *native.World, own []byte) ([][]byte, error) {
+	c := lib.Comm()
+	var r native.Request
+	lengths := make([]byte, 8*c.Size())
+	if err := c.Iallgather(&r, binary.NativeEndian.AppendUint64(nil, uint64(len(own))), lengths, native.Int64); err != nil {
+		return nil, err
+	}
+	if _, err := lib.Wait(ctx, &r); err != nil {
+		return nil, err
+	}
+	counts, total := make([]int, c.Size()), 0
+	for i := range counts {
+		counts[i] = int(binary.NativeEndian.Uint64(lengths[8*i:]))
+		total += counts[i]
+	}
+	all := make([]byte, total)
+	if err := c.Iallgatherv(&r, own, all, counts, native.Byte); err != nil {
+		return nil, err
+	}
+	if _, err := lib.Wait(ctx, &r); err != nil {
+		return nil, err
+	}
+	cards := make([][]byte, c.Size())
+	for i, n := range counts {
+		cards[i], all = all[:n:n], all[n:]
+	}
+	return cards, nil
+}

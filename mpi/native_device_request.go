@@ -1,0 +1,228 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
+	"github.com/fisterra-hpc/fisterra/mpi/native"
+)
+
+// opCollective is an operation of the library's own that is not a message.
+const opCollective = opRecv + 1
+
+// get takes an op for a new operation, with the library's request that
+// belongs to it and is used again and again.
+func (d *nativeDevice) get(kind opKind, c *Comm) (*op, *native.Request) {
+	d.mu.Lock()
+	var o *op
+	if n := len(d.free); n > 0 {
+		o = d.free[n-1]
+		d.free = d.free[:n-1]
+		o.gen++
+	} else {
+		o = &op{index: uint32(len(d.all)), gen: 1, native: new(native.Request)}
+		d.all = append(d.all, o)
+	}
+	o.kind, o.comm = kind, c
+	d.mu.Unlock()
+	return o, o.native.(*native.Request)
+}
+
+// put gives an op back whose request is not in flight, and reports false if
+// that has been done already since gen.
+func (d *nativeDevice) put(o *op, gen uint32) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if o.gen != gen {
+		return false
+	}
+	if o.done != nil { // somebody may still be waiting for the request: it is not used again
+		o.native = new(native.Request)
+	}
+	o.gen++
+	o.comm, o.buf, o.err, o.done, o.env, o.peer = nil, nil, nil, nil, envelope{}, 0
+	d.free = append(d.free, o)
+	return true
+}
+
+// request is the library's request of r, or nil if r is spent.
+func (d *nativeDevice) request(r Request) *native.Request {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r.o.gen != r.gen {
+		return nil
+	}
+	return r.o.native.(*native.Request)
+}
+
+func (d *nativeDevice) wait(ctx context.Context, r Request) (Status, error) {
+	n := d.request(r)
+	if n == nil {
+		return Status{}, spent("wait")
+	}
+	s, err := d.lib.Wait(ctx, n)
+	if err != nil && n.InFlight() {
+		return d.giveUp(ctx, r, n)
+	}
+	return d.collect(r, s, err)
+}
+
+func (d *nativeDevice) test(r Request) (Status, bool, error) {
+	n := d.request(r)
+	if n == nil {
+		return Status{}, true, spent("test")
+	}
+	done, err := n.Test()
+	if !done {
+		return Status{}, false, nil
+	}
+	s, err := d.collect(r, n.Status(), err)
+	return s, true, err
+}
+
+// collect takes the outcome of a finished operation and gives its op back.
+func (d *nativeDevice) collect(r Request, s native.Status, err error) (Status, error) {
+	if err != nil {
+		err = d.describe(r.o, Status(s), err)
+	}
+	if !d.put(r.o, r.gen) {
+		return Status{}, spent("wait")
+	}
+	return Status(s), err
+}
+
+func (d *nativeDevice) cancel(r Request) {
+	if n := d.request(r); n != nil {
+		_ = n.Cancel() // a send or a collective cannot be: it goes on
+	}
+}
+
+// giveUp ends a wait whose context has ended. A receive is taken back; what
+// the library cannot take back may still finish within a moment, else it is left to it.
+func (d *nativeDevice) giveUp(ctx context.Context, r Request, n *native.Request) (Status, error) {
+	_ = n.Cancel()
+	s, err := d.grace(ctx, n)
+	if !n.InFlight() {
+		return d.collect(r, s, err)
+	}
+	err = d.leave(r.o, n, err)
+	d.mu.Lock()
+	r.o.native = new(native.Request)
+	d.mu.Unlock()
+	d.put(r.o, r.gen)
+	return Status{}, err
+}
+
+// grace waits a little longer than ctx for a request. Its error is the
+// context's where the request has been cancelled, or is in flight after all.
+func (d *nativeDevice) grace(ctx context.Context, r *native.Request) (native.Status, error) {
+	longer, cancel := context.WithTimeout(context.Background(), takeBackTime)
+	defer cancel()
+	s, err := d.lib.Wait(longer, r)
+	if errors.Is(err, native.ErrCancelled) || err != nil && r.InFlight() {
+		err = context.Cause(ctx)
+	}
+	return s, err
+}
+
+// leave is the error of an operation that nobody waits for any more although
+// the library still has its buffer. Progress goes on in the background.
+func (d *nativeDevice) leave(o *op, r *native.Request, cause error) error {
+	done := make(chan struct{})
+	go func() {
+		_, _ = d.lib.Wait(context.Background(), r) // its outcome has no owner
+		close(done)
+	}()
+	err := d.describe(o, Status{}, fmt.Errorf("%w: %w", ErrInFlight, cause))
+	var at *Error
+	if errors.As(err, &at) {
+		at.Done = done
+	}
+	return err
+}
+
+func (d *nativeDevice) doneChan(r Request) <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o := r.o
+	if o.gen != r.gen {
+		return closedChan
+	}
+	if o.done == nil {
+		done, n := make(chan struct{}), o.native.(*native.Request)
+		o.done = done
+		go func() {
+			_, _ = d.lib.Wait(context.Background(), n) // whoever waits for the request gets its outcome
+			close(done)
+		}()
+	}
+	return o.done
+}
+
+// fewRequests is how many requests WaitAny takes without allocating.
+const fewRequests = 32
+
+func (d *nativeDevice) waitAny(ctx context.Context, rs []Request) (int, Status, error) {
+	var few [fewRequests]*native.Request
+	ns := few[:0]
+	d.mu.Lock()
+	for i, r := range rs {
+		switch {
+		case r.o == nil || r.dev != device(d):
+			ns = append(ns, nil)
+		case r.o.gen != r.gen:
+			d.mu.Unlock()
+			return i, Status{}, spent("waitany")
+		default:
+			ns = append(ns, r.o.native.(*native.Request))
+		}
+	}
+	d.mu.Unlock()
+	i, err := d.lib.WaitAny(ctx, ns)
+	if err != nil {
+		return -1, Status{}, &Error{Op: "waitany", Peer: ProcNull, Tag: AnyTag, Err: err}
+	}
+	s, err := d.collect(rs[i], ns[i].Status(), ns[i].Err())
+	return i, s, err
+}
+
+// revokePending ends the receives that are posted on c.
+func (d *nativeDevice) revokePending(c *Comm) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, o := range d.all {
+		if o.gen&1 == 1 && o.comm == c && o.kind == opRecv {
+			o.err = ErrRevoked
+			_ = o.native.(*native.Request).Cancel()
+		}
+	}
+}
+
+// Between two looks of the keeper, with operations under way and without.
+const (
+	nativeTick     = 2 * time.Millisecond
+	nativeIdleTick = 10 * time.Millisecond
+)
+
+// keep lets the library work while the program computes: most of them move
+// messages only inside calls. It costs a call of a microsecond per look.
+func (d *nativeDevice) keep() {
+	defer d.stopped.Done()
+	for {
+		d.mu.Lock()
+		closed, busy := d.closed, len(d.free) < len(d.all)
+		d.mu.Unlock()
+		if closed {
+			return
+		}
+		d.lib.Progress()
+		if busy {
+			osyield.Nanosleep(nativeTick)
+		} else {
+			osyield.Nanosleep(nativeIdleTick)
+		}
+	}
+}
