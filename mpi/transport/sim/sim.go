@@ -240,6 +240,12 @@ func (f *Fabric) Kill(rank int) {
 	}
 }
 
+// Killed reports whether Kill was called for a rank.
+func (f *Fabric) Killed(rank int) bool {
+	d := f.ranks[rank].dead.Load()
+	return d != nil && d.err == ErrKilled
+}
+
 // Cut loses everything between two ranks in silence, both ways, until Restore.
 // What is under way is lost too.
 func (f *Fabric) Cut(a, b int) {

@@ -1,0 +1,419 @@
+package mpitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// LossCheck is one thing that communicators must do when a rank dies. The
+// last rank is the one that does, by calling die.
+type LossCheck struct {
+	Name  string
+	Ranks int
+	Run   func(ctx context.Context, c *mpi.Comm, die func()) error
+}
+
+// LossChecks are those of Losses.
+func LossChecks() []LossCheck {
+	return []LossCheck{
+		{"PendingReceive", 3, lossPendingReceive},
+		{"PendingSend", 3, lossPendingSend},
+		{"LaterOperations", 3, lossLaterOperations},
+		{"SentBefore", 2, lossSentBefore},
+		{"AnySource", 4, lossAnySource},
+		{"Probe", 3, lossProbe},
+		{"OthersGoOn", 4, lossOthersGoOn},
+		{"OtherCommunicators", 4, lossOtherCommunicators},
+		{"SplitWithTheDead", 3, lossSplit},
+		{"Revoke", 4, lossRevoke},
+		{"Shrink", 5, lossShrink},
+		{"ShrinkTwice", 5, lossShrinkTwice},
+	}
+}
+
+// Losses runs every check of losses.
+func Losses(t *testing.T, run KillRunner) {
+	for _, check := range LossChecks() {
+		t.Run(check.Name, func(t *testing.T) { run(t, check.Ranks, check.Run) })
+	}
+}
+
+// last reports whether this rank is the one that dies.
+func last(c *mpi.Comm) bool { return c.Rank() == c.Size()-1 }
+
+// names checks that an error says which rank was lost, and on which host.
+func names(what string, err error, c *mpi.Comm, rank int) error {
+	if err := wants(what, err, mpi.ErrPeerLost); err != nil {
+		return err
+	}
+	var at *mpi.Error
+	errors.As(err, &at)
+	if at.Peer != rank || at.Host != c.Host(rank) {
+		return fmt.Errorf("%s: %v names rank %d on %q, want %d on %q", what, err, at.Peer, at.Host, rank, c.Host(rank))
+	}
+	return nil
+}
+
+// mourn waits until the loss of a rank is known here.
+func mourn(ctx context.Context, c *mpi.Comm, rank int) error {
+	return names("receive from the dead rank", recvOnly(ctx, c, make([]byte, 1), rank, 999), c, rank)
+}
+
+// greetAll exchanges a message with every other rank, so that connections exist.
+func greetAll(ctx context.Context, c *mpi.Comm) error {
+	var rs []mpi.Request
+	for r := range c.Size() {
+		if r != c.Rank() {
+			rs = append(rs, mpi.Isend(c, []byte{1}, r, 900), mpi.Irecv(c, make([]byte, 1), r, 900))
+		}
+	}
+	return mpi.WaitAll(ctx, rs)
+}
+
+func lossPendingReceive(ctx context.Context, c *mpi.Comm, die func()) error {
+	if err := greetAll(ctx, c); err != nil {
+		return err
+	}
+	if last(c) {
+		die()
+		return nil
+	}
+	dead := c.Size() - 1
+	rs := []mpi.Request{mpi.Irecv(c, make([]byte, 10), dead, 1), mpi.Irecv(c, make([]byte, 1<<20), dead, mpi.AnyTag)}
+	for _, r := range rs {
+		if err := names("pending receive", wait(ctx, r), c, dead); err != nil {
+			return err
+		}
+	}
+	if got := c.Lost(); !slices.Equal(got, []int{dead}) {
+		return fmt.Errorf("Lost says %v, want [%d]", got, dead)
+	}
+	return nil
+}
+
+// lossPendingSend: large messages that the dead rank will never read fail,
+// and their memory is the sender's again.
+func lossPendingSend(ctx context.Context, c *mpi.Comm, die func()) error {
+	if last(c) {
+		// Each of the others is inside a large send when this rank dies.
+		for src := range c.Size() - 1 {
+			if _, err := c.Probe(ctx, src, 1); err != nil {
+				return err
+			}
+		}
+		die()
+		return nil
+	}
+	buf := filled(1, 8<<20)
+	err := mpi.Send(ctx, c, buf, c.Size()-1, 1)
+	clear(buf)
+	return names("large send", err, c, c.Size()-1)
+}
+
+func lossLaterOperations(ctx context.Context, c *mpi.Comm, die func()) error {
+	if last(c) {
+		die()
+		return nil
+	}
+	dead := c.Size() - 1
+	if err := mourn(ctx, c, dead); err != nil {
+		return err
+	}
+	buf := make([]byte, 100)
+	return errors.Join(
+		names("send", mpi.Send(ctx, c, buf, dead, 1), c, dead),
+		names("large send", mpi.Send(ctx, c, make([]byte, 1<<20), dead, 1), c, dead),
+		names("isend", wait(ctx, mpi.Isend(c, buf, dead, 1)), c, dead),
+		names("receive", recvOnly(ctx, c, buf, dead, 1), c, dead),
+		names("irecv", wait(ctx, mpi.Irecv(c, buf, dead, mpi.AnyTag)), c, dead),
+	)
+}
+
+// lossSentBefore: what the dead rank had sent, small, can still be received.
+func lossSentBefore(ctx context.Context, c *mpi.Comm, die func()) error {
+	if last(c) {
+		for i := range 20 {
+			if err := mpi.Send(ctx, c, filled(uint64(i), 200), 0, i); err != nil {
+				return err
+			}
+		}
+		// Only after the other has it all: a real network may lose what was
+		// on its way.
+		if err := expect(ctx, c, 0, 50, 50, 8); err != nil {
+			return err
+		}
+		die()
+		return nil
+	}
+	if _, err := c.Probe(ctx, 1, 19); err != nil {
+		return err
+	}
+	if err := mpi.Send(ctx, c, filled(50, 8), 1, 50); err != nil {
+		return err
+	}
+	if err := mourn(ctx, c, 1); err != nil {
+		return err
+	}
+	for i := range 20 {
+		if err := expect(ctx, c, 1, i, uint64(i), 200); err != nil {
+			return fmt.Errorf("message %d of the dead rank: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// lossAnySource: receives from any rank fail until the loss is acknowledged.
+func lossAnySource(ctx context.Context, c *mpi.Comm, die func()) error {
+	if last(c) {
+		die()
+		return nil
+	}
+	dead := c.Size() - 1
+	if err := names("pending receive from any rank", recvOnly(ctx, c, make([]byte, 1), mpi.AnySource, 1), c, dead); err != nil {
+		return err
+	}
+	if err := names("receive from any rank", recvOnly(ctx, c, make([]byte, 1), mpi.AnySource, 1), c, dead); err != nil {
+		return err
+	}
+	if acked := c.AckLost(); !slices.Equal(acked, []int{dead}) {
+		return fmt.Errorf("AckLost says %v, want [%d]", acked, dead)
+	}
+	living := c.Size() - 1
+	right, left := (c.Rank()+1)%living, (c.Rank()+living-1)%living
+	r := mpi.Isend(c, []int{c.Rank()}, right, 2)
+	got := []int{-1}
+	if s, err := mpi.Recv(ctx, c, got, mpi.AnySource, 2); err != nil || s.Source != left || got[0] != left {
+		return fmt.Errorf("acknowledged: got %d from %d, want %d, %w", got[0], s.Source, left, err)
+	}
+	return wait(ctx, r)
+}
+
+func lossProbe(ctx context.Context, c *mpi.Comm, die func()) error {
+	if last(c) {
+		die()
+		return nil
+	}
+	dead := c.Size() - 1
+	_, err := c.Probe(ctx, dead, 1)
+	if err := wants("probe of the dead rank", err, mpi.ErrPeerLost); err != nil {
+		return err
+	}
+	_, err = c.Probe(ctx, mpi.AnySource, 1)
+	return wants("probe of any rank", err, mpi.ErrPeerLost)
+}
+
+// lossOthersGoOn: the traffic of the living is not disturbed, before or after.
+func lossOthersGoOn(ctx context.Context, c *mpi.Comm, die func()) error {
+	living := c.Size() - 1
+	if last(c) {
+		for i := range 20 {
+			if err := expect(ctx, c, 0, 7, uint64(i), 3000); err != nil {
+				return err
+			}
+		}
+		die()
+		return nil
+	}
+	right, left := (c.Rank()+1)%living, (c.Rank()+living-1)%living
+	for i := range 200 {
+		if c.Rank() == 0 && i < 20 {
+			if err := mpi.Send(ctx, c, filled(uint64(i), 3000), living, 7); err != nil {
+				return err
+			}
+		}
+		n := []int{8, 3000, 60_000}[i%3]
+		buf := make([]byte, n)
+		if _, err := mpi.Sendrecv(ctx, c, filled(uint64(c.Rank()*1000+i), n), right, 1, buf, left, 1); err != nil {
+			return fmt.Errorf("round %d: %w", i, err)
+		}
+		if err := verify(buf, uint64(left*1000+i)); err != nil {
+			return err
+		}
+	}
+	return mourn(ctx, c, living)
+}
+
+// lossOtherCommunicators: a communicator without the dead rank knows of no loss.
+func lossOtherCommunicators(ctx context.Context, c *mpi.Comm, die func()) error {
+	color := 0
+	if last(c) {
+		color = 1
+	}
+	part, err := c.Split(ctx, color, c.Rank())
+	if err != nil {
+		return err
+	}
+	if last(c) {
+		die()
+		return nil
+	}
+	if err := mourn(ctx, c, c.Size()-1); err != nil {
+		return err
+	}
+	if len(part.Lost()) > 0 {
+		return fmt.Errorf("%v lost %v", part, part.Lost())
+	}
+	right := (part.Rank() + 1) % part.Size()
+	r := mpi.Isend(part, []byte{1}, right, 1)
+	if err := recvOnly(ctx, part, make([]byte, 1), mpi.AnySource, mpi.AnyTag); err != nil {
+		return fmt.Errorf("any source on a communicator without the dead rank: %w", err)
+	}
+	if err := wait(ctx, r); err != nil {
+		return err
+	}
+	// Collective operations there work as well.
+	again, err := part.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	return shift(ctx, again, 3, c.Rank(), func(left int) int { return left })
+}
+
+// lossSplit: a collective operation with the dead rank fails on every living one.
+func lossSplit(ctx context.Context, c *mpi.Comm, die func()) error {
+	if last(c) {
+		die()
+		return nil
+	}
+	_, err := c.Split(ctx, 0, 0)
+	if err := wants("split with a dead rank", err, mpi.ErrPeerLost); err != nil {
+		return err
+	}
+	_, err = c.Dup(ctx)
+	return wants("dup with a dead rank", err, mpi.ErrPeerLost)
+}
+
+// lossRevoke: one rank's Revoke ends what the others wait for.
+func lossRevoke(ctx context.Context, c *mpi.Comm, die func()) error {
+	d, err := c.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	if last(c) {
+		// Dies only when everybody has left the duplicate.
+		for src := range c.Size() - 1 {
+			if err := expect(ctx, c, src, 5, 5, 8); err != nil {
+				return err
+			}
+		}
+		die()
+		return nil
+	}
+	if c.Rank() == 0 {
+		if err := mpi.Send(ctx, d, []byte{1}, 1, 0); err != nil {
+			return err
+		}
+		d.Revoke()
+		d.Revoke() // once more is nothing
+	} else {
+		if c.Rank() == 1 {
+			// It may come before or after the message that was sent first: then it is gone.
+			if err := recvOnly(ctx, d, make([]byte, 1), 0, 0); err != nil && !errors.Is(err, mpi.ErrRevoked) {
+				return err
+			}
+		}
+		if err := wants("pending receive", recvOnly(ctx, d, make([]byte, 1), (c.Rank()+1)%c.Size(), 1), mpi.ErrRevoked); err != nil {
+			return err
+		}
+	}
+	_, dupErr := d.Dup(ctx)
+	_, probeErr := d.Probe(ctx, mpi.AnySource, 0)
+	err = errors.Join(
+		wants("send", mpi.Send(ctx, d, []byte{1}, 0, 0), mpi.ErrRevoked),
+		wants("receive", recvOnly(ctx, d, make([]byte, 1), mpi.AnySource, 0), mpi.ErrRevoked),
+		wants("probe", probeErr, mpi.ErrRevoked),
+		wants("dup", dupErr, mpi.ErrRevoked),
+	)
+	if err != nil {
+		return err
+	}
+	// The original works as before.
+	if err := mpi.Send(ctx, c, filled(5, 8), c.Size()-1, 5); err != nil {
+		return err
+	}
+	return mourn(ctx, c, c.Size()-1)
+}
+
+// survivors checks a communicator made by Shrink and uses it.
+func survivors(ctx context.Context, s *mpi.Comm, worldRanks []int) error {
+	if s.Size() != len(worldRanks) {
+		return fmt.Errorf("%v, want %d ranks", s, len(worldRanks))
+	}
+	for r, w := range worldRanks {
+		if s.WorldRank(r) != w {
+			return fmt.Errorf("%v: rank %d is world rank %d, want %d", s, r, s.WorldRank(r), w)
+		}
+	}
+	if len(s.Lost()) > 0 {
+		return fmt.Errorf("%v lost %v", s, s.Lost())
+	}
+	if err := shift(ctx, s, 1, s.WorldRank(s.Rank()), func(left int) int { return worldRanks[left] }); err != nil {
+		return err
+	}
+	d, err := s.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	return shift(ctx, d, 1, d.Rank(), func(left int) int { return left })
+}
+
+func upTo(n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = i
+	}
+	return s
+}
+
+func lossShrink(ctx context.Context, c *mpi.Comm, die func()) error {
+	if last(c) {
+		die()
+		return nil
+	}
+	if c.Rank() == 1 {
+		// One notices and revokes; the others may be anywhere.
+		if err := mourn(ctx, c, c.Size()-1); err != nil {
+			return err
+		}
+		c.Revoke()
+	} else if err := recvOnly(ctx, c, make([]byte, 1), 1, 1); !errors.Is(err, mpi.ErrRevoked) {
+		return fmt.Errorf("receive on the revoked communicator: %v", err)
+	}
+	s, err := c.Shrink(ctx)
+	if err != nil {
+		return err
+	}
+	return survivors(ctx, s, upTo(c.Size()-1))
+}
+
+// lossShrinkTwice loses a second rank, the one that led the first agreement.
+func lossShrinkTwice(ctx context.Context, c *mpi.Comm, die func()) error {
+	if last(c) {
+		die()
+		return nil
+	}
+	if err := mourn(ctx, c, c.Size()-1); err != nil {
+		return err
+	}
+	s, err := c.Shrink(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Rank() == 0 {
+		die()
+		return nil
+	}
+	if err := mourn(ctx, s, 0); err != nil {
+		return err
+	}
+	s, err = s.Shrink(ctx)
+	if err != nil {
+		return fmt.Errorf("second shrink: %w", err)
+	}
+	return survivors(ctx, s, upTo(c.Size() - 1)[1:])
+}
