@@ -1,50 +1,82 @@
 package native
 
-import "context"
+import (
+	"context"
+	"errors"
+	"time"
+)
 
 // Send sends buf to rank dst and waits until it may be changed again: until the library
 // has copied it or the receiver has it. It allocates nothing. MPI cannot take a send
 // back: when ctx ends first the error wraps [ErrBusy] and buf stays the library's; the
 // request that the error carries tells when it is free.
 func (c *Comm) Send(ctx context.Context, buf []byte, dst, tag int) error {
-	w := c.world
-	r := w.request()
-	err := c.Isend(r, buf, dst, tag)
-	if err == nil {
-		_, err = w.Wait(ctx, r)
-		if err != nil && r.InFlight() {
-			return &InFlightError{Request: r, Cause: err}
-		}
+	if err := c.check(opIsend, dst, tag, 0, 0); err != nil {
+		return err
 	}
-	w.recycle(r)
-	return err
+	w := c.world
+	w.lock()
+	r := w.request()
+	if err := c.isend(r, buf, dst, tag); err != nil || r.state == complete {
+		return w.retire(r, err)
+	}
+	w.mu.Unlock()
+	one := [1]*Request{r}
+	if _, err := w.wait(ctx, one[:]); err != nil {
+		return &InFlightError{Request: r, Cause: err}
+	}
+	w.lock()
+	return w.retire(r, nil)
 }
 
 // Recv receives into buf from rank src, or [AnySource], with the given tag, or
 // [AnyTag], and waits for it. It allocates nothing. When ctx ends first the receive is
-// cancelled; if the message had been matched by then it completes and the error is nil.
+// cancelled; if the message had been matched by then it completes and the error is nil,
+// or, where its sender does nothing more, wraps [ErrBusy] as Send's does.
 func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, error) {
+	if err := c.check(opIrecv, src, tag, AnySource, AnyTag); err != nil {
+		return Status{}, err
+	}
 	w := c.world
+	w.lock()
 	r := w.request()
-	err := c.Irecv(r, buf, src, tag)
-	if err == nil {
-		_, err = w.Wait(ctx, r)
-		if err != nil && r.InFlight() {
-			err = w.giveUp(r, err)
+	tries := uintptr(burst)
+	if w.leading || w.wanted.Load() != 0 {
+		tries = 1
+	}
+	if err := c.irecv(r, buf, src, tag, tries); err != nil || r.state == complete {
+		s := r.result
+		return s, w.retire(r, err)
+	}
+	w.mu.Unlock()
+	one := [1]*Request{r}
+	var gaveUp error
+	if _, err := w.wait(ctx, one[:]); err != nil {
+		if gaveUp = w.giveUp(r, err); errors.Is(gaveUp, ErrBusy) {
+			return Status{}, gaveUp
 		}
 	}
+	w.lock()
 	s := r.result
-	w.recycle(r)
-	return s, err
+	return s, w.retire(r, gaveUp)
 }
 
-// giveUp cancels a receive or probe and waits for that. A matched message completes
-// first; its sender is inside the library and need not do anything more.
+// takeBack is how long a cancelled receive is waited for. One that had been matched
+// completes first, and that needs its sender to be inside the library.
+const takeBack = 2 * time.Second
+
+// giveUp cancels a receive and waits for that.
 func (w *World) giveUp(r *Request, cause error) error {
 	if err := r.Cancel(); err != nil {
 		return err
 	}
-	if _, err := w.Wait(context.Background(), r); err != nil {
+	ctx, stop := context.WithTimeout(context.Background(), takeBack)
+	defer stop()
+	_, err := w.Wait(ctx, r)
+	switch {
+	case r.InFlight():
+		return &InFlightError{Request: r, Cause: cause}
+	case errors.Is(err, ErrCancelled):
 		return cause
 	}
 	return nil
@@ -62,10 +94,8 @@ func (e *InFlightError) Error() string {
 
 func (e *InFlightError) Unwrap() []error { return []error{ErrBusy, e.Cause} }
 
-// request takes a request from the pool.
+// request takes a request from the pool. The lock is held.
 func (w *World) request() *Request {
-	w.lock()
-	defer w.mu.Unlock()
 	if n := len(w.pool); n > 0 {
 		r := w.pool[n-1]
 		w.pool = w.pool[:n-1]
@@ -74,10 +104,14 @@ func (w *World) request() *Request {
 	return new(Request)
 }
 
-// recycle puts a request that is not in flight back.
-func (w *World) recycle(r *Request) {
-	w.lock()
+// retire puts a request that is not in flight back, unlocks, and returns err, or the
+// request's own error.
+func (w *World) retire(r *Request, err error) error {
+	if err == nil {
+		err = r.err
+	}
 	r.state = idle
 	w.pool = append(w.pool, r)
 	w.mu.Unlock()
+	return err
 }

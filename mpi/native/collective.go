@@ -21,6 +21,8 @@ func address(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b
 // collect readies r and b for a collective over buffers recv and send.
 func (c *Comm) collect(r *Request, op opcode, fn uintptr, send, recv []byte) (clib.Block, error) {
 	b := clib.Block{Fn: fn}
+	c.world.lock()
+	defer c.world.mu.Unlock()
 	if err := r.begin(c, op, address(recv), len(recv), AnySource, AnyTag); err != nil {
 		return b, err
 	}

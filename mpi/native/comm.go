@@ -63,19 +63,28 @@ func (c *Comm) Isend(r *Request, buf []byte, dst, tag int) error {
 	if err := c.check(opIsend, dst, tag, 0, 0); err != nil {
 		return err
 	}
+	w := c.world
+	w.lock()
+	defer w.mu.Unlock()
+	return c.isend(r, buf, dst, tag)
+}
+
+// isend is Isend with checked arguments and the world's lock held. The library is asked
+// at once whether the send is complete, as short ones mostly are.
+func (c *Comm) isend(r *Request, buf []byte, dst, tag int) error {
+	w := c.world
 	if err := r.begin(c, opIsend, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), dst, tag); err != nil {
 		return err
 	}
-	var b clib.Block
-	if err := r.describe(&b, c.world.fn.isend, c.world.fn.isendC, 1, 2); err != nil {
+	if err := r.transfer(w.fn.isend, w.fn.isendC); err != nil {
 		return err
 	}
-	b.A[0] = uintptr(r.buf)
+	b := &w.chain.Start
 	b.A[3] = c.peer(dst)
 	b.A[4] = uintptr(tag)
 	b.A[5] = uintptr(c.handle)
 	b.A[6] = uintptr(unsafe.Pointer(&r.request))
-	return r.post(&b)
+	return r.launch(1)
 }
 
 // Irecv starts receiving into buf from rank src, or [AnySource], with the given tag, or
@@ -85,19 +94,28 @@ func (c *Comm) Irecv(r *Request, buf []byte, src, tag int) error {
 	if err := c.check(opIrecv, src, tag, AnySource, AnyTag); err != nil {
 		return err
 	}
+	w := c.world
+	w.lock()
+	defer w.mu.Unlock()
+	return c.irecv(r, buf, src, tag, 0)
+}
+
+// irecv is Irecv with checked arguments and the world's lock held; the library is asked
+// up to tries times whether the message is there.
+func (c *Comm) irecv(r *Request, buf []byte, src, tag int, tries uintptr) error {
+	w := c.world
 	if err := r.begin(c, opIrecv, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), src, tag); err != nil {
 		return err
 	}
-	var b clib.Block
-	if err := r.describe(&b, c.world.fn.irecv, c.world.fn.irecvC, 1, 2); err != nil {
+	if err := r.transfer(w.fn.irecv, w.fn.irecvC); err != nil {
 		return err
 	}
-	b.A[0] = uintptr(r.buf)
+	b := &w.chain.Start
 	b.A[3] = c.peer(src)
 	b.A[4] = c.tag(tag)
 	b.A[5] = uintptr(c.handle)
 	b.A[6] = uintptr(unsafe.Pointer(&r.request))
-	return r.post(&b)
+	return r.launch(tries)
 }
 
 // Probe starts looking for a message without receiving it: r completes when one that
@@ -113,17 +131,14 @@ func (c *Comm) probe(r *Request, op opcode, src, tag int) error {
 	if err := c.check(op, src, tag, AnySource, AnyTag); err != nil {
 		return err
 	}
-	if err := r.begin(c, op, nil, 0, src, tag); err != nil {
-		return err
-	}
 	w := c.world
 	w.lock()
 	defer w.mu.Unlock()
-	if w.closed {
-		return r.fail(0, ErrClosed, "")
+	if err := r.begin(c, op, nil, 0, src, tag); err != nil {
+		return err
 	}
 	w.activate(r)
-	r.poll()
+	r.poll(1)
 	return nil
 }
 
@@ -158,22 +173,24 @@ func (r *Request) pollProbe() bool {
 // Imrecv starts receiving, into buf, the message that r matched by [Comm.Mprobe]; r is
 // the request of this receive from then on.
 func (c *Comm) Imrecv(r *Request, buf []byte) error {
+	w := c.world
+	w.lock()
+	defer w.mu.Unlock()
 	if r.state != complete || r.op != opMprobe || r.err != nil {
 		return &Error{Op: opImrecv.String(), Comm: c.name, Rank: c.rank, Peer: AnySource, Tag: AnyTag,
-			Library: c.world.library, Err: ErrFailed, Detail: "the request holds no message matched by Mprobe"}
+			Library: w.library, Err: ErrFailed, Detail: "the request holds no message matched by Mprobe"}
 	}
 	from := r.result
 	if err := r.begin(c, opImrecv, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), from.Source, from.Tag); err != nil {
 		return err
 	}
-	var b clib.Block
-	if err := r.describe(&b, c.world.fn.imrecv, c.world.fn.imrecvC, 1, 2); err != nil {
+	if err := r.transfer(w.fn.imrecv, w.fn.imrecvC); err != nil {
 		return err
 	}
-	b.A[0] = uintptr(r.buf)
+	b := &w.chain.Start
 	b.A[3] = uintptr(unsafe.Pointer(&r.message))
 	b.A[4] = uintptr(unsafe.Pointer(&r.request))
-	return r.post(&b)
+	return r.launch(1)
 }
 
 // Dup makes a communicator of the same ranks whose messages never match this one's. All

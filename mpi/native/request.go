@@ -92,7 +92,8 @@ type Request struct {
 
 // begin readies r; it is not yet active. Storing the buffers in r is what makes them
 // escape: an address converted to uintptr hides the buffer from escape analysis, and
-// MPI would write to a stack that has moved.
+// MPI would write to a stack that has moved. The world's lock is held, except for
+// requests that nobody else knows.
 func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag int) error {
 	if r.state == active {
 		return &Error{Op: op.String(), Comm: c.name, Rank: c.rank, Peer: peer, Tag: tag, Library: c.world.library, Err: ErrBusy}
@@ -100,32 +101,62 @@ func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag
 	r.comm, r.op, r.buf, r.from, r.bytes, r.peer, r.tag = c, op, buf, nil, bytes, peer, tag
 	r.cancelled, r.flag, r.err = false, 0, nil
 	r.result = Status{Source: peer, Tag: tag}
-	return nil
-}
-
-// post calls the library with the lock held and makes r active. b is complete but for
-// what the operation's shape does not change.
-func (r *Request) post(b *clib.Block) error {
-	w := r.comm.world
-	touch(r)
-	w.lock()
-	if w.closed {
-		w.mu.Unlock()
+	if c.world.closed {
 		return r.fail(0, ErrClosed, "")
 	}
-	if rc := int(int32(b.Call())); rc != 0 {
-		err := r.failure(rc)
-		w.mu.Unlock()
-		return err
-	}
-	w.activate(r)
-	w.mu.Unlock()
 	return nil
 }
 
-// poll reports whether r is no longer in flight, asking the library if it was. The
+// post makes the call b, which starts r.
+func (r *Request) post(b *clib.Block) error {
+	w := r.comm.world
+	w.lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return r.fail(0, ErrClosed, "")
+	}
+	w.chain.Start = *b
+	return r.launch(0)
+}
+
+// launch makes the call in the world's chain, which starts r, and then asks up to tries
+// times whether r is complete, all in one switch to C. If it is not, r is active. The
 // world's lock is held.
-func (r *Request) poll() bool {
+func (r *Request) launch(tries uintptr) error {
+	w := r.comm.world
+	w.hold(r) // C keeps what the compiler no longer sees in use
+	touch(r)
+	w.aim(r, tries)
+	w.chain.Call()
+	if rc := int(int32(w.chain.Start.R)); rc != 0 {
+		err := r.failure(rc)
+		r.release()
+		return err
+	}
+	if tries > 0 {
+		if rc := int(int32(w.chain.Poll.R)); rc != 0 || r.flag != 0 {
+			r.state = complete
+			r.finish(rc)
+			return nil
+		}
+	}
+	w.activate(r)
+	return nil
+}
+
+// aim points the chain's polling call at r.
+func (w *World) aim(r *Request, tries uintptr) {
+	p := &w.chain.Poll
+	p.A[0] = uintptr(unsafe.Pointer(&r.request))
+	p.A[1] = uintptr(unsafe.Pointer(&r.flag))
+	p.A[2] = uintptr(unsafe.Pointer(&r.status))
+	w.chain.Flag = uintptr(unsafe.Pointer(&r.flag))
+	w.chain.Tries = tries
+}
+
+// poll reports whether r is no longer in flight, asking the library up to tries times
+// if it was. The world's lock is held.
+func (r *Request) poll(tries uintptr) bool {
 	if r.state != active {
 		return true
 	}
@@ -133,21 +164,21 @@ func (r *Request) poll() bool {
 	if r.op == opProbe || r.op == opMprobe {
 		return r.pollProbe()
 	}
-	b := clib.Block{Fn: w.fn.test}
-	b.A[0] = uintptr(unsafe.Pointer(&r.request))
-	b.A[1] = uintptr(unsafe.Pointer(&r.flag))
-	b.A[2] = uintptr(unsafe.Pointer(&r.status))
-	rc := int(int32(b.Call()))
+	w.aim(r, tries)
+	w.chain.Start.Fn = 0
+	w.chain.Call()
+	rc := int(int32(w.chain.Poll.R))
 	if rc == 0 && r.flag == 0 {
 		return false
 	}
+	w.deactivate(r)
 	r.finish(rc)
 	return true
 }
 
+// finish takes in the outcome of an operation that is complete.
 func (r *Request) finish(rc int) {
 	w := r.comm.world
-	w.deactivate(r)
 	if rc != 0 {
 		// Open MPI keeps a failed request; the others have set it to null.
 		if w.load(&r.request) != w.abi.requestNull {
@@ -164,12 +195,17 @@ func (r *Request) finish(rc int) {
 	} else {
 		r.result.Bytes = r.bytes
 	}
-	if r.large != 0 {
-		clib.Call(w.fn.typeFree, uintptr(unsafe.Pointer(&r.large)))
-		r.large = 0
-	}
 	touch(r)
 	w.forget(r)
+	r.release()
+}
+
+// release lets go of what only the operation needed.
+func (r *Request) release() {
+	if r.large != 0 {
+		clib.Call(r.comm.world.fn.typeFree, uintptr(unsafe.Pointer(&r.large)))
+		r.large = 0
+	}
 	r.buf, r.from = nil, nil
 }
 
@@ -181,7 +217,7 @@ func (r *Request) Test() (bool, error) {
 	}
 	w := r.comm.world
 	w.lock()
-	done := r.poll()
+	done := r.poll(1)
 	err := r.err
 	w.mu.Unlock()
 	if !done {
@@ -241,14 +277,16 @@ func (r *Request) Cancel() error {
 // maxCount is the largest count of the classic calls.
 const maxCount = math.MaxInt32
 
-// describe sets fn, count and type of a block for a byte message: the classic call, its
-// large-count form, or one element of a datatype made for the purpose. The message on
-// the wire is the same in all three.
-func (r *Request) describe(b *clib.Block, classic, large uintptr, count, datatype int) error {
+// transfer readies the chain to start a byte message: the classic call, its large-count
+// form, or one element of a datatype made for the purpose. The message on the wire is
+// the same in all three. The world's lock is held.
+func (r *Request) transfer(classic, large uintptr) error {
 	w := r.comm.world
+	b := &w.chain.Start
 	b.Fn = classic
-	b.A[count] = uintptr(r.bytes)
-	b.A[datatype] = uintptr(w.abi.types[Byte])
+	b.A[0] = uintptr(r.buf)
+	b.A[1] = uintptr(r.bytes)
+	b.A[2] = uintptr(w.abi.types[Byte])
 	if r.bytes <= w.maxCount {
 		return nil
 	}
@@ -259,8 +297,8 @@ func (r *Request) describe(b *clib.Block, classic, large uintptr, count, datatyp
 	if err := r.makeType(); err != nil {
 		return err
 	}
-	b.A[count] = 1
-	b.A[datatype] = uintptr(w.load(&r.large))
+	b.A[1] = 1
+	b.A[2] = uintptr(w.load(&r.large))
 	return nil
 }
 
@@ -275,8 +313,6 @@ func (r *Request) makeType() error {
 		offsets[i] = i * blockBytes
 		lengths[i] = int32(min(blockBytes, r.bytes-offsets[i]))
 	}
-	w.lock()
-	defer w.mu.Unlock()
 	rc := int(int32(clib.Call(w.fn.typeHindexed, uintptr(n), uintptr(unsafe.Pointer(&lengths[0])),
 		uintptr(unsafe.Pointer(&offsets[0])), uintptr(w.abi.types[Byte]), uintptr(unsafe.Pointer(&r.large)))))
 	if rc == 0 {

@@ -74,6 +74,8 @@ type World struct {
 	mu      sync.Mutex
 	wanted  atomic.Int32 // goroutines other than the polling one that wait for mu
 	closed  bool
+	chain   clib.Chain // the call under way
+	held    *Request   // its request
 	active  *Request
 	leading bool
 	parked  []*parking
@@ -92,6 +94,7 @@ type World struct {
 // ends first the error is its cause, and the process should exit.
 func (l *Library) Init(ctx context.Context, o Options) (*World, error) {
 	w := &World{lib: l, abi: l.abi, fn: &l.fn, log: l.log, library: l.String(), maxCount: maxCount, main: make(chan func())}
+	w.chain.Poll.Fn = w.fn.test
 	go func() {
 		runtime.LockOSThread()
 		for f := range w.main {
@@ -208,6 +211,9 @@ func (w *World) lock() {
 	}
 }
 
+// hold keeps r reachable, and on the heap, while only the chain has its address.
+func (w *World) hold(r *Request) { w.held = r }
+
 func (w *World) activate(r *Request) {
 	r.state = active
 	r.prev, r.next = nil, w.active
@@ -307,9 +313,14 @@ func (w *World) Close(ctx context.Context) error {
 	}
 }
 
+// forwarding is how long Abort leaves the launcher to pass on what this rank has
+// written: Hydra drops it when the job is aborted at once.
+const forwarding = 50 * time.Millisecond
+
 // Abort ends all ranks of the job with the given exit code and does not return.
 // Deferred functions do not run.
 func (w *World) Abort(code int) {
+	nap(forwarding)
 	// The lock may be held by a call that never returns.
 	for deadline := time.Now().Add(100 * time.Millisecond); !w.mu.TryLock() && time.Now().Before(deadline); {
 		pause(spinPolls)
