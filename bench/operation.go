@@ -25,13 +25,23 @@ func Operations() []Operation {
 			return Messages(ctx, c, name, o, row)
 		}}
 	}
-	return []Operation{
+	ops := []Operation{
 		message("latency", "half a round trip of blocking messages", "Latency Test", 1, 4*mib),
 		message("bw", "bandwidth of a window of messages", "Bandwidth Test", 1, 4*mib),
 		message("bibw", "bandwidth in both directions at once", "Bi-Directional Bandwidth Test", 1, 4*mib),
 		message("mbw_mr", "bandwidth and message rate of pairs of ranks", "Multiple Bandwidth / Message Rate Test", 1, 4*mib),
 		message("pairs", "a message between every two ranks", "All Pairs Test", 1, mib),
 	}
+	for _, op := range collectiveOps() {
+		least, most := elementBytes, mib
+		if op.name == "barrier" {
+			least, most = 0, 0
+		}
+		ops = append(ops, Operation{op.name, op.short, op.title, least, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
+			return measureCollective(ctx, c, op, o, row)
+		}})
+	}
+	return ops
 }
 
 // PowersOfTwo lists least and its doubles up to most; 0 is followed by 1.

@@ -1,0 +1,197 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// The collectives are timed as OSU does: every call on its own, an untimed
+// barrier between, the mean over the ranks. Sizes are of the vector (allreduce,
+// reduce, bcast, scan), of one rank's share (allgather, alltoall, gather, scatter), or of the whole
+// vector (reduce_scatter). Vectors are float32, reductions are sums of small integers, so
+// that every result is exact.
+
+// collectiveOp is one of them: how large its buffers are, what it does, and
+// what a rank must hold at index i afterwards (false: nothing).
+type collectiveOp struct {
+	name, short, title string
+	send, recv         share
+	call               func(v *vectors, ctx context.Context) error
+	want               func(v *vectors, i int) (float32, bool)
+}
+
+// share says how often a buffer holds the size.
+type share int
+
+const (
+	none share = iota
+	once
+	perRank
+)
+
+// vectors is one size of one collective.
+type vectors struct {
+	c          *mpi.Comm
+	n          int // elements of the size
+	send, recv []float32
+	counts     []int // reduce_scatter
+}
+
+func element(rank, i int) float32 { return float32(i%1021 + 3*rank + 1) }
+
+// sumOver is the sum of element i over the first ranks.
+func sumOver(ranks, i int) float32 {
+	return float32(ranks*(i%1021) + 3*ranks*(ranks-1)/2 + ranks)
+}
+
+func collectiveOps() []collectiveOp {
+	atRoot := func(v *vectors) bool { return v.c.Rank() == 0 }
+	return []collectiveOp{
+		{"allreduce", "sum over all ranks, for all", "MPI_Allreduce Latency Test", once, once,
+			func(v *vectors, ctx context.Context) error {
+				return collective.Allreduce(ctx, v.c, v.send, v.recv, collective.Sum)
+			},
+			func(v *vectors, i int) (float32, bool) { return sumOver(v.c.Size(), i), true }},
+		{"bcast", "rank 0's vector for all", "MPI_Bcast Latency Test", once, none,
+			func(v *vectors, ctx context.Context) error { return collective.Bcast(ctx, v.c, v.send, 0) },
+			func(v *vectors, i int) (float32, bool) { return element(0, i), true }},
+		{"reduce", "sum over all ranks, for rank 0", "MPI_Reduce Latency Test", once, once,
+			func(v *vectors, ctx context.Context) error {
+				return collective.Reduce(ctx, v.c, v.send, v.recv, collective.Sum, 0)
+			},
+			func(v *vectors, i int) (float32, bool) { return sumOver(v.c.Size(), i), atRoot(v) }},
+		{"allgather", "every rank's share, for all", "MPI_Allgather Latency Test", once, perRank,
+			func(v *vectors, ctx context.Context) error { return collective.Allgather(ctx, v.c, v.send, v.recv) },
+			func(v *vectors, i int) (float32, bool) { return element(i/v.n, i%v.n), true }},
+		{"reduce_scatter", "sum over all ranks, a share for each", "MPI_Reduce_scatter Latency Test", once, once,
+			func(v *vectors, ctx context.Context) error {
+				return collective.ReduceScatter(ctx, v.c, v.send, v.recv[:v.counts[v.c.Rank()]], v.counts, collective.Sum)
+			},
+			func(v *vectors, i int) (float32, bool) {
+				skip := 0
+				for _, n := range v.counts[:v.c.Rank()] {
+					skip += n
+				}
+				return sumOver(v.c.Size(), skip+i), i < v.counts[v.c.Rank()]
+			}},
+		{"alltoall", "a share from every rank to every other", "MPI_Alltoall Latency Test", perRank, perRank,
+			func(v *vectors, ctx context.Context) error { return collective.Alltoall(ctx, v.c, v.send, v.recv) },
+			func(v *vectors, i int) (float32, bool) { return element(i/v.n, v.c.Rank()*v.n+i%v.n), true }},
+		{"gather", "every rank's share, for rank 0", "MPI_Gather Latency Test", once, perRank,
+			func(v *vectors, ctx context.Context) error { return collective.Gather(ctx, v.c, v.send, v.recv, 0) },
+			func(v *vectors, i int) (float32, bool) { return element(i/v.n, i%v.n), atRoot(v) }},
+		{"scatter", "rank 0's shares, one for each", "MPI_Scatter Latency Test", perRank, once,
+			func(v *vectors, ctx context.Context) error { return collective.Scatter(ctx, v.c, v.send, v.recv, 0) },
+			func(v *vectors, i int) (float32, bool) { return element(0, v.c.Rank()*v.n+i), true }},
+		{"barrier", "nobody leaves before all have come", "MPI_Barrier Latency Test", none, none,
+			func(v *vectors, ctx context.Context) error { return collective.Barrier(ctx, v.c) },
+			func(*vectors, int) (float32, bool) { return 0, false }},
+		{"scan", "sum over the ranks up to each", "MPI_Scan Latency Test", once, once,
+			func(v *vectors, ctx context.Context) error {
+				return collective.Scan(ctx, v.c, v.send, v.recv, collective.Sum)
+			},
+			func(v *vectors, i int) (float32, bool) { return sumOver(v.c.Rank()+1, i), true }},
+	}
+}
+
+const elementBytes = 4
+
+// measureCollective times one collective at all sizes.
+func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, o Options, row func(Row)) error {
+	t := timer{c: c, o: o}
+	for _, size := range o.Sizes {
+		if size%elementBytes != 0 {
+			return usage("%s of %d bytes: sizes are multiples of %d", op.name, size, elementBytes)
+		}
+		v := op.vectors(c, size/elementBytes)
+		if err := v.verify(ctx, op); err != nil {
+			return err
+		}
+		samples, calls, err := t.measure(ctx, size, func(ctx context.Context, count int) (float64, error) {
+			return v.batch(ctx, op, count)
+		})
+		if err != nil {
+			return err
+		}
+		if o.Check == CheckEvery {
+			if err := v.verify(ctx, op); err != nil {
+				return err
+			}
+		}
+		all, err := toRoot(ctx, c, samples)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			row(rowOf(op.name, size, c.Size(), all, calls))
+		}
+	}
+	return nil
+}
+
+func (op collectiveOp) vectors(c *mpi.Comm, n int) *vectors {
+	room := func(s share) []float32 {
+		switch s {
+		case once:
+			return make([]float32, n)
+		case perRank:
+			return make([]float32, n*c.Size())
+		}
+		return nil
+	}
+	v := &vectors{c: c, n: n, send: room(op.send), recv: room(op.recv), counts: make([]int, c.Size())}
+	for r := range v.counts {
+		v.counts[r] = n / c.Size()
+		if r < n%c.Size() {
+			v.counts[r]++
+		}
+	}
+	return v
+}
+
+// batch times count calls, each on its own.
+func (v *vectors) batch(ctx context.Context, op collectiveOp, count int) (float64, error) {
+	var mine time.Duration
+	for range count {
+		start := time.Now()
+		if err := op.call(v, ctx); err != nil {
+			return 0, err
+		}
+		mine += time.Since(start)
+		if op.name == "barrier" {
+			continue
+		}
+		if err := collective.Barrier(ctx, v.c); err != nil {
+			return 0, err
+		}
+	}
+	return float64(mine) / 1e3 / float64(count), nil
+}
+
+// verify runs the collective once and looks at every element.
+func (v *vectors) verify(ctx context.Context, op collectiveOp) error {
+	for i := range v.send {
+		v.send[i] = element(v.c.Rank(), i)
+	}
+	clear(v.recv)
+	if op.recv == none && v.c.Rank() != 0 {
+		clear(v.send)
+	}
+	if err := op.call(v, ctx); err != nil {
+		return err
+	}
+	got := v.recv
+	if op.recv == none {
+		got = v.send
+	}
+	for i, x := range got {
+		if want, ok := op.want(v, i); ok && x != want {
+			return fmt.Errorf("bench: rank %d: %w: %s of %d elements: element %d is %g, not %g", v.c.Rank(), ErrWrong, op.name, v.n, i, x, want)
+		}
+	}
+	return collective.Barrier(ctx, v.c)
+}
