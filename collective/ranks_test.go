@@ -11,6 +11,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
+// errKilled is what a rank returns that has been killed.
+var errKilled = errors.New("killed")
+
 // onRanks runs f on n ranks of one process and returns their errors.
 func onRanks(t testing.TB, n int, o mpi.LocalOptions, f func(ctx context.Context, c *mpi.Comm) error) []error {
 	t.Helper()
@@ -24,7 +27,9 @@ func onRanks(t testing.TB, n int, o mpi.LocalOptions, f func(ctx context.Context
 	var ranks sync.WaitGroup
 	for r, w := range worlds {
 		ranks.Go(func() {
-			errs[r] = f(ctx, w.Comm())
+			if errs[r] = f(ctx, w.Comm()); errs[r] == errKilled {
+				return // the dead say no goodbye
+			}
 			bye, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
 			if err := w.Close(bye); err != nil && errs[r] == nil {

@@ -1,0 +1,301 @@
+package collective
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
+)
+
+// everyCollective runs each collective once on short vectors.
+var everyCollective = map[string]func(ctx context.Context, c *mpi.Comm, n int) error{
+	"barrier": func(ctx context.Context, c *mpi.Comm, _ int) error { return Barrier(ctx, c) },
+	"bcast":   func(ctx context.Context, c *mpi.Comm, n int) error { return Bcast(ctx, c, make([]int32, n), 0) },
+	"reduce": func(ctx context.Context, c *mpi.Comm, n int) error {
+		return Reduce(ctx, c, make([]int32, n), make([]int32, n), Sum, 0)
+	},
+	"allreduce": func(ctx context.Context, c *mpi.Comm, n int) error {
+		return Allreduce(ctx, c, make([]int32, n), make([]int32, n), Sum)
+	},
+	"gather": func(ctx context.Context, c *mpi.Comm, n int) error {
+		return Gather(ctx, c, make([]int32, n), make([]int32, n*c.Size()), 0)
+	},
+	"allgather": func(ctx context.Context, c *mpi.Comm, n int) error {
+		return Allgather(ctx, c, make([]int32, n), make([]int32, n*c.Size()))
+	},
+	"scatter": func(ctx context.Context, c *mpi.Comm, n int) error {
+		return Scatter(ctx, c, make([]int32, n*c.Size()), make([]int32, n), 0)
+	},
+	"reduce_scatter": func(ctx context.Context, c *mpi.Comm, n int) error {
+		return ReduceScatterBlock(ctx, c, make([]int32, n*c.Size()), make([]int32, n), Sum)
+	},
+	"alltoall": func(ctx context.Context, c *mpi.Comm, n int) error {
+		return Alltoall(ctx, c, make([]int32, n*c.Size()), make([]int32, n*c.Size()))
+	},
+	"scan": func(ctx context.Context, c *mpi.Comm, n int) error {
+		return Scan(ctx, c, make([]int32, n), make([]int32, n), Sum)
+	},
+	"exscan": func(ctx context.Context, c *mpi.Comm, n int) error {
+		return Exscan(ctx, c, make([]int32, n), make([]int32, n), Sum)
+	},
+}
+
+// A rank is killed inside each collective: every survivor gets ErrPeerLost,
+// which names the rank, and further collectives refuse to start.
+func TestEverySurvivorLearnsOfALoss(t *testing.T) {
+	for name, op := range everyCollective {
+		for _, n := range []int{1, 200_000} {
+			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
+				const size, victim = 5, 2
+				fabric := sim.New(sim.Config{Ranks: size})
+				var entered sync.WaitGroup
+				var survived sync.WaitGroup
+				entered.Add(size - 1)
+				survived.Add(size - 1)
+				errs := onRanks(t, size, mpi.LocalOptions{Fabric: fabric}, func(ctx context.Context, c *mpi.Comm) error {
+					if err := Barrier(ctx, c); err != nil {
+						return err
+					}
+					if c.Rank() == victim {
+						entered.Wait()
+						fabric.Kill(victim)
+						return errKilled
+					}
+					// Nobody leaves while another still talks.
+					defer func() { survived.Done(); survived.Wait() }()
+					entered.Done()
+					ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+					defer cancel()
+					// A rank whose part does not need the victim may leave, but not for ever.
+					var err error
+					for err == nil && ctx.Err() == nil {
+						err = op(ctx, c, n)
+					}
+					if err := within(err, mpi.ErrPeerLost); err != nil {
+						return err
+					}
+					var at *mpi.Error
+					if !errors.As(err, &at) || at.Peer != victim {
+						return fmt.Errorf("%v does not name rank %d", err, victim)
+					}
+					err = Barrier(ctx, c)
+					if !errors.Is(err, ErrBroken) || !errors.Is(err, mpi.ErrPeerLost) {
+						return fmt.Errorf("afterwards: %v", err)
+					}
+					// The survivors go on without it.
+					s, err := c.Shrink(ctx)
+					if err != nil {
+						return err
+					}
+					one := []int64{1}
+					if err := Allreduce(ctx, s, one, one, Sum); err != nil {
+						return err
+					}
+					return equal("survivors", one, []int64{size - 1})
+				})
+				for r, err := range errs {
+					if err != nil && r != victim {
+						t.Errorf("rank %d: %v", r, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// One rank calls something else: all get ErrMismatch with who called what.
+func TestMismatchNamesWhoCalledWhat(t *testing.T) {
+	small := func(n int, op Op) func(context.Context, *mpi.Comm) error {
+		return func(ctx context.Context, c *mpi.Comm) error {
+			return Allreduce(ctx, c, make([]int32, n), make([]int32, n), op)
+		}
+	}
+	long := func(op Op) func(context.Context, *mpi.Comm) error { return small(50_000, op) }
+	allgather := func(ctx context.Context, c *mpi.Comm) error {
+		return Allgather(ctx, c, make([]int32, 4), make([]int32, 4*c.Size()))
+	}
+	floats := func(ctx context.Context, c *mpi.Comm) error {
+		return Allreduce(ctx, c, make([]float32, 4), make([]float32, 4), Sum)
+	}
+	barrier := func(ctx context.Context, c *mpi.Comm) error { return Barrier(ctx, c) }
+	cases := []struct {
+		name       string
+		odd, other func(context.Context, *mpi.Comm) error
+		config     Config
+		want       []string
+	}{
+		{"count", small(5, Sum), small(4, Sum), Config{}, []string{"allreduce of 5 int32, sum", "allreduce of 4 int32, sum"}},
+		{"operator", small(4, Max), small(4, Sum), Config{}, []string{"int32, max", "int32, sum"}},
+		{"type", floats, small(4, Sum), Config{}, []string{"4 float32", "4 int32"}},
+		{"collective", allgather, small(4, Sum), Config{}, []string{"allgather of 4 int32", "allreduce of 4 int32"}},
+		{"barrier", barrier, small(4, Sum), Config{}, []string{"barrier", "allreduce"}},
+		{"long against short", long(Sum), small(4, Sum), Config{}, []string{"rank"}},
+		{"long, checked", long(Max), long(Sum), Config{CheckAll: true}, []string{"50000 int32, max", "50000 int32, sum"}},
+		{"bad arguments", func(ctx context.Context, c *mpi.Comm) error {
+			if err := within(Allreduce(ctx, c, make([]int32, 4), make([]int32, 3), Sum), ErrArgument); err != nil {
+				return err
+			}
+			return Barrier(ctx, c)
+		}, small(4, Sum), Config{}, []string{"arguments that make no sense"}},
+	}
+	for _, k := range cases {
+		for _, size := range []int{2, 5} {
+			t.Run(fmt.Sprintf("%s/%d", k.name, size), func(t *testing.T) {
+				errs := onRanks(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+					if err := Configure(c, k.config); err != nil {
+						return err
+					}
+					f := k.other
+					if c.Rank() == size-1 {
+						f = k.odd
+					}
+					ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+					defer cancel()
+					err := f(ctx, c)
+					if err == nil {
+						err = Barrier(ctx, c)
+					}
+					if err := within(err, mpi.ErrMismatch); err != nil {
+						return err
+					}
+					for _, w := range k.want {
+						if !strings.Contains(err.Error(), w) {
+							return fmt.Errorf("%q does not say %q", err, w)
+						}
+					}
+					return nil
+				})
+				for r, err := range errs {
+					if err != nil {
+						t.Errorf("rank %d: %v", r, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A rank that gives up tells the others, long before their own deadline.
+func TestGivingUpEndsItForAll(t *testing.T) {
+	var gone sync.WaitGroup
+	gone.Add(3)
+	errs := onRanks(t, 4, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Barrier(ctx, c); err != nil {
+			return err
+		}
+		if c.Rank() == 3 { // does not come
+			gone.Wait()
+			return nil
+		}
+		defer gone.Done()
+		if c.Rank() == 1 {
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			return within(Barrier(short, c), context.DeadlineExceeded)
+		}
+		err := Barrier(ctx, c)
+		if !strings.Contains(fmt.Sprint(err), "rank 1") {
+			return fmt.Errorf("%v does not name rank 1", err)
+		}
+		return within(err, mpi.ErrCancelled)
+	})
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// lines collects log records.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{}
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Write(b)
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// A stall is reported with the rank that is waited for and what it does.
+func TestStallReport(t *testing.T) {
+	log := &lines{more: make(chan struct{}, 1)}
+	release := make(chan struct{})
+	errs := onRanks(t, 2, mpi.LocalOptions{Host: threePerHost}, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{StallAfter: 1500 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))}); err != nil {
+			return err
+		}
+		if err := Barrier(ctx, c); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			Note(c, "ps.Push")
+			<-release
+		} else {
+			go func() {
+				defer close(release)
+				for {
+					select {
+					case <-log.more:
+						if strings.Contains(log.String(), "ps.Push") {
+							return
+						}
+					case <-ctx.Done():
+						return
+					}
+				}
+			}()
+		}
+		one := []int32{1}
+		return Allreduce(ctx, c, one, one, Sum)
+	})
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	for _, want := range []string{"allreduce #2 on world waits for rank 1 (host0)", "last seen in ps.Push", "TestStallReport"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the report does not say %q:\n%s", want, log)
+		}
+	}
+}
+
+func TestConfigureRefusesNonsense(t *testing.T) {
+	together(t, 1, func(ctx context.Context, c *mpi.Comm) error {
+		err := Configure(c, Config{Force: map[plan.Kind]string{plan.Bcast: "rign"}})
+		if err := within(err, ErrArgument); err != nil {
+			return err
+		}
+		if !strings.Contains(err.Error(), "rign") || !strings.Contains(err.Error(), "binomial") {
+			return fmt.Errorf("%v does not name the plan and the known ones", err)
+		}
+		bad := &plan.Model{Name: "bad", Copy: plan.Curve{{Bytes: 8, Seconds: 1}, {Bytes: 8, Seconds: 2}}}
+		if Configure(c, Config{Model: bad}) == nil {
+			return errors.New("a curve that does not ascend was accepted")
+		}
+		return nil
+	})
+}
