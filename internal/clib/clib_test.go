@@ -83,7 +83,12 @@ func TestChainStopsWhereItShould(t *testing.T) {
 			ch.Start.A[0] = uintptr(unsafe.Pointer(&c.start[0]))
 		}
 		ch.Poll = Block{Fn: compare, A: [MaxArgs]uintptr{uintptr(unsafe.Pointer(&c.a[0])), uintptr(unsafe.Pointer(&c.b[0])), 4}, R: untouched}
+		brief := ch
 		ch.Call()
+		brief.CallBrief()
+		if brief != ch {
+			t.Errorf("%s: CallBrief left %+v, Call %+v", c.name, brief, ch)
+		}
 		if ch.Tries != c.wantTries || (ch.Poll.R != untouched) != c.wantPolled {
 			t.Errorf("%s: %d tries left, want %d; poll's result %#x", c.name, ch.Tries, c.wantTries, ch.Poll.R)
 		}
@@ -148,6 +153,7 @@ func TestCallDoesNotAllocate(t *testing.T) {
 // time, must keep its place for as long as C writes to it.
 func TestCallsSurviveStackGrowthAndCollection(t *testing.T) {
 	f := libc(t).Sym("labs")
+	onHeap = make([]int32, 1)
 	stop := make(chan struct{})
 	go func() {
 		for {
@@ -163,7 +169,9 @@ func TestCallsSurviveStackGrowthAndCollection(t *testing.T) {
 	var deep func(n int) int
 	deep = func(n int) int {
 		b := Block{Fn: f, A: [MaxArgs]uintptr{uintptr(n)}}
-		if b.Call() != uintptr(n) {
+		c := Chain{Poll: b, Flag: uintptr(unsafe.Pointer(&onHeap[0])), Tries: 1}
+		c.CallBrief()
+		if b.Call() != uintptr(n) || c.Poll.R != uintptr(n) {
 			t.Errorf("call at depth %d is wrong", n)
 		}
 		if n == 0 {
@@ -238,6 +246,17 @@ func BenchmarkChain(b *testing.B) {
 	for b.Loop() {
 		c.Tries = 1
 		c.Call()
+	}
+}
+
+func BenchmarkChainBrief(b *testing.B) {
+	f := libc(b).Sym("labs")
+	onHeap = make([]int32, 1)
+	c := Chain{Start: Block{Fn: f}, Poll: Block{Fn: f}, Flag: uintptr(unsafe.Pointer(&onHeap[0]))}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Tries = 1
+		c.CallBrief()
 	}
 }
 

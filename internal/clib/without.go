@@ -26,5 +26,8 @@ func (b *Block) Call() uintptr { panic(ErrBuiltWithout) }
 // Call panics: without libraries there is no function to call.
 func (c *Chain) Call() { panic(ErrBuiltWithout) }
 
+// CallBrief panics: without libraries there is no function to call.
+func (c *Chain) CallBrief() { panic(ErrBuiltWithout) }
+
 // Call panics: without libraries there is no function to call.
 func Call(uintptr, ...uintptr) uintptr { panic(ErrBuiltWithout) }
