@@ -35,6 +35,7 @@ func TestBootstrapRank(t *testing.T) {
 	if !ok {
 		t.Skip("a rank of the other tests")
 	}
+	var orders io.Reader = os.Stdin
 	cfg := &Config{StartTimeout: 20 * time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	for option := range strings.FieldsSeq(options) {
 		key, value, _ := strings.Cut(option, "=")
@@ -43,13 +44,15 @@ func TestBootstrapRank(t *testing.T) {
 			cfg.PeerTimeout, _ = time.ParseDuration(value)
 		case "start-timeout":
 			cfg.StartTimeout, _ = time.ParseDuration(value)
+		case "order": // where standard input is not this rank's
+			orders = strings.NewReader(value)
 		case "secret-dir":
 			cfg.SecretDir = value
 		default:
 			cfg.Layout = append(cfg.Layout, LayoutField{key, value})
 		}
 	}
-	playRank(cfg)
+	playRank(cfg, orders)
 	os.Exit(0)
 }
 
@@ -57,7 +60,7 @@ type printer struct{}
 
 func (printer) PeerLost(rank int, why string) { fmt.Println("lost", rank, why) }
 
-func playRank(cfg *Config) {
+func playRank(cfg *Config, in io.Reader) {
 	ctx := context.Background()
 	l, err := detect(cfg.lookup())
 	var m *meeting
@@ -82,11 +85,14 @@ func playRank(cfg *Config) {
 	}
 	fmt.Println("ready", l.rank, r.Seats[l.rank].Position, strings.Join(hosts, ","))
 	tr.Start(printer{})
-	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
+	for orders := bufio.NewScanner(in); orders.Scan(); {
 		switch word, rest, _ := strings.Cut(orders.Text(), " "); word {
 		case "bye":
 			wait, _ := time.ParseDuration(rest)
-			ctx, cancel := context.WithTimeout(ctx, max(wait, time.Millisecond))
+			if rest == "" {
+				wait = 20 * time.Second
+			}
+			ctx, cancel := context.WithTimeout(ctx, wait)
 			fmt.Println("parted", tr.Bye(ctx))
 			cancel()
 			tr.Close()
@@ -106,7 +112,24 @@ type proc struct {
 	mu    sync.Mutex
 	lines []string
 	more  chan struct{}
-	errs  bytes.Buffer
+	errs  lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // start starts a rank as cmd says, with these inherited files from 3 on.
@@ -175,15 +198,19 @@ func (p *proc) await(t *testing.T, prefix string, within time.Duration) string {
 	}
 }
 
-func (p *proc) said(prefix string) bool {
+func (p *proc) said(prefix string) bool { return p.times(prefix) > 0 }
+
+// times counts the lines so far that begin so.
+func (p *proc) times(prefix string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	n := 0
 	for _, line := range p.lines {
 		if strings.HasPrefix(line, prefix) {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 func ownBinary() *exec.Cmd { return exec.Command(os.Args[0], "-test.run=^TestBootstrapRank$") }

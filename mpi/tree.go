@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
@@ -135,7 +136,8 @@ func (t *tree) join(ctx context.Context, w welcome) error {
 	t.mu.Unlock()
 	var err error
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		if err = t.joinOnce(ctx, w); err == nil || ctx.Err() != nil || errors.Is(err, wire.ErrRefused) {
+		if err = t.joinOnce(ctx, w); err == nil || ctx.Err() != nil || errors.Is(err, wire.ErrRefused) ||
+			errors.Is(err, syscall.ECONNREFUSED) { // it listened before it came to position 0: it has ended
 			break
 		}
 		timer := time.NewTimer(pause)
@@ -146,7 +148,7 @@ func (t *tree) join(ctx context.Context, w welcome) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("mpi: rank %d cannot reach rank %d at %s: %w", t.self.Rank, w.Parent, w.Tree, err)
+		return fmt.Errorf("mpi: rank %d cannot reach rank %d at %s while the ranks meet: %w", t.self.Rank, w.Parent, w.Tree, err)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
@@ -109,7 +110,10 @@ func (e *edge) write() {
 		}
 		if len(out) > 0 {
 			if _, err := e.conn.Write(out); err != nil {
-				e.conn.Close() // the reader says why
+				// The reader finds out why, and what was said before.
+				e.conn.SetReadDeadline(time.Now().Add(lastWait))
+				<-e.done
+				e.conn.Close()
 				return
 			}
 		}
@@ -190,7 +194,7 @@ func (t *tree) broken(e *edge, err error) {
 		}
 	default:
 		why := fmt.Sprintf("its connection to rank %d broke: %v", t.self.Rank, err)
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 			why = "its process ended without a goodbye"
 		}
 		t.learn(fact{Rank: e.rank, Why: why}, e)

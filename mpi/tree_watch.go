@@ -8,8 +8,7 @@ import (
 // interval is the pause between two signs of life; 0: none are sent.
 func (t *tree) interval() time.Duration { return t.timeout / 5 }
 
-// watch looks for silent neighbours, and for ranks that lost their parent and
-// should have come here.
+// watch looks for silent neighbours, and for ranks that should have come here.
 func (t *tree) watch() {
 	every := t.interval()
 	ticker := time.NewTicker(every)
@@ -54,30 +53,36 @@ func (t *tree) checkNeighbours() {
 	}
 }
 
-// checkOrphans is the lowest living position's duty: ranks whose parent is
-// lost must come to it, and those that do not are lost too. Nobody else would notice a
-// host that went down with a parent and its children.
+// checkOrphans looks for ranks that should hang below this one and have not
+// come: its own children, and at the lowest living position those whose parent is
+// lost. Nobody else would notice a host that went down with a parent and its children.
+// Callers hold the lock.
 func (t *tree) checkOrphans(now time.Time) {
-	if len(t.lost) == 0 || t.cutOff || t.lowest() != t.self.Rank {
+	if t.cutOff || t.closing {
 		return
 	}
+	lowest := t.lowest() == t.self.Rank
 	for rank := range t.self.Size {
 		_, lost := t.lost[rank]
 		if lost || t.left[rank] || rank == t.self.Rank || t.edges[rank] != nil {
 			continue
 		}
 		parent := t.parentOf(rank)
-		if parent < 0 {
-			continue
-		}
-		if _, orphan := t.lost[parent]; !orphan {
+		why, orphan := t.lost[parent]
+		if parent != t.self.Rank && !(lowest && orphan) {
 			continue
 		}
 		since, waiting := t.orphans[rank]
 		if !waiting {
 			t.orphans[rank] = now
-		} else if now.Sub(since) > t.timeout+t.grace() {
-			t.learn(fact{Rank: rank, Why: fmt.Sprintf("no sign of life for %v after the loss of rank %d", now.Sub(since).Round(100*time.Millisecond), parent)}, nil)
+			continue
+		}
+		if silence := now.Sub(since); silence > t.timeout+t.grace() {
+			after := "since the ranks met"
+			if orphan {
+				after = fmt.Sprintf("since rank %d was lost (%s)", parent, why)
+			}
+			t.learn(fact{Rank: rank, Why: fmt.Sprintf("no sign of life for %v, %s", silence.Round(100*time.Millisecond), after)}, nil)
 		}
 	}
 }

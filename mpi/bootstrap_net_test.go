@@ -1,0 +1,237 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
+	"github.com/fisterra-hpc/fisterra/internal/need"
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// startHosts starts one rank on each of n hosts with addresses of their own.
+func startHosts(t *testing.T, hosts *lab.Hosts, n int, options string) []*proc {
+	t.Helper()
+	secret := wire.NewSecret()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	procs := make([]*proc, n)
+	for rank := range procs {
+		cmd := hosts.Command(ctx, rank, os.Args[0], "-test.run=^TestBootstrapRank$")
+		procs[rank] = start(t, rank, cmd.Cmd, []string{
+			fmt.Sprintf("%s=%d", wire.EnvRank, rank), fmt.Sprintf("%s=%d", wire.EnvSize, n),
+			wire.EnvJob + "=net", wire.EnvRoot + "=" + hosts.Address(0) + ":4242", wire.EnvSecretFD + "=3",
+			rankVariable + "=" + options,
+		}, secretPipe(t, secret))
+	}
+	for _, p := range procs {
+		if line := p.await(t, "ready", patience); !strings.HasSuffix(line, " host0,host1,host2,host3"[:1+n*6-1]) {
+			t.Fatalf("rank %d: %s", p.rank, line)
+		}
+	}
+	return procs
+}
+
+// A cable is pulled and stays out: both sides learn of it, by name, within
+// twice the peer timeout.
+func TestBootstrapCablePulled(t *testing.T) {
+	hosts := lab.Net(t, 4)
+	procs := startHosts(t, hosts, 4, "peer-timeout=2s")
+	pulled := time.Now()
+	hosts.Unplug(2)
+	for _, rank := range []int{0, 1, 3} {
+		procs[rank].await(t, "lost 2 no sign of life", patience)
+	}
+	for _, rank := range []int{0, 1, 3} {
+		procs[2].await(t, fmt.Sprintf("lost %d ", rank), patience)
+	}
+	if took := time.Since(pulled); took > 6*time.Second {
+		t.Errorf("noticed after %v", took)
+	}
+	for _, rank := range []int{0, 1, 3} {
+		if n := procs[rank].times("lost"); n != 1 {
+			t.Errorf("rank %d heard of %d losses, want 1", rank, n)
+		}
+	}
+	orderAll([]*proc{procs[0], procs[1], procs[3]}, "bye 20s")
+	for _, rank := range []int{0, 1, 3} {
+		procs[rank].await(t, "parted <nil>", patience)
+	}
+}
+
+// The root's cable: the others find a new one, and the root is alone.
+func TestBootstrapRootUnplugged(t *testing.T) {
+	hosts := lab.Net(t, 4)
+	procs := startHosts(t, hosts, 4, "peer-timeout=2s")
+	hosts.Unplug(0)
+	for _, p := range procs[1:] {
+		p.await(t, "lost 0 no sign of life", patience)
+		procs[0].await(t, fmt.Sprintf("lost %d ", p.rank), patience)
+	}
+	orderAll(procs[1:], "bye 20s")
+	for _, p := range procs[1:] {
+		if line := p.await(t, "parted", patience); line != "parted <nil>" || p.times("lost") != 1 {
+			t.Errorf("rank %d: %s, %d losses", p.rank, line, p.times("lost"))
+		}
+	}
+}
+
+// A cable that is out for less than the peer timeout is ridden through.
+func TestBootstrapCableBack(t *testing.T) {
+	hosts := lab.Net(t, 2)
+	procs := startHosts(t, hosts, 2, "peer-timeout=6s")
+	hosts.Unplug(1)
+	// Nothing is to happen meanwhile: there is no event to wait for.
+	time.Sleep(1500 * time.Millisecond)
+	hosts.Plug(1)
+	orderAll(procs, "bye 20s")
+	for _, p := range procs {
+		if line := p.await(t, "parted", patience); line != "parted <nil>" || p.said("lost") {
+			t.Errorf("rank %d: %s", p.rank, line)
+		}
+	}
+}
+
+// startMunge runs a munge daemon with a key of its own and returns a
+// slurm.conf that names its socket.
+func startMunge(t *testing.T) (conf, socket string) {
+	t.Helper()
+	munged, err := exec.LookPath("munged")
+	if err != nil {
+		munged = "/usr/sbin/munged"
+		if _, err = os.Stat(munged); err != nil {
+			need.Part(t, "munge", "no munged in PATH or /usr/sbin")
+		}
+	}
+	dir, err := os.MkdirTemp("", "fisterra-munge.")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	os.Chmod(dir, 0o755)
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, wire.NewSecret(), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(dir, "socket")
+	cmd := exec.Command(munged, "-F", "--force", "--key-file="+key, "--socket="+socket,
+		"--pid-file="+filepath.Join(dir, "pid"), "--log-file="+filepath.Join(dir, "log"), "--seed-file="+filepath.Join(dir, "seed"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	conf = filepath.Join(dir, "slurm.conf")
+	text := "# test\nClusterName=x\nAuthInfo = cred_expire=5,socket=" + socket + "\n"
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m := &munge{socket: socket}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		_, err := m.encode(context.Background(), nil)
+		if err == nil {
+			return conf, socket
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("munged does not answer: %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestMungeVouches(t *testing.T) {
+	_, socket := startMunge(t)
+	m := &munge{socket: socket}
+	ctx := context.Background()
+	cred, err := m.encode(ctx, []byte("some words"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, payload, err := m.decode(ctx, cred)
+	if err != nil || uid != os.Getuid() || string(payload) != "some words" {
+		t.Fatalf("uid %d, %q, %v", uid, payload, err)
+	}
+	if _, _, err := m.decode(ctx, cred); err == nil || !strings.Contains(err.Error(), "Replayed") {
+		t.Errorf("a credential shown twice: %v", err)
+	}
+	cred[len(cred)/2] ^= 1
+	if _, _, err := m.decode(ctx, cred); err == nil {
+		t.Error("a forged credential was taken")
+	}
+}
+
+// A Slurm step whose keys come by munge.
+func TestBootstrapByMunge(t *testing.T) {
+	conf, _ := startMunge(t)
+	job := fmt.Sprint(70000 + os.Getpid()%20000)
+	procs := make([]*proc, 3)
+	for rank := range procs {
+		procs[rank] = start(t, rank, ownBinary(), append(slurmEnv(rank, 3, job), "SLURM_CONF="+conf, rankVariable+"="))
+	}
+	awaitAll(t, procs, "ready", patience)
+	orderAll(procs, "bye 20s")
+	awaitAll(t, procs, "parted <nil>", patience)
+}
+
+// Another user who knows everything but is not this one does not get the secret.
+func TestBootstrapOtherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		need.Part(t, "root", "another user's process can be started only by root")
+	}
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil {
+		need.Part(t, "root", "no setpriv")
+	}
+	conf, _ := startMunge(t)
+	job := fmt.Sprint(90000 + os.Getpid()%20000)
+	root := start(t, 1, ownBinary(), append(slurmEnv(1, 2, job), "SLURM_CONF="+conf, rankVariable+"=start-timeout=6s"))
+	binary := filepath.Join(filepath.Dir(conf), "rank.test")
+	copyFile(t, os.Args[0], binary)
+	stranger := start(t, 0, exec.Command(setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", binary, "-test.run=^TestBootstrapRank$"),
+		append(slurmEnv(0, 2, job), "SLURM_CONF="+conf, rankVariable+"=start-timeout=3s"))
+	if line := stranger.await(t, "failed", patience); !strings.Contains(line, "munge") {
+		t.Error(line)
+	}
+	if line := root.await(t, "failed", patience); !strings.Contains(line, "rank 0 did not come") {
+		t.Error(line)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Ranks of mpiexec.hydra, without any MPI library: PMI by a descriptor.
+func TestHydraBootstrap(t *testing.T) {
+	hydra, err := exec.LookPath("mpiexec.hydra")
+	if err != nil {
+		if hydra, err = exec.LookPath("mpiexec.mpich"); err != nil {
+			need.Part(t, "mpich", "no mpiexec.hydra or mpiexec.mpich")
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := lab.Command(ctx, t, hydra, "-n", "3", os.Args[0], "-test.run=^TestBootstrapRank$")
+	cmd.Env = append(os.Environ(), rankVariable+"=order=bye")
+	r := cmd.Run()
+	for rank := range 3 {
+		if !strings.Contains(r.Stdout, fmt.Sprintf("ready %d %d ", rank, rank)) {
+			t.Fatalf("rank %d: %v", rank, r)
+		}
+	}
+	if n := strings.Count(r.Stdout, "parted <nil>"); r.Code != 0 || n != 3 || strings.Contains(r.Stdout, "lost") {
+		t.Error(r)
+	}
+}

@@ -1,0 +1,200 @@
+package mpi
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+)
+
+// captured is the environment of a real task: see slurm/testdata.
+func captured(t *testing.T, name string) func(string) (string, bool) {
+	t.Helper()
+	f, err := os.Open(filepath.Join("..", "slurm", "testdata", "slurm-env", name+".env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	env := map[string]string{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if key, value, ok := strings.Cut(s.Text(), "="); ok {
+			env[key] = value
+		}
+	}
+	return lookupIn(env)
+}
+
+func lookupIn(env map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := env[name]
+		return v, ok
+	}
+}
+
+func TestDetectCaptured(t *testing.T) {
+	for _, c := range []struct {
+		env, kind   string
+		rank, size  int
+		node, local int
+		job         string
+	}{
+		{"block-4n2t.t3", bySlurm, 3, 8, 1, 1, ""},
+		{"cyclic-4n2t.t3", bySlurm, 3, 8, 3, 0, ""},
+		{"arbitrary-5t.t0", bySlurm, 0, 5, 1, 0, "18.0"},
+		{"requeue.1.t0", bySlurm, 0, 0, 0, 0, ""},
+		{"hetbatch.both.t2", bySlurm, 2, 4, 1, 0, "39.1"},
+		{"pmi2-4n2t.t3", byPMI2, 3, 8, 1, 1, "19.0"},
+		{"pmix-4n2t.t3", byPMIx, 3, 8, 1, 1, "20.0"},
+		{"mpirun-local-4t.r2", byOpenMPI, 2, 4, -1, -1, "1159856129"},
+		{"mpirun-slurm-4n2t.r5", byOpenMPI, 5, 8, -1, -1, "1157627905"},
+		{"hydra-local-4t.r3", byMPICH, 3, 4, -1, -1, ""},
+		{"hydra-slurm-4n2t.r5", byMPICH, 5, 8, -1, -1, ""},
+		{"hydra-local-pmiport-4t.rid2", byMPICH, 0, -1, -1, -1, ""},
+	} {
+		if _, err := os.Stat(filepath.Join("..", "slurm", "testdata", "slurm-env", c.env+".env")); err != nil {
+			if strings.HasPrefix(c.env, "requeue") {
+				continue
+			}
+			t.Fatal(err)
+		}
+		l, err := detect(captured(t, c.env))
+		if err != nil {
+			t.Errorf("%s: %v", c.env, err)
+			continue
+		}
+		if l.kind != c.kind || l.rank != c.rank || l.size != c.size && c.size != 0 || l.node != c.node || l.local != c.local || c.job != "" && l.job != c.job {
+			t.Errorf("%s: %s rank %d of %d, node %d local %d, job %q", c.env, l.kind, l.rank, l.size, l.node, l.local, l.job)
+		}
+		if l.reason == "" {
+			t.Errorf("%s: no reason", c.env)
+		}
+	}
+}
+
+// Every captured task of a step is detected as one, and every batch shell is refused.
+func TestDetectEveryCapture(t *testing.T) {
+	files, err := filepath.Glob("../slurm/testdata/slurm-env/*.env")
+	if err != nil || len(files) < 100 {
+		t.Fatalf("%d environments, %v", len(files), err)
+	}
+	steps := map[string]int{}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".env")
+		l, err := detect(captured(t, name))
+		if strings.Contains(name, "batch.env") || strings.HasSuffix(name, ".batch") {
+			if !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), "srun") {
+				t.Errorf("%s: a batch shell gave %+v, %v", name, l, err)
+			}
+			continue
+		}
+		if err != nil {
+			if !strings.Contains(err.Error(), "srun") { // shells of salloc
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		steps[l.kind]++
+	}
+	for _, kind := range []string{bySlurm, byPMI2, byPMIx, byOpenMPI, byMPICH} {
+		if steps[kind] == 0 {
+			t.Errorf("no environment of %s: %v", kind, steps)
+		}
+	}
+}
+
+func TestDetectOrder(t *testing.T) {
+	fisterra := map[string]string{
+		wire.EnvRank: "1", wire.EnvSize: "4", wire.EnvJob: "j", wire.EnvRoot: "127.0.0.1:5", wire.EnvSecretFD: "3", wire.EnvRestart: "2",
+	}
+	with := func(base map[string]string, more ...string) map[string]string {
+		env := map[string]string{}
+		for k, v := range base {
+			env[k] = v
+		}
+		for i := 0; i < len(more); i += 2 {
+			if env[more[i]] = more[i+1]; more[i+1] == "" {
+				delete(env, more[i])
+			}
+		}
+		return env
+	}
+	step := map[string]string{
+		"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0",
+		"SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n0", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_TASKS_PER_NODE": "1",
+	}
+	for _, c := range []struct {
+		name string
+		env  map[string]string
+		kind string
+		err  string
+	}{
+		{"nothing", nil, bySingleton, ""},
+		{"own launcher", fisterra, byFisterra, ""},
+		{"own launcher in a step under mpirun", with(fisterra, "SLURM_STEP_ID", "0", "OMPI_COMM_WORLD_SIZE", "9"), byFisterra, ""},
+		{"mpirun in a step", with(step, "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "1"), byOpenMPI, ""},
+		{"step", step, bySlurm, ""},
+		{"rank out of range", with(fisterra, wire.EnvRank, "4"), "", "rank 4, but the job has 4 ranks"},
+		{"rank no number", with(fisterra, wire.EnvRank, "one"), "", `FISTERRA_RANK is "one"`},
+		{"no secret", with(fisterra, wire.EnvSecretFD, ""), "", "FISTERRA_SECRET_FD is not set"},
+		{"no size", with(fisterra, wire.EnvSize, ""), "", "FISTERRA_SIZE is not set"},
+		{"batch shell", map[string]string{"SLURM_JOB_ID": "5", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, "", "srun"},
+		{"half a step", with(step, "SLURM_NODEID", ""), "", "SLURM_NODEID"},
+	} {
+		l, err := detect(lookupIn(c.env))
+		switch {
+		case c.err != "":
+			if !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %v, want %q", c.name, err, c.err)
+			}
+		case err != nil || l.kind != c.kind:
+			t.Errorf("%s: %+v, %v", c.name, l, err)
+		}
+	}
+	l, _ := detect(lookupIn(fisterra))
+	if l.identity() != "j.2" || l.restart != 2 || l.rank != 1 || l.size != 4 {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestRendezvousPorts(t *testing.T) {
+	l, err := detect(captured(t, "arbitrary-5t.t0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := l.rendezvousPorts()
+	if len(ports) != rendezvousPorts || !slices.Equal(ports[:3], []int{18076, 18077, 18078}) {
+		t.Errorf("reserved ports come first: %v", ports)
+	}
+	other, _ := detect(captured(t, "arbitrary-5t.t3"))
+	if !slices.Equal(ports, other.rendezvousPorts()) {
+		t.Error("two tasks of a step compute different ports")
+	}
+	seen := map[int]bool{}
+	for _, p := range ports {
+		if p < 1024 || p > 32767 || seen[p] {
+			t.Errorf("port %d of %v", p, ports)
+		}
+		seen[p] = true
+	}
+}
+
+// A launcher that cannot be joined is refused, not taken for N worlds of one.
+func TestOtherLauncherRefused(t *testing.T) {
+	l, err := detect(captured(t, "mpirun-local-4t.r2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := meet(t.Context(), &Config{}, l)
+	if err == nil {
+		m.close()
+		t.Fatal("a rank of mpirun met without a process manager")
+	}
+	if !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), "libpmix") {
+		t.Error(err)
+	}
+}
