@@ -41,7 +41,8 @@ type Batch struct {
 	Output string
 	Error  string // a second file for standard error; default the same
 	// Checkpoint is a directory on a file system that all nodes share. It is made
-	// and handed to the program as --checkpoint.
+	// and handed to the program as --checkpoint. The tasks of an array have one each
+	// below it, by index.
 	Checkpoint string
 	MPI        string   // srun --mpi: none, pmi2, pmix
 	Command    []string // default fisterra train

@@ -27,7 +27,7 @@ func (b Batch) Script() (string, error) {
 	s.memory(&b)
 	if b.Checkpoint != "" {
 		s.line("")
-		s.linef("mkdir -p -- %s || exit 1", shellQuote(b.Checkpoint))
+		s.linef("mkdir -p -- %s || exit 1", b.checkpoint())
 	}
 	s.run(&b)
 	return s.String(), nil
@@ -139,10 +139,13 @@ func (s *script) run(b *Batch) {
 	if b.Placement != "" && b.Roles == nil {
 		program = append(program, "--placement="+string(b.Placement))
 	}
-	if b.Checkpoint != "" {
-		program = append(program, "--checkpoint="+b.Checkpoint)
+	for _, word := range program {
+		command = append(command, shellQuote(word))
 	}
-	for _, word := range append(program, b.Args...) {
+	if b.Checkpoint != "" {
+		command = append(command, "--checkpoint="+b.checkpoint())
+	}
+	for _, word := range b.Args {
 		command = append(command, shellQuote(word))
 	}
 	s.line("")
@@ -159,6 +162,15 @@ func (s *script) run(b *Batch) {
 		s.line("fi")
 	}
 	s.line(`exit "$code"`)
+}
+
+// checkpoint is the directory as the shell reads it. Each task of an array has its
+// own: they run side by side.
+func (b *Batch) checkpoint() string {
+	if b.Array == "" {
+		return shellQuote(b.Checkpoint)
+	}
+	return shellQuote(b.Checkpoint+"/") + `"$SLURM_ARRAY_TASK_ID"`
 }
 
 // signalNumber is what kill -l translates: a name without SIG becomes a number,

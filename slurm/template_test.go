@@ -25,7 +25,7 @@ func batches(t *testing.T) map[string]Batch {
 			Modules: []string{"gcc/12.2", "openmpi/4.1"}, Memory: MemoryPerCPU, PS: 2, Workers: 6, Placement: Spread, Signal: "USR1@60", Requeue: true, NoKill: true,
 			Output: "logs/digits-%j.out", Error: "logs/digits-%j.err", Checkpoint: "/scratch/me/digits", MPI: "pmi2", Args: []string{"--epochs", "30"},
 		},
-		"roles":  {Nodes: 1, TasksPerNode: 3, MemoryPerTask: 2500, CPUsPerTask: 2, Roles: Roles{Worker, PS, Worker}, Array: "0-3%2"},
+		"roles":  {Nodes: 1, TasksPerNode: 3, MemoryPerTask: 2500, CPUsPerTask: 2, Roles: Roles{Worker, PS, Worker}, Array: "0-3%2", Checkpoint: "state of it"},
 		"quotes": {TasksPerNode: 2, Output: "my logs/out #%j.log", Checkpoint: "/tmp/it's $HOME; `id` \"x\"", Command: []string{"./my program"}, Args: []string{"", "$(touch pwned)", "a'b", "--x=*", "\\", "é", "two\nlines", "-"}},
 	}
 	for _, x := range Tutorials {

@@ -45,7 +45,11 @@ on, cesga-ft2 is the default rule; off keeps host names.`,
 			if err != nil {
 				return usageError(err)
 			}
-			spec, err := slurm.SpecOf(job.Place(), slurm.SpecConfig{Roles: r, Address: address, PortBase: portBase, StrictPorts: strict})
+			cfg := slurm.SpecConfig{Roles: r, Address: address, PortBase: portBase, StrictPorts: strict}
+			if job.TFServer != nil {
+				cfg.Own = (&ib.Host{}).CheckOwn // TFSERVER is put together by hand, and only the host can tell
+			}
+			spec, err := slurm.SpecOf(job.Place(), cfg)
 			if err != nil {
 				return usageError(err)
 			}

@@ -14,7 +14,7 @@ mkdir -p -- '/tmp/it'\''s $HOME; `id` "x"' || exit 1
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
 # does not end the others: the program decides whether it can go on.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
-srun --kill-on-bad-exit=0 --wait=0 './my program' '--checkpoint=/tmp/it'\''s $HOME; `id` "x"' '' '$(touch pwned)' 'a'\''b' '--x=*' '\' 'é' 'two
+srun --kill-on-bad-exit=0 --wait=0 './my program' --checkpoint='/tmp/it'\''s $HOME; `id` "x"' '' '$(touch pwned)' 'a'\''b' '--x=*' '\' 'é' 'two
 lines' -
 code=$?
 echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"

@@ -12,10 +12,12 @@
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
 
+mkdir -p -- 'state of it/'"$SLURM_ARRAY_TASK_ID" || exit 1
+
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
 # does not end the others: the program decides whether it can go on.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
-srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task=2 fisterra train --roles=worker,ps,worker
+srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task=2 fisterra train --roles=worker,ps,worker --checkpoint='state of it/'"$SLURM_ARRAY_TASK_ID"
 code=$?
 echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
 exit "$code"

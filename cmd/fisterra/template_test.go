@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// command runs the command in this process, with this environment.
+func command(vars map[string]string, args ...string) (stdout, stderr string, code int) {
+	var out, errs bytes.Buffer
+	code = run(args, environment{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, lookup: func(name string) (string, bool) {
+		v, ok := vars[name]
+		return v, ok
+	}})
+	return out.String(), errs.String(), code
+}
+
+func TestTemplateGolden(t *testing.T) {
+	for name, line := range map[string]string{
+		"default":  "--program fisterra",
+		"workers":  "--program fisterra --nodes 2 --ntasks-per-node 3 --workers 5 --placement spread -- --mode async --epochs 5",
+		"life":     "--program fisterra -N 4 --ntasks-per-node 1 -t 30 -p low --signal USR1@60 --requeue --no-kill --checkpoint /scratch/me/run --mpi pmi2 --memory 8G",
+		"site":     "--program /opt/fisterra -J digits -A phys.42 -C haswell&ib -c 6 --module gcc/12.2 --module openmpi/4.1 --memory per-cpu -o digits-%j.out -e digits-%j.err -- --transport mpi --infiniband",
+		"array":    "--program fisterra --array 0-3%2 --ntasks-per-node 2 --checkpoint runs",
+		"roles":    "--program fisterra --ntasks-per-node 3 --roles worker,ps,worker",
+		"tutorial": "--program fisterra --tutorial mnist-04 --version-args 17,3 --partition main --memory site -- --epochs 1",
+		"hooks":    "--tutorial with-hooks",
+	} {
+		got, stderr, code := command(nil, append([]string{"template", "slurm"}, strings.Fields(line)...)...)
+		if code != 0 {
+			t.Errorf("%s: exit %d, %s", name, code, stderr)
+			continue
+		}
+		file := filepath.Join("testdata", "template", name+".sh")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil || got != string(want) {
+			t.Errorf("%s differs from %s (%v):\n%s", line, file, err, got)
+		}
+	}
+}
+
+// Without --program the script starts the very program that wrote it.
+func TestTemplateNamesItself(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, stderr, code := command(nil, "template", "slurm", "--requeue", "-o", "no-such-directory/log")
+	if code != 0 || !strings.Contains(got, " "+self+" train\n") {
+		t.Errorf("exit %d, want %s in\n%s", code, self, got)
+	}
+	for _, note := range []string{"begins anew", "no-such-directory"} {
+		if !strings.Contains(stderr, note) {
+			t.Errorf("no note of %q: %s", note, stderr)
+		}
+	}
+}
+
+func TestTemplateRefuses(t *testing.T) {
+	for line, want := range map[string]string{
+		"--nodes 0":                          "--nodes 0",
+		"--cpus-per-task 0":                  "--cpus-per-task 0",
+		"--nodes many":                       "many",
+		"--time soon":                        `--time`,
+		"--memory much":                      `--memory "much"`,
+		"--memory 0":                         `--memory "0"`,
+		"--ps 4":                             "--workers 0 for 4 ranks",
+		"--ps 1 --workers 2":                 "4 tasks",
+		"--roles ps,worker":                  "2",
+		"--roles ps,boss,worker,worker":      "boss",
+		"--roles ps,worker --ps 1":           "exclude each other",
+		"--placement middle":                 "middle",
+		"--signal B:USR1@60":                 "--signal",
+		"--mpi openmpi":                      "--mpi",
+		"--tutorial mnist-05":                "mnist-04",
+		"--version-args 18,3":                `"17,3"`,
+		"train":                              `"train" is no flag`,
+		"--nodes 1 train -- --epochs 1":      `"train" is no flag`,
+		"-- --epoch 1":                       "--epoch",
+		"-- --epochs 1 more":                 `"more"`,
+		"-- --epochs some":                   "some",
+		"--module gcc;rm":                    "--module",
+		"--partition p --array 1- --nodes 2": "--array",
+	} {
+		out, stderr, code := command(nil, append([]string{"template", "slurm"}, strings.Fields(line)...)...)
+		if code != exitUsage || out != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit %d, want %d and %q in: %s%s", line, code, exitUsage, want, stderr, out)
+		}
+	}
+}
+
+func TestTemplateTutorials(t *testing.T) {
+	got, stderr, code := command(nil, "template", "tutorials")
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	for _, want := range []string{"with-hooks", "mnist-04", "TensorFlow 1.2.1 on the older system", "TensorFlow 1.7.0 with Python 3.7.0 on the newer system"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}

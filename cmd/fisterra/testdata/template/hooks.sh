@@ -1,0 +1,33 @@
+#!/bin/bash
+# Written by "fisterra template slurm".
+#SBATCH --job-name=fisterra
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=6
+#SBATCH --time=00:05:00
+#SBATCH --partition=thinnodes
+#SBATCH --output=fisterra-%j.log
+#SBATCH --open-mode=append
+#SBATCH --no-requeue
+
+echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+
+# Memory per CPU in MB: the partition's default, else the smallest even share of a node.
+per_cpu=$(scontrol show partition "$SLURM_JOB_PARTITION" | sed -n 's/.*DefMemPerCPU=\([0-9][0-9]*\).*/\1/p')
+if [ -z "$per_cpu" ]; then
+  per_cpu=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -n "$SLURM_JOB_NODELIST" -o '%m/%c' |
+    awk -F/ '$2 > 0 { share = int($1 / $2); if (least == "" || share < least) least = share } END { print least }')
+fi
+memory=()
+if [ -n "$per_cpu" ]; then
+  memory=("--mem-per-cpu=$per_cpu")
+  echo "memory of a task: $((per_cpu * 6)) MB"
+fi
+
+# The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
+# does not end the others: the program decides whether it can go on.
+trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
+srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task=6 "${memory[@]}" ./sleep
+code=$?
+echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
+exit "$code"

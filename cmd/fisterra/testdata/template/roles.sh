@@ -1,0 +1,18 @@
+#!/bin/bash
+# Written by "fisterra template slurm".
+#SBATCH --job-name=fisterra
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=3
+#SBATCH --output=fisterra-%j.log
+#SBATCH --open-mode=append
+#SBATCH --no-requeue
+
+echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+
+# The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
+# does not end the others: the program decides whether it can go on.
+trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
+srun --kill-on-bad-exit=0 --wait=0 fisterra train --roles=worker,ps,worker
+code=$?
+echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
+exit "$code"

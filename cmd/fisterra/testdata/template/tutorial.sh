@@ -1,0 +1,22 @@
+#!/bin/bash
+# The reference tutorial with version arguments 17,3: TensorFlow 1.7.0 with Python 3.7.0 on the newer system.
+# Written by "fisterra template slurm".
+#SBATCH --job-name=fisterra
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=6
+#SBATCH --time=00:05:00
+#SBATCH --partition=main
+#SBATCH --output=fisterra-%j.log
+#SBATCH --open-mode=append
+#SBATCH --no-requeue
+
+echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+
+# The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
+# does not end the others: the program decides whether it can go on.
+trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
+srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task=6 fisterra train --mode=sync --batch=50 --epochs 1
+code=$?
+echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
+exit "$code"
