@@ -144,6 +144,8 @@ func (p *Provider) admit(from wire.Peer) wire.Verdict {
 			return wire.Busy
 		}
 		close(state.up)
+	case linkUp: // both dialled, and the connection from here stands
+		return wire.Busy
 	default:
 		return wire.Refused
 	}
