@@ -127,7 +127,7 @@ func (r *Request) launch(tries uintptr) error {
 	w.hold(r) // C keeps what the compiler no longer sees in use
 	touch(r)
 	w.aim(r, tries)
-	w.chain.Call()
+	w.switchToC(r)
 	if rc := int(int32(w.chain.Start.R)); rc != 0 {
 		err := r.failure(rc)
 		r.release()
@@ -154,6 +154,19 @@ func (w *World) aim(r *Request, tries uintptr) {
 	w.chain.Tries = tries
 }
 
+// briefBytes is the largest message whose copying takes no longer than a switch to C
+// that the scheduler knows of may.
+const briefBytes = 32 << 10
+
+// switchToC makes the chain's calls.
+func (w *World) switchToC(r *Request) {
+	if r.bytes <= briefBytes {
+		w.chain.CallBrief()
+	} else {
+		w.chain.Call()
+	}
+}
+
 // poll reports whether r is no longer in flight, asking the library up to tries times
 // if it was. The world's lock is held.
 func (r *Request) poll(tries uintptr) bool {
@@ -166,7 +179,7 @@ func (r *Request) poll(tries uintptr) bool {
 	}
 	w.aim(r, tries)
 	w.chain.Start.Fn = 0
-	w.chain.Call()
+	w.switchToC(r)
 	rc := int(int32(w.chain.Poll.R))
 	if rc == 0 && r.flag == 0 {
 		return false
