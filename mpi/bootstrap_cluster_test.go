@@ -1,0 +1,95 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
+)
+
+// onCluster puts this test binary where all nodes of a Slurm cluster see it.
+func onCluster(t *testing.T, nodes int) (*lab.Slurm, string) {
+	cluster := lab.Cluster(t, nodes, 4)
+	binary := filepath.Join(cluster.Dir, "rank.test")
+	copyFile(t, os.Args[0], binary)
+	return cluster, binary
+}
+
+// runStep runs ranks that meet and say goodbye in a step and returns what they said.
+func runStep(t *testing.T, c *lab.Slurm, binary, options string, args ...string) lab.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	srun := append([]string{"env", rankVariable + "=order=bye " + options, "srun"}, args...)
+	return c.Exec(ctx, append(srun, binary, "-test.run=^TestBootstrapRank$")...)
+}
+
+// Ranks meet in a step however srun deals them out and whichever process
+// manager it offers, and their positions are node by node.
+func TestClusterBootstrap(t *testing.T) {
+	c, binary := onCluster(t, 4)
+	hosts := func(counts ...int) string {
+		var all []string
+		for i, n := range counts {
+			for range n {
+				all = append(all, c.Nodes[i])
+			}
+		}
+		return strings.Join(all, ",")
+	}
+	for _, s := range []struct {
+		name  string
+		args  []string
+		hosts string // by position
+	}{
+		{"block", []string{"-N4", "-n8", "--ntasks-per-node=2", "--distribution=block"}, hosts(2, 2, 2, 2)},
+		{"cyclic", []string{"-N4", "-n8", "--ntasks-per-node=2", "--distribution=cyclic"}, hosts(2, 2, 2, 2)},
+		{"plane", []string{"-N4", "-n8", "--distribution=plane=2"}, hosts(4, 2, 1, 1)}, // what CPUs are left is filled node by node
+		{"one node", []string{"-N1", "-n4"}, hosts(4)},
+		{"pmi2", []string{"--mpi=pmi2", "-N4", "-n8", "--ntasks-per-node=2"}, hosts(2, 2, 2, 2)},
+		{"pmi2 cyclic", []string{"--mpi=pmi2", "-N4", "-n8", "--ntasks-per-node=2", "--distribution=cyclic"}, hosts(2, 2, 2, 2)},
+		{"pmix", []string{"--mpi=pmix", "-N4", "-n8", "--ntasks-per-node=2"}, hosts(2, 2, 2, 2)},
+		{"reserved ports", []string{"--resv-ports=2", "-N2", "-n4", "--ntasks-per-node=2"}, hosts(2, 2)},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			r := runStep(t, c, binary, "", s.args...)
+			if r.Code != 0 {
+				t.Fatal(r)
+			}
+			want := strings.Split(s.hosts, ",")
+			byPosition := make([]string, len(want))
+			for line := range strings.Lines(r.Stdout) {
+				var rank, position int
+				var byRank string
+				if n, _ := fmt.Sscanf(line, "ready %d %d %s", &rank, &position, &byRank); n == 3 {
+					byPosition[position] = strings.Split(byRank, ",")[rank]
+				}
+			}
+			if got := strings.Join(byPosition, ","); got != s.hosts {
+				t.Errorf("hosts by position %s, want %s\n%v", got, s.hosts, r)
+			}
+			if n := strings.Count(r.Stdout, "parted <nil>"); n != len(want) || strings.Contains(r.Stdout, "lost") {
+				t.Errorf("%d of %d parted well: %v", n, len(want), r)
+			}
+		})
+	}
+}
+
+// A batch shell is no rank.
+func TestClusterBatchShellRefused(t *testing.T) {
+	c, binary := onCluster(t, 1)
+	ctx := context.Background()
+	out := filepath.Join(c.Dir, "batch.out")
+	script := fmt.Sprintf("#!/bin/sh\n%s='' exec %s -test.run='^TestBootstrapRank$'\n", rankVariable, binary)
+	id := c.Submit(ctx, script, "-N1", "-n2", "-o", out)
+	c.Await(ctx, id, "over", lab.Job.Over)
+	text, err := os.ReadFile(out)
+	if err != nil || !strings.Contains(string(text), "srun") || !strings.Contains(string(text), "failed") {
+		t.Errorf("%v: %s", err, text)
+	}
+}

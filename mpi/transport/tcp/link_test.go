@@ -1,0 +1,345 @@
+package tcp
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/internal/wire"
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// Both sides dial at the same moment; one connection comes of it.
+func TestSimultaneousConnect(t *testing.T) {
+	for range 20 {
+		ranks := openRanks(t, 2)
+		h := transport.Header{Kind: 5}
+		ranks[0].Send(1, &h, nil)
+		ranks[1].Send(0, &h, nil)
+		send(t, ranks, 0, 1, h, []byte("a"))
+		send(t, ranks, 1, 0, h, []byte("b"))
+		pump(t, ranks, "both", func() bool { return len(ranks[0].messages) == 1 && len(ranks[1].messages) == 1 })
+		if len(ranks[0].conns) != 1 || len(ranks[1].conns) != 1 || len(ranks[0].lost)+len(ranks[1].lost) != 0 {
+			t.Fatalf("connections %d and %d, lost %v %v", len(ranks[0].conns), len(ranks[1].conns), ranks[0].lost, ranks[1].lost)
+		}
+		for _, r := range ranks {
+			r.Close()
+		}
+	}
+}
+
+// More connections than are read one by one.
+func TestManyPeers(t *testing.T) {
+	const n = 9
+	ranks := openRanks(t, n)
+	for round := range 3 {
+		for i := range n {
+			for j := range n {
+				if i != j {
+					send(t, ranks, i, j, transport.Header{Kind: 5, Tag: int32(round)}, pattern(5000, byte(i)))
+				}
+			}
+		}
+	}
+	pump(t, ranks, "all to all", func() bool {
+		for _, r := range ranks {
+			if len(r.messages) < 3*(n-1) {
+				return false
+			}
+		}
+		return true
+	})
+	for _, r := range ranks {
+		next := map[int]int32{}
+		for _, m := range r.messages {
+			if m.h.Tag != next[m.peer] || !bytes.Equal(m.payload, pattern(5000, byte(m.peer))) {
+				t.Fatalf("from %d: tag %d, want %d", m.peer, m.h.Tag, next[m.peer])
+			}
+			next[m.peer]++
+		}
+		if r.epoll < 0 {
+			t.Fatal("no epoll set")
+		}
+	}
+}
+
+// A sleeping rank is woken by a connection and by a message.
+func TestWakesSleeper(t *testing.T) {
+	ranks := openRanks(t, 2)
+	h := transport.Header{Kind: 5}
+	ranks[0].Send(1, &h, nil)
+	for i, r := range ranks {
+		if !r.set.sleep(10 * time.Second) {
+			t.Fatalf("rank %d was not woken by the connection", i)
+		}
+		if !r.Arm() {
+			t.Fatalf("rank %d: Arm does not report the connection", i)
+		}
+		r.Poll(r)
+		if r.Arm() || r.set.sleep(0) {
+			t.Fatalf("rank %d stays awake", i)
+		}
+	}
+	if o := ranks[0].Send(1, &h, []byte("x")); o != transport.Sent {
+		t.Fatal(o)
+	}
+	if !ranks[1].set.sleep(10 * time.Second) {
+		t.Fatal("not woken by a message")
+	}
+}
+
+func connected(t *testing.T, n int) []*rank {
+	ranks := openRanks(t, n)
+	for i := range n {
+		for j := range i {
+			send(t, ranks, i, j, transport.Header{Kind: 5}, nil)
+		}
+	}
+	pump(t, ranks, "connections", func() bool {
+		for i, r := range ranks {
+			if len(r.conns) != n-1 || len(r.messages) != n-1-i {
+				return false
+			}
+		}
+		return true
+	})
+	return ranks
+}
+
+func TestLost(t *testing.T) {
+	ranks := connected(t, 3)
+	src := make([]byte, 64<<20)
+	ranks[0].SendFrom(1, &transport.Header{Kind: transport.Data, Token: 1, Bytes: 64 << 20}, src, 8)
+	send(t, ranks[:1], 0, 2, transport.Header{Kind: 5}, nil)
+	unix.Close(ranks[1].conns[0].fd) // as the kernel does when the process dies
+	unix.Close(ranks[1].conns[1].fd)
+	pump(t, []*rank{ranks[0], ranks[2]}, "loss", func() bool { return ranks[0].lost[1] != nil && ranks[2].lost[1] != nil })
+	if err := ranks[0].completed[8]; err == nil {
+		t.Fatal("the operation with the lost rank did not fail")
+	}
+	h := transport.Header{Kind: 5}
+	if o := ranks[0].Send(1, &h, nil); o != transport.Gone {
+		t.Fatalf("send to a lost rank: %v", o)
+	}
+	if len(ranks[0].lost) != 1 || len(ranks[2].lost) != 1 {
+		t.Fatalf("lost: %v, %v", ranks[0].lost, ranks[2].lost)
+	}
+	ranks[1].Provider.conns = nil // their descriptors are closed already
+}
+
+func TestDetach(t *testing.T) {
+	ranks := connected(t, 2)
+	src := make([]byte, 64<<20)
+	ranks[0].SendFrom(1, &transport.Header{Kind: transport.Data, Token: 1, Bytes: 64 << 20}, src, 8)
+	ranks[0].Detach(1)
+	ranks[0].Poll(ranks[0])
+	if err := ranks[0].completed[8]; !errors.Is(err, errDetached) {
+		t.Fatalf("operation in flight: %v", err)
+	}
+	h := transport.Header{Kind: 5}
+	if o := ranks[0].Send(1, &h, nil); o != transport.Gone {
+		t.Fatalf("send after Detach: %v", o)
+	}
+	pump(t, ranks, "the other side's loss", func() bool { return ranks[1].lost[0] != nil })
+	if len(ranks[0].lost) != 0 {
+		t.Fatalf("a detached peer was reported lost: %v", ranks[0].lost)
+	}
+}
+
+// What a peer said before it went is handed over before its loss.
+func TestLastWords(t *testing.T) {
+	ranks := connected(t, 2)
+	before := len(ranks[1].messages)
+	h := transport.Header{Kind: 5}
+	for range 50 {
+		ranks[0].Send(1, &h, pattern(5000, 1))
+	}
+	ranks[0].Close()
+	pump(t, ranks[1:], "loss", func() bool { return ranks[1].lost[0] != nil })
+	if n := len(ranks[1].messages) - before; n != 50 {
+		t.Fatalf("%d messages before the loss, want 50", n)
+	}
+}
+
+// Close lets what was accepted leave while the peer reads.
+func TestCloseFlushes(t *testing.T) {
+	ranks := connected(t, 2)
+	before := len(ranks[1].messages)
+	h := transport.Header{Kind: 5}
+	sent := 0
+	for ranks[0].Send(1, &h, pattern(50000, 1)) == transport.Sent {
+		sent++
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { ranks[0].Close() })
+	pump(t, ranks[1:], "loss", func() bool { return ranks[1].lost[0] != nil })
+	wg.Wait()
+	if n := len(ranks[1].messages) - before; n != sent {
+		t.Fatalf("%d of %d accepted messages arrived", n, sent)
+	}
+}
+
+func TestConnectRefusesAddresses(t *testing.T) {
+	r := openRank(t, Config{Rank: 0, Size: 2})
+	for _, address := range []string{"", "host:1", "127.0.0.1", "127.0.0.1:0", "0.0.0.0:5", "127.0.0.1:99999"} {
+		if err := r.Connect(1, []byte(address)); err == nil {
+			t.Errorf("address %q was taken", address)
+		}
+	}
+	if err := r.Connect(0, []byte("127.0.0.1:5")); err == nil {
+		t.Error("a rank is its own peer")
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for want, cfg := range map[string]Config{
+		"wildcard":           {Size: 1, Secret: testSecret, Host: "0.0.0.0"},
+		"neither":            {Size: 1, Secret: testSecret, Host: "no.such.host.invalid"},
+		"secret has 3 bytes": {Size: 1, Secret: testSecret[:3], Host: "127.0.0.1"},
+		"rank 2 of 2":        {Size: 2, Rank: 2, Secret: testSecret, Host: "127.0.0.1"},
+		`"turbo"`:            {Size: 1, Secret: testSecret, Host: "127.0.0.1", CongestionControl: "turbo"},
+	} {
+		cfg.Set = newEpollSet(t)
+		if p, err := Open(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
+			if err == nil {
+				p.Close()
+			}
+		}
+	}
+}
+
+func TestCongestionControl(t *testing.T) {
+	r := openRank(t, Config{Rank: 0, Size: 2, CongestionControl: "reno"})
+	other := openRank(t, Config{Rank: 1, Size: 2})
+	ranks := []*rank{r, other}
+	introduce(t, ranks)
+	send(t, ranks, 0, 1, transport.Header{Kind: 5}, nil)
+	pump(t, ranks, "connection", func() bool { return len(other.conns) == 1 })
+	for _, c := range []struct {
+		r    *rank
+		want string
+	}{{r, "reno"}, {other, other.congestion}} {
+		got, err := unix.GetsockoptString(c.r.conns[0].fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		if got = strings.TrimRight(got, "\x00"); err != nil || got != c.want || strings.HasPrefix(got, "bbr") {
+			t.Errorf("congestion control %q, %v, want %q", got, err, c.want)
+		}
+		if !strings.Contains(c.r.Reason(), c.want) {
+			t.Errorf("reason %q does not name %q", c.r.Reason(), c.want)
+		}
+	}
+}
+
+// A peer that knows the layout earlier dials earlier; its hello waits.
+func TestLayoutComesLater(t *testing.T) {
+	ranks := []*rank{openRank(t, Config{Rank: 0, Size: 2}), openRank(t, Config{Rank: 1, Size: 2})}
+	ranks[0].SetLayout([32]byte{7})
+	ranks[0].Connect(1, ranks[1].Address())
+	h := transport.Header{Kind: 5}
+	if o := ranks[0].Send(1, &h, nil); o != transport.Full {
+		t.Fatal(o)
+	}
+	if ranks[0].set.sleep(50*time.Millisecond) || len(ranks[0].conns)+len(ranks[0].lost) > 0 {
+		t.Fatal("something came of it before the peer knew the layout")
+	}
+	ranks[1].SetLayout([32]byte{7})
+	send(t, ranks, 0, 1, h, []byte("x"))
+	pump(t, ranks, "the message", func() bool { return len(ranks[1].messages) == 1 })
+}
+
+// Nobody listens where the peer should be: it is lost, not waited for.
+func TestPeerAbsent(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	r := openRank(t, Config{Rank: 0, Size: 2})
+	introduce(t, []*rank{r})
+	r.Connect(1, []byte(address))
+	h := transport.Header{Kind: 5}
+	if o := r.Send(1, &h, nil); o != transport.Full {
+		t.Fatal(o)
+	}
+	pump(t, []*rank{r}, "loss", func() bool { return r.lost[1] != nil })
+	if !strings.Contains(r.lost[1].Error(), "refused") {
+		t.Fatal(r.lost[1])
+	}
+}
+
+// A rank with another layout, secret or incarnation never becomes a peer.
+func TestStrangersStayOut(t *testing.T) {
+	for name, change := range map[string]func(*Config, *rank){
+		"layout":  func(_ *Config, r *rank) { r.SetLayout([32]byte{1}) },
+		"secret":  func(c *Config, _ *rank) { c.Secret = bytes.Repeat([]byte{9}, wire.SecretBytes) },
+		"restart": func(c *Config, _ *rank) { c.Restart = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log syncBuffer
+			host := openRank(t, Config{Rank: 0, Size: 2, Log: textLog(&log)})
+			cfg := Config{Rank: 1, Size: 2}
+			if name != "layout" {
+				change(&cfg, nil)
+			}
+			guest := openRank(t, cfg)
+			if name == "layout" {
+				change(nil, guest)
+			}
+			ranks := []*rank{host, guest}
+			introduce(t, ranks)
+			h := transport.Header{Kind: 5}
+			guest.Send(0, &h, nil)
+			pump(t, ranks, "refusal", func() bool { return guest.lost[0] != nil })
+			if len(host.conns) != 0 || len(host.lost) != 0 {
+				t.Fatal("the stranger is a peer")
+			}
+			pump(t, ranks, "log line", func() bool { return strings.Contains(log.String(), "connection refused") })
+		})
+	}
+}
+
+// A real process is killed in the middle of a transfer.
+func TestPeerKilled(t *testing.T) {
+	r := openRank(t, Config{Rank: 0, Size: 2})
+	introduce(t, []*rank{r})
+	r.Provider.cfg.Job, r.Provider.job = "bench.0", "bench.0.0" // as the echo has it
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), echoVariable+"="+string(r.Address()))
+	orders, _ := cmd.StdinPipe()
+	out, _ := cmd.StdoutPipe()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	address, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Connect(1, []byte(strings.TrimSpace(address)))
+	send(t, []*rank{r}, 0, 1, transport.Header{Kind: kindEager}, []byte("hello"))
+	src := make([]byte, 64<<20)
+	if o := r.SendFrom(1, &transport.Header{Kind: transport.Data, Token: 1, Bytes: 64 << 20}, src, 3); o != transport.Sent {
+		t.Fatal(o)
+	}
+	killed := time.Now()
+	cmd.Process.Kill()
+	pump(t, []*rank{r}, "loss", func() bool { return r.lost[1] != nil })
+	if took := time.Since(killed); took > 5*time.Second {
+		t.Fatalf("noticed after %v", took)
+	}
+	if r.completed[3] == nil {
+		t.Fatal("the transfer did not fail")
+	}
+	io.WriteString(orders, "")
+}
