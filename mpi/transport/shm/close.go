@@ -65,6 +65,13 @@ func (p *Provider) Close() error {
 			t.link = nil
 		}
 	}
+	for _, ep := range p.peers {
+		if ep != nil {
+			ep.state, ep.link, ep.exposures = gone, nil, nil
+		}
+	}
+	p.live, p.ailing, p.pulls, p.helps, p.dones, p.streams = nil, nil, nil, nil, nil, 0
+	p.hot, p.hotCount = [hotPeers]*endpoint{}, 0
 	err := p.exports.close()
 	if p.bell != nil {
 		if p.cfg.Set != nil {

@@ -84,6 +84,9 @@ func newDoorbell() (d *doorbell, err error) {
 // a bell ringing are visible to loads after it.
 func (d *doorbell) arm(polls uint64) {
 	d.armedAt = polls
+	if d.board == nil { // closed
+		return
+	}
 	w := d.board.word.Load()
 	next := (w/boardStep+1)*boardStep | boardArmed
 	if publishIsFence {
@@ -98,6 +101,9 @@ func (d *doorbell) arm(polls uint64) {
 
 // disarm shows that this rank polls again, and empties the bell if it may have rung.
 func (d *doorbell) disarm() {
+	if d.board == nil { // closed
+		return
+	}
 	w := d.board.word.Load()
 	for !d.board.word.CompareAndSwap(w, w&^boardArmed) { // against a ringer
 		w = d.board.word.Load()
@@ -110,7 +116,7 @@ func (d *doorbell) disarm() {
 
 // calm stops asking for fences when this rank has not slept for long.
 func (d *doorbell) calm(polls uint64) {
-	if polls-d.armedAt < calmPolls || !d.barrier {
+	if polls-d.armedAt < calmPolls || !d.barrier || d.board == nil {
 		return
 	}
 	d.armedAt = polls

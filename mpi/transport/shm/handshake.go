@@ -53,6 +53,7 @@ const (
 	statusWelcome byte = iota
 	statusCrossed
 	statusRefused // the reason follows
+	statusLayout  // refused for ErrLayout
 )
 
 var helloBytes = binary.Size(hello{})

@@ -42,6 +42,8 @@ func (p *party) dialler(to int, layout [32]byte) (l *link, err error) {
 	case len(answer) == 1+helloBytes+macBytes && answer[0] == statusWelcome:
 	case len(answer) > 1 && answer[0] == statusRefused:
 		return nil, fmt.Errorf("it refused: %s", answer[1:])
+	case len(answer) == 1 && answer[0] == statusLayout:
+		return nil, ErrLayout
 	default:
 		return nil, fmt.Errorf("an answer of %d bytes: %w", len(answer), errMalformed)
 	}
@@ -122,7 +124,11 @@ func (p *party) acceptor(layout [32]byte, admit func(rank int) error) (l *link, 
 	}
 	p.own = p.hello(int(p.peer.From), layout)
 	if err := p.check(); err != nil {
-		p.write(append([]byte{statusRefused}, err.Error()...))
+		if errors.Is(err, ErrLayout) {
+			p.write([]byte{statusLayout})
+		} else {
+			p.write(append([]byte{statusRefused}, err.Error()...))
+		}
 		return nil, err
 	}
 	answer := append([]byte{statusWelcome}, pack(p.own)...)
@@ -189,13 +195,14 @@ func (l *link) adopt(memory, bell int) (err error) {
 // judge decides how large messages go.
 func (l *link) judge(p *party, theirs, mine bool, why error) {
 	l.pid = int(p.cred.Pid)
+	l.vm = theirs && mine && p.cfg.Copies != 2
 	switch {
 	case p.cfg.Copies == 2:
 		l.path = "two copies through a ring, as configured"
-	case theirs && mine && !p.pulls:
+	case l.vm && !p.pulls:
 		l.path = "two copies through a ring: quicker here than one by the kernel"
-	case theirs && mine:
-		l.vm, l.path = true, "one copy by process_vm_readv and process_vm_writev of both ranks"
+	case l.vm:
+		l.path = "one copy by process_vm_readv and process_vm_writev of both ranks"
 	case why != nil:
 		l.path = "two copies through a ring: " + why.Error()
 	default:

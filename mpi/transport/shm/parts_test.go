@@ -1,9 +1,89 @@
 package shm
 
-import "bufio"
+import (
+	"bufio"
+	"errors"
+	"fmt"
 
-func partSink(r *testRank, in *bufio.Reader) error   { return nil }
-func partPull(r *testRank, in *bufio.Reader) error   { return nil }
-func partFlood(r *testRank, in *bufio.Reader) error  { return nil }
-func partWindow(r *testRank, in *bufio.Reader) error { return nil }
-func partIdle(r *testRank, in *bufio.Reader) error   { return nil }
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// partExpose lets its peer pull a buffer again and again.
+func partExpose(r *testRank, in *bufio.Reader) error {
+	n, err := readNumber(in)
+	if err != nil {
+		return err
+	}
+	buf := pattern(n, 5)
+	var key transport.Key
+	var ok bool
+	for len(r.lost) == 0 {
+		if err := r.until(func() bool { key, ok = r.Expose(0, buf); return ok || len(r.lost) > 0 }); err != nil || !ok {
+			return err
+		}
+		fins := r.fins
+		if err := r.offer(0, &transport.Header{Kind: kindRTS, Bytes: uint64(n)}, key[:]); err != nil {
+			return nil // the peer has seen enough
+		}
+		if err := r.until(func() bool { return r.fins > fins || len(r.lost) > 0 }); err != nil {
+			return err
+		}
+		if err := r.until(func() bool { return r.Withdraw(0, key) || len(r.lost) > 0 }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partPull pulls whatever it is offered.
+func partPull(r *testRank, in *bufio.Reader) error {
+	n, err := readNumber(in)
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, n)
+	for len(r.lost) == 0 {
+		if err := r.recv(buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partFlood sends without end.
+func partFlood(r *testRank, _ *bufio.Reader) error {
+	payload := pattern(3000, 9)
+	for i := uint64(0); len(r.lost) == 0; i++ {
+		h := transport.Header{Kind: kindEager, Bytes: uint64(len(payload)), Token: i}
+		if err := r.offer(0, &h, payload); err != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// partLimit is a process that may not make files, and so no shared memory,
+// larger than a pair needs at first.
+func partLimit(r *testRank, _ *bufio.Reader) error {
+	for _, n := range []int{4096, 0} { // less than a segment; then see that it was the limit
+		limit := unix.Rlimit{Cur: uint64(n), Max: unix.RLIM_INFINITY}
+		if n == 0 {
+			limit.Cur = unix.RLIM_INFINITY
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
+			return err
+		}
+		fd, err := createSegment("fisterra-limit", pairBytes, baseBytes)
+		if n > 0 && !errors.Is(err, unix.EFBIG) {
+			return fmt.Errorf("a segment under a limit of %d bytes: %v", n, err)
+		}
+		if n == 0 && err != nil {
+			return err
+		}
+		unix.Close(fd)
+	}
+	fmt.Println("refused")
+	return nil
+}

@@ -23,13 +23,11 @@ const partVariable = "FISTERRA_TEST_PART"
 
 // parts are the programs of a started rank. Each holds its lock.
 var parts = map[string]func(r *testRank, in *bufio.Reader) error{
-	"echo":       partEcho,
-	"sink":       partSink,
-	"pull":       partPull,
-	"flood":      partFlood,
-	"window":     partWindow,
-	"idle":       partIdle,
-	"nofilesize": partEcho,
+	"echo":   partEcho,
+	"expose": partExpose,
+	"pull":   partPull,
+	"flood":  partFlood,
+	"limit":  partLimit,
 }
 
 func TestMain(m *testing.M) {

@@ -1,0 +1,195 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// looseSink takes everything.
+type looseSink struct{ buf [1 << 16]byte }
+
+func (s *looseSink) Message(_ int, _ *transport.Header, payload []byte) { copy(s.buf[:], payload) }
+func (s *looseSink) Place(_ int, _ *transport.Header, _, _ int) []byte  { return s.buf[:] }
+func (s *looseSink) Placed(int, *transport.Header)                      {}
+func (s *looseSink) Complete(uint64, error)                             {}
+func (s *looseSink) Lost(int, error)                                    {}
+func (s *looseSink) Outside(work func())                                { work() }
+
+// FuzzCells has a peer that writes anything into its cells and counters. The
+// pair ends with an error at the worst.
+func FuzzCells(f *testing.F) {
+	seed := func(words ...uint64) []byte {
+		var b []byte
+		for _, w := range words {
+			b = binary.LittleEndian.AppendUint64(b, w)
+		}
+		return b
+	}
+	header := func(kind transport.Kind, f form, inline int) uint64 { return word0(0, kind, f, inline) }
+	f.Add(uint64(0), seed(header(2, formShort, 8), 1, 2, 3, 4, 5, 6, 7))
+	f.Add(uint64(0), seed(header(2, formShort, 1000), 1, 2, 3, 4, 5, 6, 7))
+	f.Add(uint64(1), seed(header(1, formFull, 24), 1, 2, 3, 4, 5, 6, 7))
+	f.Add(uint64(2), seed(header(2, formRing, 0), 1, 2, 3, 4, span(1<<20-8, 9), 6, 7))
+	f.Add(uint64(0), seed(header(1, formOpen, 0), 1, 1<<63, 3, 4, 1<<63, 6, 7))
+	f.Add(uint64(0), append(seed(header(1, formOpen, 0), 1, 100, 3, 4, 100, 6, 7), seed(header(1, formChunk, 0), span(0, 101), 0, 0, 0, 0, 0, 0)...))
+	f.Add(uint64(1<<40), seed(header(1, formAbort, 0), 1, 2, 3, 4, 5, 6, 7))
+	f.Add(uint64(0), seed(header(0, formHelp, 0), 255|1<<32, 2, 1<<40, 4, 5, 6, 7))
+	f.Add(uint64(0), seed(header(0, 77, 0), 1, 2, 3, 4, 5, 6, 7))
+
+	f.Fuzz(func(t *testing.T, credit uint64, cellsOf []byte) {
+		memory, err := createSegment("fisterra-fuzz", pairBytes, baseBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem, err := mapSegment(memory, pairBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bell, err := newDoorbell()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer bell.close()
+		p := &Provider{cfg: Config{Rank: 0, Size: 2}, bell: bell, peers: make([]*endpoint, 2)}
+		ep := p.endpoint(1)
+		l := newLink(nil)
+		l.mem, l.memory, l.board, l.bell = mem, memory, make([]byte, boardBytes), bell.bell
+		defer func() { l.board = nil; l.bell = -1; l.close() }()
+		ep.attach(l)
+
+		ep.out.next = 7
+		ep.out.credit.Store(credit)
+		n := len(cellsOf) / cellBytes
+		for i := range min(n, cells) {
+			c := &ep.in.cells[i]
+			for w := range c {
+				c[w] = binary.LittleEndian.Uint64(cellsOf[i*cellBytes+8*w:])
+			}
+			atomic.StoreUint64(&c[0], c[0]>>32<<32|uint64(i+1))
+		}
+		var sink looseSink
+		for range 2 + n/drainMessages {
+			ep.drain(&sink)
+		}
+		ep.refresh()
+		if ep.broken != nil && !errors.Is(ep.broken, errMalformed) {
+			t.Errorf("a malformed cell is reported as %v", ep.broken)
+		}
+		if ep.broken == nil && ep.in.next != uint64(min(n, cells)) {
+			t.Errorf("%d of %d cells taken without an error", ep.in.next, n)
+		}
+	})
+}
+
+// FuzzHello has a peer that says anything.
+func FuzzHello(f *testing.F) {
+	side := party{cfg: &Config{Rank: 1, Size: 4, Job: "job", Secret: testSecret}}
+	f.Add(pack(side.hello(0, [32]byte{})))
+	f.Add([]byte("fisterra-shm"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := unpackHello(b)
+		if err != nil {
+			return
+		}
+		s := party{cfg: side.cfg, peer: h}
+		s.own = s.hello(int(h.From), [32]byte{})
+		if err := s.check(); err == nil && (h.From >= 4 || h.From == 1 || h.To != 1) {
+			t.Errorf("admitted %+v", h)
+		}
+	})
+}
+
+func FuzzAddress(f *testing.F) {
+	a, err := newAddress()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(a.encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if got, err := parseAddress(b); err == nil && string(got.encode()) != string(b) {
+			t.Errorf("%x is read as %+v", b, got)
+		}
+	})
+}
+
+// TestByteRing gives out pieces and takes them back in all orders a sender
+// sees: no two live pieces may overlap, and room for a quarter is never
+// refused when all but a quarter is free.
+func TestByteRing(t *testing.T) {
+	for _, step := range []int{100, 4096, 5000, firstRing / 4} {
+		var r byteRing
+		var backed uint32
+		r.more = func(from, to uint32) error {
+			if from != backed {
+				t.Fatalf("memory from %d on after %d", from, backed)
+			}
+			backed = to
+			return nil
+		}
+		type live struct{ from, to uint32 }
+		var pieces []live
+		var sent, credited uint64
+		for round := range 5000 {
+			n := 1 + (round*7919)%step
+			if offset, ok := r.alloc(n, sent); ok {
+				to := offset + uint32(n)
+				if to > backed {
+					t.Fatalf("round %d: piece %d-%d of %d", round, offset, to, backed)
+				}
+				for _, p := range pieces {
+					if offset < p.to && p.from < to {
+						t.Fatalf("round %d: piece %d-%d overlaps %d-%d", round, offset, to, p.from, p.to)
+					}
+				}
+				pieces = append(pieces, live{offset, to})
+				sent++
+			} else if len(pieces)*step < firstRing/4 {
+				t.Fatalf("round %d: no room for %d bytes beside %d pieces", round, n, len(pieces))
+			}
+			if round%3 == 0 || len(pieces) > 200 {
+				k := min(len(pieces), 1+round%5)
+				pieces = pieces[k:]
+				credited += uint64(k)
+				r.release(credited)
+			}
+		}
+	}
+}
+
+// TestClaims lets both sides claim in random turns: every unit once.
+func TestClaims(t *testing.T) {
+	for _, n := range []int{1, unitBytes, helpBytes, 65536, 100_000, 1 << 20, 64<<20 + 5} {
+		total := units(n)
+		taken := make([]bool, total)
+		c := span2(phasePulling, 0, total)
+		for turn := 0; c.front() < c.back(); turn++ {
+			var from, to uint32
+			if turn%3 == 0 {
+				c, from, to = c.takeBack(portion(c.back()-c.front(), total))
+			} else {
+				c, from, to = c.takeFront(portion(c.back()-c.front(), total))
+			}
+			if from >= to {
+				t.Fatalf("%d bytes: nothing claimed of %d-%d", n, c.front(), c.back())
+			}
+			for u := from; u < to; u++ {
+				if taken[u] {
+					t.Fatalf("%d bytes: unit %d claimed twice", n, u)
+				}
+				taken[u] = true
+			}
+		}
+		if c.closed().phase() != phaseClosed || c.closed().front() != c.front() {
+			t.Errorf("%d bytes: closing changes the ends", n)
+		}
+		for u, done := range taken {
+			if !done {
+				t.Fatalf("%d bytes: unit %d never claimed", n, u)
+			}
+		}
+	}
+}

@@ -1,0 +1,344 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// TestKillInFlight kills the peer at all moments of a pull, in both
+// directions: the operation ends, the loss is reported, and the memory is the
+// caller's.
+func TestKillInFlight(t *testing.T) {
+	const n = 32 << 20
+	for _, part := range []string{"expose", "pull"} {
+		for round := range 6 {
+			t.Run(fmt.Sprintf("%s/%d", part, round), func(t *testing.T) {
+				r := openRank(t, 0, 2, func(cfg *Config) { cfg.Copies = 1 })
+				p := start(t, r, part, nil)
+				p.say(t, strconv.Itoa(n))
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if err := r.until(func() bool { r.endpoint(1).meet(); return r.endpoint(1).state == up }); err != nil {
+					t.Fatal(err)
+				}
+				victim := p.Process
+				moment := time.AfterFunc(time.Duration(5+3*round)*time.Millisecond, func() { victim.Kill() })
+				defer moment.Stop()
+				if part == "pull" {
+					buf := pattern(n, 1)
+					for len(r.lost) == 0 {
+						if err := r.send(1, buf); err != nil && len(r.lost) == 0 {
+							t.Fatal(err)
+						}
+					}
+				} else {
+					for len(r.lost) == 0 {
+						if err := r.recv(make([]byte, n)); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if err := r.until(func() bool { return len(r.pulls) == 0 && len(r.ailing) == 0 }); err != nil {
+					t.Fatal(err)
+				}
+				if !errors.Is(r.lost[1], errHangup) {
+					t.Errorf("the loss is reported as %v", r.lost[1])
+				}
+				if o := r.Send(1, &transport.Header{Kind: kindEager}, nil); o != transport.Gone {
+					t.Errorf("a send to the dead rank: %v", o)
+				}
+			})
+		}
+	}
+}
+
+// TestStoppedPeer stops the peer at all moments of a pull, gives the pull up,
+// and lets the peer run on: what it still does must not touch the memory
+// after the pull has completed.
+func TestStoppedPeer(t *testing.T) {
+	const n = 16 << 20
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	r := openRank(t, 0, 2, func(cfg *Config) { cfg.Copies = 1 })
+	p := start(t, r, "expose", nil)
+	p.say(t, strconv.Itoa(n))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	want := pattern(n, 5)
+	var key transport.Key
+	keys := 0
+	r.onto = func(_ int, h *transport.Header, payload []byte) {
+		key = transport.Key(payload)
+		keys++
+	}
+	ended := map[string]int{}
+	for round := range 40 {
+		if err := r.until(func() bool { return keys > round }); err != nil {
+			t.Fatal(err)
+		}
+		dst := make([]byte, n)
+		op := uint64(100 + round)
+		r.Pull(1, key, dst, op)
+		over := func() bool { _, ok := r.pulled[op]; return ok }
+		for range random.IntN(60) {
+			r.Poll(r)
+		}
+		p.Process.Signal(unix.SIGSTOP)
+		awaitState(t, p.Process.Pid, "T")
+		for range random.IntN(30) {
+			r.Poll(r)
+		}
+		r.Abandon(op)
+		for range 50 {
+			r.Poll(r)
+		}
+		early := over()
+		mark := bytes.Repeat([]byte{0xEE}, n)
+		if early {
+			copy(dst, mark)
+		}
+		p.Process.Signal(unix.SIGCONT)
+		if err := r.until(over); err != nil {
+			t.Fatal(err)
+		}
+		switch err := r.pulled[op]; {
+		case err != nil && early:
+			ended["given up while the peer was stopped"]++
+		case err != nil:
+			ended["given up when the peer ran again"]++
+		case early:
+			ended["copied whole while the peer was stopped"]++
+		default:
+			ended["copied whole in the end"]++
+			if !bytes.Equal(dst, want) {
+				t.Fatalf("round %d: the pull succeeded with other bytes", round)
+			}
+		}
+		if !early {
+			copy(dst, mark)
+		}
+		// The next key comes after the peer has done what it was at.
+		if err := r.offer(1, &transport.Header{Kind: kindFIN}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.until(func() bool { return keys > round+1 }); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(dst, mark) {
+			t.Fatalf("round %d: memory was written after it was given back", round)
+		}
+	}
+	t.Log(ended)
+}
+
+// awaitState waits until a process is in a state of /proc/PID/stat.
+func awaitState(t *testing.T, pid int, state string) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rest := string(b[bytes.LastIndexByte(b, ')')+2:]); strings.HasPrefix(rest, state) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d is not in state %s: %s", pid, state, b)
+		}
+		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+}
+
+// TestFlood has a peer that sends faster than this rank takes: it is held up,
+// and neither side's memory grows.
+func TestFlood(t *testing.T) {
+	r := openRank(t, 0, 2, nil)
+	start(t, r, "flood", nil)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var next uint64
+	var fault error
+	r.onto = func(_ int, h *transport.Header, payload []byte) {
+		if h.Token != next && fault == nil {
+			fault = fmt.Errorf("message %d came in place %d", h.Token, next)
+		}
+		next++
+	}
+	// Nothing is taken until the ring is full.
+	if err := r.until(func() bool { r.endpoint(1).meet(); return next > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	for next < 20_000 && fault == nil {
+		if err := r.until(func() bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+		r.Poll(r)
+	}
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	if size := r.endpoint(1).out.ring.size; size != 0 {
+		t.Errorf("this rank sent nothing and has %d bytes of ring", size)
+	}
+}
+
+// TestMemoryLimit refuses what the process may not have, as an error.
+func TestMemoryLimit(t *testing.T) {
+	r := openRank(t, 0, 2, nil)
+	p := start(t, r, "limit", nil)
+	if got := p.line(t); got != "refused" {
+		t.Errorf("the limited process says %q", got)
+	}
+}
+
+// TestRingWithoutMemory: a pair whose byte ring gets no memory is lost with
+// the reason; one whose ring cannot grow goes on.
+func TestRingWithoutMemory(t *testing.T) {
+	for _, limit := range []uint32{0, firstRing} {
+		rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 2 })
+		meetAll(t, rs)
+		ep := rs[0].endpoint(1)
+		real := ep.out.ring.more
+		ep.out.ring.more = func(from, to uint32) error {
+			if to > limit {
+				return unix.ENOSPC
+			}
+			return real(from, to)
+		}
+		big := pattern(3<<20, 4)
+		rs[1].into = make([]byte, len(big))
+		into := rs[1].into
+		h := transport.Header{Kind: transport.Data, Bytes: uint64(len(big))}
+		rs[0].SendFrom(1, &h, big, opSendFrom)
+		deadline := time.Now().Add(patience)
+		for rs[1].placed == 0 && len(rs[0].lost) == 0 && time.Now().Before(deadline) {
+			for _, r := range rs {
+				r.mu.Lock()
+				r.Poll(r)
+				r.mu.Unlock()
+			}
+		}
+		switch {
+		case limit == 0 && !errors.Is(rs[0].lost[1], unix.ENOSPC):
+			t.Errorf("without memory: lost with %v", rs[0].lost[1])
+		case limit > 0 && (rs[1].placed != 1 || !bytes.Equal(into, big)):
+			t.Errorf("with a ring of %d bytes: placed %d, lost %v", limit, rs[1].placed, rs[0].lost)
+		}
+	}
+}
+
+// meetAll connects all pairs of ranks of this process.
+func meetAll(t testing.TB, rs []*testRank) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		all := true
+		for i, r := range rs {
+			r.mu.Lock()
+			for j := range rs {
+				if i != j {
+					r.endpoint(j).meet()
+					all = all && r.endpoint(j).state == up
+				}
+			}
+			r.Poll(r)
+			r.mu.Unlock()
+		}
+		if all {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the ranks have not met")
+		}
+	}
+}
+
+// TestOtherNamespaces starts the peer where it cannot, or only half, be met.
+func TestOtherNamespaces(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("root absent: namespaces need it")
+	}
+	t.Run("pid", func(t *testing.T) { // messages, but no copying of each other's memory
+		r := openRank(t, 0, 2, nil)
+		p := start(t, r, "echo", func(c *exec.Cmd) { c.SysProcAttr.Cloneflags = unix.CLONE_NEWPID })
+		p.say(t, "100")
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		out, in := pattern(100, 3), make([]byte, 100)
+		if err := r.send(1, out); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.recv(in); err != nil || !bytes.Equal(in, out) {
+			t.Fatal(err, in)
+		}
+		t.Log(r.Path(1))
+	})
+	t.Run("net", func(t *testing.T) {
+		r := openRank(t, 0, 2, nil)
+		other := openRank(t, 1, 2, nil)
+		a := other.address
+		a.host.network++
+		if err := r.Connect(1, a.encode()); err == nil || !strings.Contains(err.Error(), "network namespace") {
+			t.Errorf("another network namespace: %v", err)
+		}
+		a = other.address
+		a.host.boot[0]++
+		if err := r.Connect(1, a.encode()); err == nil || !strings.Contains(err.Error(), "another host") {
+			t.Errorf("another host: %v", err)
+		}
+		a = other.address
+		a.name[0]++
+		if err := r.Connect(1, a.encode()); err == nil || !strings.Contains(err.Error(), "no process") {
+			t.Errorf("a resumed snapshot of this machine: %v", err)
+		}
+	})
+}
+
+// TestStrangers are turned away: another secret, another job, another layout.
+func TestStrangers(t *testing.T) {
+	for name, change := range map[string]func(*testRank, *Config){
+		"secret": func(_ *testRank, c *Config) { c.Secret = bytes.Repeat([]byte{1}, 32) },
+		"job":    func(_ *testRank, c *Config) { c.Job = "another" },
+		"layout": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := openRank(t, 0, 2, nil)
+			b := openRank(t, 1, 2, func(c *Config) {
+				if change != nil {
+					change(a, c)
+				}
+			})
+			if change == nil {
+				b.SetLayout([32]byte{1})
+			}
+			if err := a.Connect(1, b.Address()); err != nil {
+				t.Fatal(err)
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.Send(1, &transport.Header{Kind: kindEager}, nil)
+			if err := a.until(func() bool { return len(a.lost) > 0 }); err != nil {
+				t.Fatal(err)
+			}
+			t.Log(a.lost[1])
+			if errors.Is(a.lost[1], ErrLayout) != (name == "layout") {
+				t.Error("the layout is told from other reasons by ErrLayout")
+			}
+		})
+	}
+}
