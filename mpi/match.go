@@ -131,22 +131,6 @@ func (m *matcher) withdraw(o *op) {
 	m.posted--
 }
 
-// each calls f for every posted receive; f may withdraw the one it was given.
-func (m *matcher) each(f func(*op)) {
-	for i := range m.exact {
-		for o := m.exact[i].head; o != nil; {
-			next := o.next
-			f(o)
-			o = next
-		}
-	}
-	for o := m.wild.head; o != nil; {
-		next := o.next
-		f(o)
-		o = next
-	}
-}
-
 // hold keeps a message for a receive to come.
 func (m *matcher) hold(a *arrival) {
 	a.seqPrev, a.seqNext = m.last, nil
