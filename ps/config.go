@@ -26,6 +26,12 @@ type Config struct {
 	// gradients of that step are dropped and they go on with the new values.
 	Aggregate int
 
+	// StaleDiscount makes a server in Async mode divide a gradient by the number
+	// of updates that its values have had since the worker fetched them, if that is above 1
+	// (W. Zhang et al., Staleness-aware Async-SGD, 2016). Without it a rate that is good
+	// for one worker can diverge with several.
+	StaleDiscount bool
+
 	// BlockBytes is the size of a full block; 0 is DefaultBlockBytes.
 	BlockBytes int
 	// Window is how many requests a worker may have open with one server; 0 is 16.
@@ -108,7 +114,7 @@ func (c Config) backup() bool { return c.Mode == Sync && c.Aggregate < len(c.Clu
 // fingerprint is equal on ranks whose configurations agree.
 func (c Config) fingerprint() uint32 {
 	h := fnv.New32a()
-	fmt.Fprintf(h, "%v|%v|%v|%v|%v|%v|%v", c.Cluster, c.Tables, c.Mode, c.Rule, c.Aggregate, c.BlockBytes, c.Forever)
+	fmt.Fprintf(h, "%v|%v|%v|%v|%v|%v|%v|%v", c.Cluster, c.Tables, c.Mode, c.Rule, c.Aggregate, c.BlockBytes, c.Forever, c.StaleDiscount)
 	return h.Sum32()
 }
 

@@ -3,6 +3,8 @@ package ps
 import (
 	"context"
 	"errors"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +45,13 @@ func oneTable(servers, workers, n int, mode Mode) Config {
 
 // Small and large: the gradient in the frame, and in a message of its own.
 var lengths = []int{100, 50_000}
+
+// Ranks that wait spin for a moment on threads of their own, as processes do:
+// with fewer threads than ranks they would take turns of ten milliseconds.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(16)
+	os.Exit(m.Run())
+}
 
 func TestSyncEndsForAllWhenAWorkerIsLost(t *testing.T) {
 	for _, servers := range []int{1, 2} {
@@ -252,6 +261,52 @@ func TestAsyncEndsWhenTheChiefIsLostBeforeTheValuesAreSet(t *testing.T) {
 			t.Errorf("rank %d says %v", rank, err)
 		}
 	}
+}
+
+// A gradient that is n updates old counts an n-th, from the second on.
+func TestStaleGradientsAreDiscounted(t *testing.T) {
+	for _, n := range lengths {
+		cfg := oneTable(1, 2, n, Async)
+		cfg.StaleDiscount = true
+		pulled, ahead := make(chan struct{}), make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			if w.Index() == 0 {
+				err := train(ctx, w, n, 0, nil)
+				<-pulled
+				if err == nil {
+					err = train5(ctx, w, n)
+				}
+				close(ahead)
+				return err
+			}
+			values := make([]float64, n)
+			_, err := Pull(ctx, w, "w", values).Wait(ctx)
+			close(pulled)
+			if err != nil {
+				return err
+			}
+			<-ahead
+			_, err = PushPull(ctx, w, "w", sequence[float64](n, 10, 0), values, Contribution{}).Wait(ctx)
+			// Five fresh gradients of 1, then one of 10 that is five updates old.
+			if err == nil && values[n-1] != -5-10.0/5 {
+				t.Errorf("the values are %v, want %v", values[n-1], -7)
+			}
+			return err
+		})
+		s.fine()
+	}
+}
+
+// train5 makes five steps of gradient 1 from the values that are there.
+func train5(ctx context.Context, w *Worker, n int) error {
+	values := make([]float64, n)
+	_, err := Pull(ctx, w, "w", values).Wait(ctx)
+	for range 5 {
+		if err == nil {
+			_, err = PushPull(ctx, w, "w", sequence[float64](n, 1, 0), values, Contribution{}).Wait(ctx)
+		}
+	}
+	return err
 }
 
 // N-1 of N: the slowest worker's gradient of a step is dropped, and it goes

@@ -178,7 +178,7 @@ func (p *piece) take(h *header, payload []byte) {
 		switch {
 		case f.op == opPull || f.op == opPushPull, h.flags&flagDropped != 0:
 			w.next[b.table][b.index] = h.version
-		case f.op == opPush && w.cfg.Mode == Async, f.op == opSet && h.slot == 0:
+		case f.op == opSet && h.slot == 0:
 			w.next[b.table][b.index] = 0
 		}
 	}

@@ -40,6 +40,7 @@ type Rule struct {
 	Decay     Decay     // Constant if empty
 	Updates   int64     // over how many updates the rate falls
 	Floor     float64   // the share of Rate that is left at the end, 0..1
+	Warmup    int64     // over how many updates the rate rises from almost 0 at the start
 	Momentum  float64   // µ of Momentum, 0.9 if zero
 	Beta1     float64   // of Adam, 0.9 if zero
 	Beta2     float64   // of Adam, 0.999 if zero
@@ -92,6 +93,9 @@ func (r Rule) Validate() error {
 			return fmt.Errorf("ps: %s %v; it lies in [0, 1)", f.name, f.v)
 		}
 	}
+	if r.Warmup < 0 {
+		return fmt.Errorf("ps: warm-up of %d updates; a number from 0 is needed", r.Warmup)
+	}
 	if !(r.Floor >= 0 && r.Floor <= 1) {
 		return fmt.Errorf("ps: rate floor %v; it lies in [0, 1]", r.Floor)
 	}
@@ -111,15 +115,19 @@ func (r Rule) Slots() int {
 
 // RateAt is the learning rate of update n, counted from 0.
 func (r Rule) RateAt(n int64) float64 {
+	rate := r.Rate
+	if n < r.Warmup {
+		rate *= float64(n+1) / float64(r.Warmup)
+	}
 	if r.Decay == Constant {
-		return r.Rate
+		return rate
 	}
 	done := min(1, float64(n)/float64(r.Updates))
 	left := 1 - done
 	if r.Decay == Cosine {
 		left = (1 + math.Cos(math.Pi*done)) / 2
 	}
-	return r.Rate * (r.Floor + (1-r.Floor)*left)
+	return rate * (r.Floor + (1-r.Floor)*left)
 }
 
 // Apply does update n (counted from 0) on values, in place. grad holds a sum

@@ -346,7 +346,13 @@ func TestRateDecays(t *testing.T) {
 			t.Errorf("is %v at %d", got, n)
 		}
 	}
-	for _, bad := range []Rule{{}, {Rate: -1}, {Rate: math.NaN()}, {Rate: 1, Decay: Linear}, {Rate: 1, Optimizer: "lbfgs"}, {Rate: 1, Decay: "steps"}, {Rate: 1, Momentum: 1}, {Rate: 1, Floor: 2}} {
+	r = Rule{Rate: 2, Warmup: 4}.WithDefaults()
+	for n, want := range []float64{0.5, 1, 1.5, 2, 2} {
+		if got := r.RateAt(int64(n)); got != want {
+			t.Errorf("warm-up: is %v at %d, want %v", got, n, want)
+		}
+	}
+	for _, bad := range []Rule{{}, {Rate: 1, Warmup: -1}, {Rate: -1}, {Rate: math.NaN()}, {Rate: 1, Decay: Linear}, {Rate: 1, Optimizer: "lbfgs"}, {Rate: 1, Decay: "steps"}, {Rate: 1, Momentum: 1}, {Rate: 1, Floor: 2}} {
 		if bad.WithDefaults().Validate() == nil {
 			t.Errorf("%+v is accepted", bad)
 		}

@@ -115,7 +115,11 @@ func (s *Server) land(o offer) {
 		return
 	}
 	if s.cfg.Mode == Async {
-		sl.update(o.buf, o.h.weight)
+		weight := o.h.weight
+		if stale := sl.version - o.h.version; s.cfg.StaleDiscount && stale > 1 {
+			weight *= float64(stale)
+		}
+		sl.update(o.buf, weight)
 		s.store.release(o.buf)
 		s.updates++
 		s.count(o.h.flags, o.h.aux)

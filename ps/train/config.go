@@ -3,6 +3,7 @@ package train
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -23,11 +24,11 @@ type Config struct {
 	Model  string // "mlp" if empty
 	Hidden int    // DefaultHidden
 	Epochs int    // DefaultEpochs
-	// Batch is how many samples enter one update (DefaultBatch): the workers
-	// share them in Sync mode and with collectives, in Async mode each worker's
-	// batch is one update.
+	// Batch is how many samples the workers share at a time (DefaultBatch). In
+	// Sync mode and with collectives they make one update, in Async mode each
+	// worker's share does.
 	Batch     int
-	Rule      ps.Rule // Momentum if empty, with DefaultRate, falling linearly
+	Rule      ps.Rule // Momentum if empty, with DefaultRate, rising and then falling linearly
 	Seed      uint64
 	Aggregate int      // see ps.Config
 	Stop      ps.Stop  // if empty, when Epochs passes have been made together
@@ -90,6 +91,9 @@ func (c Config) withDefaults() Config {
 	text((*string)(&c.Rule.Optimizer), string(ps.Momentum))
 	if c.Rule.Rate == 0 {
 		c.Rule.Rate = DefaultRate(c.Model, c.Rule.Optimizer)
+		if !c.together() {
+			c.Rule.Rate /= math.Sqrt(float64(len(c.Cluster.Workers)))
+		}
 	}
 	text((*string)(&c.Rule.Decay), string(ps.Linear))
 	if c.Log == nil {
@@ -142,20 +146,18 @@ type plan struct {
 }
 
 func (c *Config) plan(rows int) (plan, error) {
-	joint := Batches{Rows: rows, Batch: c.Batch, Workers: 1, Seed: c.Seed}
-	p := plan{rule: c.Rule.WithDefaults(), stop: c.Stop}
 	workers := len(c.Cluster.Workers)
+	p := plan{rule: c.Rule.WithDefaults(), stop: c.Stop}
 	p.batches = Batches{Rows: rows, Batch: c.Batch, Workers: workers, Seed: c.Seed}
-	if c.together() {
-		joint = p.batches
-	} else {
-		// Each worker's step is a global step: together they make workers at a time.
-		p.batches.Batch = c.Batch * workers
-	}
 	if err := p.batches.Validate(); err != nil {
 		return p, err
 	}
-	p.perEpoch = int64(joint.Steps())
+	p.perEpoch = int64(p.batches.Steps())
+	each := int64(1) // updates per step of one worker
+	if !c.together() {
+		each = int64(workers)
+		p.perEpoch *= each
+	}
 	if p.stop == (ps.Stop{}) {
 		p.stop.LastStep = int64(c.Epochs) * p.perEpoch
 	}
@@ -163,7 +165,10 @@ func (c *Config) plan(rows int) (plan, error) {
 		return p, err
 	}
 	if p.rule.Updates == 0 {
-		p.rule.Updates = max(p.stop.LastStep, p.stop.NumSteps)
+		p.rule.Updates = p.stop.LastStep + p.stop.NumSteps*each
+	}
+	if p.rule.Warmup == 0 {
+		p.rule.Warmup = int64(warmup * float64(p.rule.Updates))
 	}
 	return p, p.rule.Validate()
 }

@@ -10,7 +10,9 @@ const (
 	DefaultHidden = 256
 )
 
-// DefaultRate is the learning rate to begin with.
+// DefaultRate is the learning rate to begin with where all workers make each
+// step together. In Async mode, where each worker's share of the batch makes an update,
+// the square root of the number of workers divides it.
 func DefaultRate(model string, o ps.Optimizer) float64 {
 	switch {
 	case o == ps.Adam:
@@ -22,3 +24,7 @@ func DefaultRate(model string, o ps.Optimizer) float64 {
 	}
 	return 0.2
 }
+
+// warmup is the share of all updates in which the rate rises: with full steps
+// at the beginning hidden units can die.
+const warmup = 0.1

@@ -169,6 +169,7 @@ func serial[F Float](t testing.TB, d *Dataset, model string, hidden, workers, ba
 	rule = rule.WithDefaults()
 	if rule.Updates == 0 {
 		rule.Updates = int64(epochs * b.Steps())
+		rule.Warmup = int64(warmup * float64(rule.Updates))
 	}
 	slots := make([][]F, rule.Slots())
 	for i := range slots {

@@ -46,7 +46,7 @@ type sizes struct{ rows, params int64 }
 func (c *Config) psConfig(s sizes) (ps.Config, plan, error) {
 	p, err := c.plan(int(s.rows))
 	return ps.Config{
-		Comm: c.Comm, Cluster: c.Cluster, Mode: c.Mode, Aggregate: c.Aggregate, Rule: p.rule,
+		Comm: c.Comm, Cluster: c.Cluster, Mode: c.Mode, Aggregate: c.Aggregate, Rule: p.rule, StaleDiscount: true,
 		Tables:     []ps.Table{{Name: table, Len: int(s.params), Type: c.Precision}},
 		BlockBytes: c.BlockBytes, Window: c.Window, UnappliedBytes: c.UnappliedBytes, Deadline: c.Deadline, Log: c.Log,
 	}, p, err
