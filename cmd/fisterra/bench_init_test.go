@@ -1,0 +1,33 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestBenchInit(t *testing.T) {
+	since := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1e3)
+	r := fisterra(t, "bench", "init", "-n", "3", "--since", since, "--format", "json")
+	var x initReport
+	if err := json.Unmarshal([]byte(r.Stdout), &x); err != nil || r.Code != 0 {
+		t.Fatalf("%v: %v", err, r)
+	}
+	if x.Ranks != 3 || x.Hosts != 1 || x.Launcher != "fisterra" || x.Since == nil {
+		t.Errorf("%+v", x)
+	}
+	// Each is measured on its own: a process is a part of the run, joining a part of being ready.
+	if x.Joined.Min <= 0 || x.Joined.Min > x.Joined.Median || x.Joined.Median > x.Joined.Max || x.Ready.Max < x.Joined.Max || *x.Since < x.Ready.Max-0.02 {
+		t.Errorf("times do not fit each other: %s", r.Stdout)
+	}
+	if r := fisterra(t, "bench", "init"); r.Code != 0 || !strings.Contains(r.Stdout, "# 2 ranks on 1 hosts") || strings.Contains(r.Stdout, "--since") {
+		t.Error(r)
+	}
+	for _, args := range [][]string{{"--since", "yesterday"}, {"-n", "0"}, {"--format", "xml"}} {
+		if r := fisterra(t, append([]string{"bench", "init"}, args...)...); r.Code != exitUsage || !strings.Contains(r.Stderr, args[1]) {
+			t.Errorf("%v: %v", args, r)
+		}
+	}
+}
