@@ -91,7 +91,7 @@ func lossPendingReceive(ctx context.Context, c *mpi.Comm, die func()) error {
 		}
 	}
 	if got := c.Lost(); !slices.Equal(got, []int{dead}) {
-		return fmt.Errorf("Lost says %v, want [%d]", got, dead)
+		return fmt.Errorf("lost %v, want [%d]", got, dead)
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func lossAnySource(ctx context.Context, c *mpi.Comm, die func()) error {
 		return err
 	}
 	if acked := c.AckLost(); !slices.Equal(acked, []int{dead}) {
-		return fmt.Errorf("AckLost says %v, want [%d]", acked, dead)
+		return fmt.Errorf("acknowledged %v, want [%d]", acked, dead)
 	}
 	living := c.Size() - 1
 	right, left := (c.Rank()+1)%living, (c.Rank()+living-1)%living

@@ -67,6 +67,10 @@ func Over(f *sim.Fabric) Option { return func(o *options) { o.fabric = f } }
 // communicate.
 func Virtual(n *sim.Network) Option { return func(o *options) { o.config.Network = n } }
 
+// SizesOnly carries the lengths of messages only, in virtual time: ranks may
+// share buffers, and received contents mean nothing.
+func SizesOnly() Option { return func(o *options) { o.config.SizesOnly = true } }
+
 var errAnother = errors.New("another rank failed")
 
 // Run runs f on n ranks, each a goroutine, over a simulated fabric, and fails
@@ -80,7 +84,7 @@ func Run(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) error, op
 	if o.fabric == nil {
 		o.fabric = sim.New(o.config)
 	}
-	virtual := o.config.Network != nil
+	virtual := o.fabric.Virtual()
 	o.local.Fabric, o.local.Still = o.fabric, virtual
 	worlds, err := mpi.Local(n, o.local)
 	if err != nil {

@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,14 +79,19 @@ func (p *Provider) Caps() transport.Caps {
 }
 
 // Address implements transport.Provider.
-func (p *Provider) Address() []byte { return fmt.Appendf(nil, "sim:%d", p.rank) }
+func (p *Provider) Address() []byte { return strconv.AppendInt([]byte(scheme), int64(p.rank), 10) }
 
-// Connect implements transport.Provider.
+const scheme = "sim:"
+
+// Connect implements transport.Provider. It is called for every pair of ranks
+// of large worlds, so it allocates only to complain.
 func (p *Provider) Connect(peer int, address []byte) error {
-	if want := fmt.Sprintf("sim:%d", peer); string(address) != want || peer < 0 || peer >= len(p.fabric.ranks) {
-		return fmt.Errorf("sim: rank %d cannot be reached at %q: on this fabric of %d ranks it would be %q", peer, address, len(p.fabric.ranks), want)
+	var digits [20]byte
+	own := strconv.AppendInt(digits[:0], int64(peer), 10)
+	if n := len(scheme); len(address) > n && string(address[:n]) == scheme && bytes.Equal(address[n:], own) && peer >= 0 && peer < len(p.fabric.ranks) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("sim: rank %d cannot be reached at %q: on this fabric of %d ranks it would be %q", peer, address, len(p.fabric.ranks), scheme+string(own))
 }
 
 // Send implements transport.Provider.

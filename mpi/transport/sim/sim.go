@@ -193,6 +193,9 @@ func (f *Fabric) Seed() uint64 { return f.cfg.Seed }
 // Size is the number of ranks.
 func (f *Fabric) Size() int { return len(f.ranks) }
 
+// Virtual reports whether the fabric has a clock of its own.
+func (f *Fabric) Virtual() bool { return f.virtual != nil }
+
 // Open returns a rank's provider, once for each rank. It offers no
 // transport.Memory: use OpenMemory for that.
 func (f *Fabric) Open(rank int) (*Provider, error) {

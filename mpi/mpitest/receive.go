@@ -1,0 +1,200 @@
+package mpitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// checkCancelReceive: a cancelled receive gives its buffer back and takes no
+// message; one that has its message is not cancelled.
+func checkCancelReceive(ctx context.Context, c *mpi.Comm) error {
+	peer := 1 - c.Rank()
+	for _, n := range []int{8, 100_000} {
+		if c.Rank() == 0 {
+			if err := sync2(ctx, c, peer, 1); err != nil {
+				return err
+			}
+			if err := mpi.Send(ctx, c, filled(1, n), peer, 5); err != nil {
+				return err
+			}
+			if err := mpi.Send(ctx, c, filled(2, n), peer, 6); err != nil {
+				return err
+			}
+			continue
+		}
+		first, second := make([]byte, n), make([]byte, n)
+		r := mpi.Irecv(c, first, peer, 5)
+		s := mpi.Irecv(c, second, peer, 5)
+		any := mpi.Irecv(c, make([]byte, n), mpi.AnySource, 77)
+		any.Cancel()
+		r.Cancel()
+		r.Cancel() // once more is nothing
+		if err := wants("cancelled receive", wait(ctx, r), mpi.ErrCancelled); err != nil {
+			return err
+		}
+		if err := wants("cancelled wildcard receive", wait(ctx, any), mpi.ErrCancelled); err != nil {
+			return err
+		}
+		if err := sync2(ctx, c, peer, 1); err != nil {
+			return err
+		}
+		if _, err := s.Wait(ctx); err != nil {
+			return err
+		}
+		if err := verify(second, 1); err != nil {
+			return fmt.Errorf("the receive behind the cancelled one: %w", err)
+		}
+		if !slices.Equal(first, make([]byte, n)) {
+			return errors.New("a cancelled receive's buffer was written")
+		}
+		late := mpi.Irecv(c, first, peer, 6)
+		for {
+			if _, found, err := late.Test(); err != nil {
+				return err
+			} else if found {
+				break
+			}
+		}
+		late.Cancel() // it is spent: nothing
+		if err := verify(first, 2); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkCancelSend takes a large message back that nobody receives.
+func checkCancelSend(ctx context.Context, c *mpi.Comm) error {
+	if !c.Caps().CancelsSends {
+		return nil
+	}
+	const n = 2 << 20
+	peer := 1 - c.Rank()
+	if c.Rank() == 1 {
+		// Only the second message is to be had.
+		if err := expect(ctx, c, peer, 2, 2, n); err != nil {
+			return err
+		}
+		if s, found, err := c.Iprobe(peer, mpi.AnyTag); found || err != nil {
+			return fmt.Errorf("the cancelled message is still there: %+v, %w", s, err)
+		}
+		return nil
+	}
+	buf := filled(1, n)
+	r := mpi.Isend(c, buf, peer, 1)
+	r.Cancel()
+	if err := wants("cancelled send", wait(ctx, r), mpi.ErrCancelled); err != nil {
+		return err
+	}
+	clear(buf)
+	fill(buf, 2)
+	return mpi.Send(ctx, c, buf, peer, 2)
+}
+
+// checkDeadline: a receive whose context ends gives its buffer back, and the
+// message goes to the next receive.
+func checkDeadline(ctx context.Context, c *mpi.Comm) error {
+	peer := 1 - c.Rank()
+	if c.Rank() == 0 {
+		if err := sync2(ctx, c, peer, 1); err != nil {
+			return err
+		}
+		return mpi.Send(ctx, c, filled(3, 50_000), peer, 5)
+	}
+	ended, cancel := context.WithTimeout(ctx, time.Microsecond)
+	defer cancel()
+	<-ended.Done()
+	if err := wants("receive", recvOnly(ended, c, make([]byte, 50_000), peer, 5), context.DeadlineExceeded); err != nil {
+		return err
+	}
+	cause := errors.New("changed my mind")
+	cancelled, end := context.WithCancelCause(ctx)
+	end(cause)
+	if err := wants("any receive", recvOnly(cancelled, c, make([]byte, 50_000), mpi.AnySource, 99), cause); err != nil {
+		return err
+	}
+	if _, err := c.Probe(ended, peer, 5); !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("probe: %v", err)
+	}
+	// WaitAny gives nothing up when its context ends.
+	buf := make([]byte, 50_000)
+	rs := []mpi.Request{mpi.Irecv(c, buf, peer, 5)}
+	if i, _, err := mpi.WaitAny(ended, rs); i != -1 || !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("waitany: index %d, %v", i, err)
+	}
+	if err := sync2(ctx, c, peer, 1); err != nil {
+		return err
+	}
+	if i, _, err := mpi.WaitAny(ctx, rs); i != 0 || err != nil {
+		return fmt.Errorf("waitany again: index %d, %v", i, err)
+	}
+	return verify(buf, 3)
+}
+
+func recvOnly(ctx context.Context, c *mpi.Comm, buf []byte, src, tag int) error {
+	_, err := mpi.Recv(ctx, c, buf, src, tag)
+	return err
+}
+
+func checkProbe(ctx context.Context, c *mpi.Comm) error {
+	lengths := []int{0, 16, 5000, 300_000}
+	if c.Rank() > 0 {
+		for i, n := range lengths {
+			if err := mpi.Send(ctx, c, filled(uint64(i), n), 0, 10*c.Rank()+i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for src := 1; src < c.Size(); src++ {
+		for i, n := range lengths {
+			tag := 10*src + i
+			s, err := c.Probe(ctx, mpi.AnySource, tag)
+			if err != nil {
+				return err
+			}
+			again, found, err := c.Iprobe(src, mpi.AnyTag)
+			if err := errors.Join(err, is(s, src, tag, n)); err != nil {
+				return err
+			}
+			if !found || again != s {
+				return fmt.Errorf("second look: %v %+v, want %+v", found, again, s)
+			}
+			if err := expect(ctx, c, src, tag, uint64(i), n); err != nil {
+				return err
+			}
+		}
+	}
+	if s, found, err := c.Iprobe(mpi.AnySource, mpi.AnyTag); found || err != nil {
+		return fmt.Errorf("nothing is left, but found %v %+v, %w", found, s, err)
+	}
+	return nil
+}
+
+func checkRecvAlloc(ctx context.Context, c *mpi.Comm) error {
+	for i, n := range []int{0, 1, 1000, 50_000} {
+		if c.Rank() == 0 {
+			v := make([]int64, n)
+			for j := range v {
+				v[j] = int64(i + j)
+			}
+			if err := mpi.Send(ctx, c, v, 1, i); err != nil {
+				return err
+			}
+			continue
+		}
+		v, s, err := mpi.RecvAlloc[int64](ctx, c, mpi.AnySource, mpi.AnyTag)
+		if err != nil {
+			return err
+		}
+		if len(v) != n || s.Tag != i || n > 0 && v[n-1] != int64(i+n-1) {
+			return fmt.Errorf("%d elements with status %+v, want %d", len(v), s, n)
+		}
+	}
+	return nil
+}
