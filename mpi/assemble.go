@@ -86,8 +86,13 @@ func Assemble(a Assembly) (*World, error) {
 		}
 	}
 	w := newWorld(a, e)
-	if err := e.connect(a.Members); err != nil {
-		return nil, err
+	e.members = a.Members
+	if !a.Still { // simulations have too many ranks to look at all that they may never talk to
+		for _, m := range a.Members {
+			if r := e.route(m.Rank); r.provider < 0 && m.Rank != a.Rank {
+				return nil, &Error{Op: "init", Rank: a.Rank, Peer: m.Rank, Host: m.Host, Tag: AnyTag, Err: ErrTransport, Detail: r.reason}
+			}
+		}
 	}
 	e.spinMost, e.yieldTime = spinAlone, yieldAlone
 	if w.localSize > runtime.NumCPU() {
@@ -103,37 +108,4 @@ func Assemble(a Assembly) (*World, error) {
 		a.Membership.Start(w)
 	}
 	return w, nil
-}
-
-// connect picks for each peer the first provider that can reach it.
-func (e *engine) connect(members []Member) error {
-	for _, m := range members {
-		r := &e.routes[m.Rank]
-		r.provider = -1
-		if m.Rank == e.rank {
-			continue
-		}
-		for i, p := range e.providers {
-			address, ok := m.Addresses[p.Name()]
-			if !ok {
-				r.reason += fmt.Sprintf("%s: not published by rank %d; ", p.Name(), m.Rank)
-				continue
-			}
-			if err := p.Connect(m.Rank, address); err != nil {
-				r.reason += fmt.Sprintf("not %s: %v; ", p.Name(), err)
-				continue
-			}
-			r.provider = i
-			if p.Caps().SameHost {
-				r.reason += "same host"
-			} else {
-				r.reason += "reachable by " + p.Name()
-			}
-			break
-		}
-		if r.provider < 0 {
-			return &Error{Op: "init", Rank: e.rank, Peer: m.Rank, Host: m.Host, Tag: AnyTag, Err: ErrTransport, Detail: r.reason}
-		}
-	}
-	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -28,10 +29,11 @@ type engine struct {
 	pool   bufferPool
 
 	providers []transport.Provider
-	routes    []route // by world rank
-	peers     []*peer // by world rank, made on first use
-	backlog   []*peer // peers with a non-empty outbox
-	unread    []*op   // sends whose exposed memory could not be withdrawn yet
+	members   []Member
+	routes    []*route // by world rank, found on first use
+	peers     []*peer  // by world rank, made on first use
+	backlog   []*peer  // peers with a non-empty outbox
+	unread    []*op    // sends whose exposed memory could not be withdrawn yet
 	hdr       transport.Header
 
 	comms    map[uint32]*Comm // by context id, user and shadow
@@ -75,7 +77,7 @@ func newEngine(rank, size int, log *slog.Logger) *engine {
 	e := &engine{
 		rank: rank, size: size, log: log,
 		peers:   make([]*peer, size),
-		routes:  make([]route, size),
+		routes:  make([]*route, size),
 		comms:   make(map[uint32]*Comm),
 		doomed:  make(map[uint32]bool),
 		shrinks: make(map[shrinkID]*shrinkState),
@@ -96,11 +98,47 @@ func (e *engine) transport(rank int) (name, reason string) {
 	if rank == e.rank {
 		return "self", "the rank itself"
 	}
-	r := e.routes[rank]
-	if r.provider < 0 || r.provider >= len(e.providers) {
+	e.lock()
+	defer e.unlock()
+	r := e.route(rank)
+	if r.provider < 0 {
 		return "none", r.reason
 	}
 	return e.providers[r.provider].Name(), r.reason
+}
+
+// route picks for a peer the first provider that can reach it.
+func (e *engine) route(rank int) *route {
+	if e.routes[rank] != nil {
+		return e.routes[rank]
+	}
+	r := &route{provider: -1}
+	e.routes[rank] = r
+	if rank == e.rank {
+		r.reason = "the rank itself"
+		return r
+	}
+	var why []string
+	for i, p := range e.providers {
+		address, ok := e.members[rank].Addresses[p.Name()]
+		if !ok {
+			why = append(why, p.Name()+": not published by the rank")
+			continue
+		}
+		if err := p.Connect(rank, address); err != nil {
+			why = append(why, fmt.Sprintf("not %s: %v", p.Name(), err))
+			continue
+		}
+		r.provider = i
+		if p.Caps().SameHost {
+			why = append(why, "same host")
+		} else {
+			why = append(why, "reachable by "+p.Name())
+		}
+		break
+	}
+	r.reason = strings.Join(why, "; ")
+	return r
 }
 
 // peer returns the state of a rank, made on first use.
@@ -110,8 +148,8 @@ func (e *engine) peer(rank int) *peer {
 		return p
 	}
 	p = &peer{rank: rank}
-	r := e.routes[rank]
-	if r.provider < 0 || len(e.providers) == 0 {
+	r := e.route(rank)
+	if r.provider < 0 {
 		p.lost = fmt.Errorf("%w: %s", ErrTransport, r.reason)
 	} else {
 		p.provider = e.providers[r.provider]

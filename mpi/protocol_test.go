@@ -192,8 +192,12 @@ func newPlay(w []string) *play {
 		panic(err)
 	}
 	e.set = set
+	e.members = make([]Member, size)
+	for i := range e.members {
+		e.members[i].Addresses = map[string][]byte{"script": nil}
+	}
 	p.e = e
-	world := newWorld(Assembly{Members: make([]Member, size)}, e)
+	world := newWorld(Assembly{Members: e.members}, e)
 	world.adopt(e)
 	p.c = world.comm
 	return p
