@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/slurm"
 )
 
@@ -31,6 +32,19 @@ func NewCluster(roles []slurm.Role) (Cluster, error) {
 		}
 	}
 	return c, c.Validate(len(roles))
+}
+
+// ClusterOf takes the role of each position of a world, which is not the rank
+// where ranks are dealt out to nodes in another order.
+func ClusterOf(w *mpi.World, roles slurm.Roles) (Cluster, error) {
+	if err := roles.CheckSize(w.Size()); err != nil {
+		return Cluster{}, err
+	}
+	byRank := make([]slurm.Role, w.Size())
+	for rank := range byRank {
+		byRank[rank] = roles[w.Position(rank)]
+	}
+	return NewCluster(byRank)
 }
 
 // Counts makes the first servers ranks servers and the rest workers.

@@ -17,8 +17,8 @@ type Config struct {
 	// Dup if the program sends messages of its own.
 	Comm    *mpi.Comm
 	Cluster Cluster
-	Tables  []Table
-	Mode    Mode // Async if empty
+	Tables  []Table // none: only the shared step and the barrier
+	Mode    Mode    // Async if empty
 	Rule    Rule
 
 	// Aggregate is how many workers' gradients make a step in Sync mode; 0 is

@@ -92,7 +92,7 @@ func TestCut(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range [][]Table{nil, {{"w", 0, Float32}}, {{"w", 1, 3}}, {{"w", 1, Float32}, {"w", 2, Float32}}} {
+	for _, bad := range [][]Table{{{"w", 0, Float32}}, {{"w", 1, 3}}, {{"w", 1, Float32}, {"w", 2, Float32}}} {
 		if _, err := cut(bad, 1, 4096); !errors.Is(err, ErrConfig) {
 			t.Errorf("%v: %v", bad, err)
 		}

@@ -70,9 +70,6 @@ const (
 // table is long enough, and deals the blocks round to the servers, going on
 // with the next table where the last one ended.
 func cut(tables []Table, servers, blockBytes int) (*shards, error) {
-	if len(tables) == 0 {
-		return nil, configError("no tables")
-	}
 	if servers < 1 {
 		return nil, configError("tables need at least one server")
 	}

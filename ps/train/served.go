@@ -10,7 +10,6 @@ import (
 type served[F Float] struct {
 	*ps.Worker
 	together bool
-	global   int64
 }
 
 func (s *served[F]) begin(ctx context.Context, params []F, slots [][]F, step int64) (int64, error) {
