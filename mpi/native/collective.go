@@ -26,7 +26,7 @@ func (c *Comm) collect(r *Request, op opcode, fn uintptr, send, recv []byte) (cl
 	if err := r.begin(c, op, address(recv), len(recv), AnySource, AnyTag); err != nil {
 		return b, err
 	}
-	r.from = address(send)
+	r.from, r.fromBytes = address(send), len(send)
 	return b, nil
 }
 

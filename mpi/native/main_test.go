@@ -24,25 +24,28 @@ import (
 const (
 	programVariable = "FISTERRA_NATIVE_TEST_PROGRAM"
 	libraryVariable = "FISTERRA_NATIVE_TEST_LIBRARY"
+	otherVariable   = "FISTERRA_NATIVE_TEST_OTHER"
 )
 
 // programs are what ranks run; each is started by a test of the same words.
 var programs = map[string]func(context.Context, *World) error{
-	"pairs":       pairs,
-	"probes":      probes,
-	"cancels":     cancels,
-	"errors":      wrongUse,
-	"groups":      groups,
-	"collectives": collectives,
-	"signals":     signals,
-	"mallocs":     mallocs,
-	"stacks":      stacks,
-	"collector":   collector,
-	"goroutines":  goroutines,
-	"large":       large,
-	"idle":        idleRank,
-	"late":        late,
-	"leave":       func(context.Context, *World) error { return nil },
+	"pairs":         pairs,
+	"probes":        probes,
+	"cancels":       cancels,
+	"errors":        wrongUse,
+	"groups":        groups,
+	"collectives":   collectives,
+	"signals":       signals,
+	"mallocs":       mallocs,
+	"stacks":        stacks,
+	"collector":     collector,
+	"goroutines":    goroutines,
+	"large":         large,
+	"idle":          idleRank,
+	"late":          late,
+	"registrations": registrations,
+	"two":           two,
+	"leave":         func(context.Context, *World) error { return nil },
 	"fail": func(ctx context.Context, w *World) error {
 		if w.comm.rank == 1 {
 			return errors.New("rank 1 gives up")
@@ -120,6 +123,9 @@ func each(t *testing.T, f func(t *testing.T, l launch)) {
 	}
 }
 
+// throughUCX makes Debian's Open MPI use UCX, which it does not by itself.
+var throughUCX = []string{"OMPI_MCA_pml=ucx", "OMPI_MCA_pml_ucx_tls=any", "OMPI_MCA_pml_ucx_devices=any"}
+
 type outcome struct {
 	code int
 	text string
@@ -190,7 +196,12 @@ func TestCollectives(t *testing.T) {
 }
 
 func TestGoKeepsItsSignals(t *testing.T) {
-	each(t, func(t *testing.T, l launch) { l.ranks(t, 2, "signals") })
+	each(t, func(t *testing.T, l launch) {
+		l.ranks(t, 2, "signals")
+		if l.part == "openmpi" { // takes signals only if UCX drives it
+			l.ranks(t, 2, "signals", throughUCX...)
+		}
+	})
 }
 
 func TestHotCallsDoNotAllocate(t *testing.T) {
@@ -235,9 +246,11 @@ func TestEveryEndIsSeenByTheLauncher(t *testing.T) {
 	})
 }
 
+// other is a library that a launcher is not of.
+var other = map[string]string{"openmpi": "libmpich.so.12", "mpich": "libmpi.so.40"}
+
 // Under another library's launcher every rank would be a world of one.
 func TestWrongLauncherIsRefused(t *testing.T) {
-	other := map[string]string{"openmpi": "libmpich.so.12", "mpich": "libmpi.so.40"}
 	each(t, func(t *testing.T, l launch) {
 		if _, err := clib.Open(other[l.part]); err != nil {
 			need.Part(t, map[string]string{"openmpi": "mpich", "mpich": "openmpi"}[l.part], err.Error())
@@ -247,6 +260,29 @@ func TestWrongLauncherIsRefused(t *testing.T) {
 			t.Errorf("exit code %d, want another than 0 and %q in:\n%s", o.code, ErrLauncher, o.text)
 		}
 	})
+}
+
+func TestTwoLibrariesAreRefused(t *testing.T) {
+	each(t, func(t *testing.T, l launch) {
+		if _, err := clib.Open(other[l.part]); err != nil {
+			need.Part(t, map[string]string{"openmpi": "mpich", "mpich": "openmpi"}[l.part], err.Error())
+		}
+		l.ranks(t, 1, "two", otherVariable+"="+other[l.part])
+	})
+}
+
+func two(ctx context.Context, w *World) error {
+	if _, err := Open(Config{Path: os.Getenv(otherVariable)}); !errors.Is(err, ErrTwoLibraries) {
+		return fmt.Errorf("a second library: %v, want ErrTwoLibraries", err)
+	}
+	l, err := Open(Config{Path: w.lib.Path})
+	if err != nil {
+		return fmt.Errorf("the same library again: %w", err)
+	}
+	if _, err := l.Init(ctx, Options{}); !errors.Is(err, ErrTwoLibraries) {
+		return fmt.Errorf("a second initialisation: %v, want ErrTwoLibraries", err)
+	}
+	return pingpongs(ctx, w, 0, 8)
 }
 
 func signals(ctx context.Context, w *World) error {

@@ -44,12 +44,15 @@ func (w *World) Keep(memory []byte) {
 
 // forget drops what the library may have cached about r's buffers. The lock is held.
 func (w *World) forget(r *Request) {
-	if w.forgetFn == 0 || r.bytes < forgetBytes {
+	if w.forgetFn == 0 {
 		return
 	}
-	for _, p := range [...]unsafe.Pointer{r.buf, r.from} {
-		if p != nil && !w.isKept(uintptr(p), uintptr(p)+uintptr(r.bytes)) {
-			b := clib.Block{Fn: w.forgetFn, A: [clib.MaxArgs]uintptr{uintptr(p), uintptr(r.bytes)}}
+	for _, m := range [...]struct {
+		at    unsafe.Pointer
+		bytes int
+	}{{r.buf, r.bytes}, {r.from, r.fromBytes}} {
+		if m.at != nil && m.bytes >= forgetBytes && !w.isKept(uintptr(m.at), uintptr(m.at)+uintptr(m.bytes)) {
+			b := clib.Block{Fn: w.forgetFn, A: [clib.MaxArgs]uintptr{uintptr(m.at), uintptr(m.bytes)}}
 			b.Call()
 		}
 	}

@@ -83,6 +83,7 @@ type Request struct {
 	comm      *Comm
 	buf, from unsafe.Pointer // buffers that C holds
 	bytes     int
+	fromBytes int
 	counts    []int32 // counts and displacements of the v collectives
 	result    Status
 	err       error
@@ -99,7 +100,7 @@ func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag
 		return &Error{Op: op.String(), Comm: c.name, Rank: c.rank, Peer: peer, Tag: tag, Library: c.world.library, Err: ErrBusy}
 	}
 	r.comm, r.op, r.buf, r.from, r.bytes, r.peer, r.tag = c, op, buf, nil, bytes, peer, tag
-	r.cancelled, r.flag, r.err = false, 0, nil
+	r.cancelled, r.flag, r.err, r.fromBytes = false, 0, nil, 0
 	r.result = Status{Source: peer, Tag: tag}
 	if c.world.closed {
 		return r.fail(0, ErrClosed, "")
