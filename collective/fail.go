@@ -94,15 +94,20 @@ func (s *state) announce(shadow *mpi.Comm, why *Error) {
 	_ = mpi.WaitAll(ctx, requests) // whom it does not reach has left, or has a deadline of its own
 }
 
-// callOff is another rank's announcement.
-func (s *state) callOff(from int, host string, n news) {
-	var err error
+// announced is what another rank's announcement means here.
+func (s *state) announced(from int, host string, n news) *Error {
+	why := &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank}
 	if n.class == classMismatch {
-		err = &mismatchError{text: n.text}
+		why.Err = &mismatchError{text: n.text}
 	} else {
-		err = fmt.Errorf("%w: rank %d (%s) gave up: %s", mpi.ErrCancelled, from, host, n.text)
+		why.Err = fmt.Errorf("%w: rank %d (%s) gave up: %s", mpi.ErrCancelled, from, host, n.text)
 	}
-	s.broken.CompareAndSwap(nil, &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank, Err: err})
+	return why
+}
+
+// callOff ends all collectives that are under way here.
+func (s *state) callOff(why *Error) {
+	s.broken.CompareAndSwap(nil, why)
 	s.mu.Lock()
 	active := append([]*execution(nil), s.watch.active...)
 	s.mu.Unlock()

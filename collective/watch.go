@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -154,7 +155,10 @@ func (s *state) read(shadow *mpi.Comm) bool {
 	for {
 		status, ok, err := shadow.Iprobe(mpi.AnySource, ctrlTag)
 		if err != nil {
-			return false // closed, revoked, or a rank is lost: mpi fails all waits itself
+			// Closed, revoked, or a rank is lost. Package mpi fails all waits; one that
+			// was about to begin is called off here.
+			s.callOff(&Error{Op: "collective", Comm: s.name, Rank: s.rank, Err: s.nameLost(shadow, err)})
+			return false
 		}
 		if !ok {
 			return true
@@ -170,11 +174,20 @@ func (s *state) read(shadow *mpi.Comm) bool {
 	}
 }
 
+// nameLost says which rank it is about in an error of a probe for any rank.
+func (s *state) nameLost(shadow *mpi.Comm, err error) error {
+	lost := shadow.Lost()
+	if len(lost) == 0 || !errors.Is(err, mpi.ErrPeerLost) {
+		return err
+	}
+	return &mpi.Error{Op: "collective", Comm: s.name, Rank: s.rank, Peer: lost[0], Host: shadow.Host(lost[0]), Tag: mpi.AnyTag, Err: mpi.ErrPeerLost}
+}
+
 // heed acts on one message.
 func (s *state) heed(ctx context.Context, shadow *mpi.Comm, from int, n news) {
 	switch n.kind {
 	case newsAbort:
-		s.callOff(from, shadow.Host(from), n)
+		s.callOff(s.announced(from, shadow.Host(from), n))
 	case newsQuery:
 		s.mu.Lock()
 		mine := s.watch.calls[n.seq%history]
@@ -184,8 +197,7 @@ func (s *state) heed(ctx context.Context, shadow *mpi.Comm, from int, n news) {
 			err := mine.signature.compare(s.rank, from, shadow.Host(from), n.signature)
 			why := &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank, Err: err}
 			s.announce(shadow, why)
-			text := strings.TrimPrefix(err.Error(), mpi.ErrMismatch.Error()+": ")
-			s.callOff(s.rank, shadow.Host(s.rank), news{class: classMismatch, seq: n.seq, text: text})
+			s.callOff(why)
 			return
 		}
 		reply := news{kind: newsReply, seq: n.seq, text: answer}
