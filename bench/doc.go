@@ -81,13 +81,13 @@ const (
 	minReps         = 11
 )
 
-// plan is how one size is timed: repetitions of batches of calls.
-type plan struct {
+// timing is how one size is timed: repetitions of batches of calls.
+type timing struct {
 	skip, calls, reps int
 }
 
-func (o Options) fixedPlan(bytes int) plan {
-	p := plan{skip: o.Skip, calls: o.Iterations, reps: 1}
+func (o Options) fixedTiming(bytes int) timing {
+	p := timing{skip: o.Skip, calls: o.Iterations, reps: 1}
 	large := bytes > largeBytes
 	if p.calls <= 0 {
 		p.calls = smallIterations
@@ -125,7 +125,7 @@ type timer struct {
 
 // measure times b, which all ranks run, for messages of so many bytes.
 func (t timer) measure(ctx context.Context, bytes int, b batch) (samples []float64, calls int, err error) {
-	p := t.o.fixedPlan(bytes)
+	p := t.o.fixedTiming(bytes)
 	if t.o.Budget > 0 {
 		if p, err = t.calibrate(ctx, b); err != nil {
 			return nil, 0, err
@@ -150,34 +150,34 @@ func (t timer) measure(ctx context.Context, bytes int, b batch) (samples []float
 
 // calibrate finds how many calls fill a repetition, and how many repetitions the
 // budget; rank 0 decides.
-func (t timer) calibrate(ctx context.Context, b batch) (plan, error) {
+func (t timer) calibrate(ctx context.Context, b batch) (timing, error) {
 	rep := t.o.Repetition
 	if rep <= 0 {
 		rep = defaultRep
 	}
 	begin := time.Now()
 	if _, err := b(ctx, 2); err != nil { // connections, first touch
-		return plan{}, err
+		return timing{}, err
 	}
 	calls := 1
 	for {
 		if err := barrier(ctx, t.c); err != nil {
-			return plan{}, err
+			return timing{}, err
 		}
 		start := time.Now()
 		if _, err := b(ctx, calls); err != nil {
-			return plan{}, err
+			return timing{}, err
 		}
 		last, err := fromRoot(ctx, t.c, time.Since(start))
 		if err != nil {
-			return plan{}, err
+			return timing{}, err
 		}
 		if last >= rep || calls >= 1<<20 {
 			left, err := fromRoot(ctx, t.c, t.o.Budget-time.Since(begin))
 			if err != nil {
-				return plan{}, err
+				return timing{}, err
 			}
-			return plan{calls: calls, reps: min(max(int(left/max(last, 1)), minReps), maxReps)}, nil
+			return timing{calls: calls, reps: min(max(int(left/max(last, 1)), minReps), maxReps)}, nil
 		}
 		calls *= min(max(int(float64(rep)*1.2/float64(max(last, 1))), 2), 16)
 	}

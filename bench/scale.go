@@ -1,0 +1,169 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// ScaleOptions describe a simulation: the program's own engine, plans and
+// executor over a simulated network in virtual time. Messages carry sizes, not bytes.
+type ScaleOptions struct {
+	Kind    plan.Kind
+	Network *sim.Network
+	Plan    string // "": what the cost model picks
+	// ReduceRate is 1/γ in bytes per second, 0: 10 GB/s, a core's sum of
+	// float32 out of its second-level cache.
+	ReduceRate float64
+}
+
+// ScalePoint is one simulated collective.
+type ScalePoint struct {
+	Ranks     int           `json:"ranks"`
+	Bytes     int           `json:"bytes"`
+	Plan      string        `json:"plan"`
+	Simulated time.Duration `json:"simulated_ns"`
+	Bound     time.Duration `json:"bound_ns"`
+	Messages  uint64        `json:"messages"`
+	Wall      time.Duration `json:"wall_ns"`
+}
+
+// Ratio is the simulated time against the lower bound of the model.
+func (p ScalePoint) Ratio() float64 { return float64(p.Simulated) / float64(p.Bound) }
+
+const defaultReduceRate = 10e9
+
+// Scale simulates one collective of n bytes (float32) on so many ranks.
+func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, error) {
+	if o.ReduceRate <= 0 {
+		o.ReduceRate = defaultReduceRate
+	}
+	model := networkModel(o.Network, o.ReduceRate)
+	start := time.Now()
+	f := sim.New(sim.Config{Ranks: ranks, Network: o.Network, SizesOnly: true, Seed: 1})
+	host := func(r int) string { return fmt.Sprintf("n%d", o.Network.NodeOf(r)) }
+	worlds, err := mpi.Local(ranks, mpi.LocalOptions{Fabric: f, Still: true, Host: host})
+	if err != nil {
+		return ScalePoint{}, err
+	}
+	elements := max(1, nBytes/elementBytes)
+	// All ranks share the memory that stands in for vectors: nobody touches it.
+	vector := make([]float32, elements)
+	phantom := make([]byte, 2*len(vector)*elementBytes+1<<20)
+	nodes := plan.NewNodes(ranks, host)
+	failed := make([]error, ranks)
+	err = f.Run(ctx, func(rank int) {
+		c := worlds[rank].Comm()
+		cfg := collective.Config{Model: model, Phantom: phantom, Nodes: nodes, StallAfter: -1}
+		if p, err := f.Open(rank); err == nil {
+			cfg.Charge = p.Compute
+		}
+		if o.Plan != "" {
+			cfg.Force = map[plan.Kind]string{o.Kind: o.Plan}
+		}
+		if err := collective.Configure(c, cfg); err != nil {
+			failed[rank] = err
+			return
+		}
+		failed[rank] = scaleCall(ctx, c, o.Kind, vector)
+	})
+	for rank, e := range failed {
+		if err == nil && e != nil {
+			err = fmt.Errorf("rank %d: %w", rank, e)
+		}
+	}
+	if err != nil {
+		return ScalePoint{}, err
+	}
+	p := ScalePoint{Ranks: ranks, Bytes: nBytes, Simulated: f.Elapsed(), Wall: time.Since(start), Messages: f.Stats().Messages}
+	alpha, beta := o.Network.Wire.Time(0).Seconds(), 1/o.Network.Wire.Bandwidth
+	if ranks <= o.Network.RanksPerNode {
+		alpha, beta = o.Network.Node.Time(0).Seconds(), 1/o.Network.Node.Bandwidth
+	}
+	bound := plan.LowerBound(o.Kind, ranks, nBytes, alpha, beta, 1/o.ReduceRate)
+	p.Bound = time.Duration(math.Ceil(bound * 1e9))
+	p.Plan = o.Plan
+	return p, nil
+}
+
+// scaleCall is one call of the collective, by the public interface.
+func scaleCall(ctx context.Context, c *mpi.Comm, k plan.Kind, v []float32) error {
+	switch k {
+	case plan.Allreduce:
+		return collective.Allreduce(ctx, c, v, v, collective.Sum)
+	case plan.Bcast:
+		return collective.Bcast(ctx, c, v, 0)
+	case plan.Reduce:
+		return collective.Reduce(ctx, c, v, v, collective.Sum, 0)
+	case plan.Barrier:
+		return collective.Barrier(ctx, c)
+	case plan.Scan:
+		return collective.Scan(ctx, c, v, v, collective.Sum)
+	}
+	return usage("scale: %v cannot be simulated; allreduce, bcast, reduce, barrier and scan can", k)
+}
+
+// networkModel prices plans by the links of a simulated network.
+func networkModel(n *sim.Network, reduceRate float64) *plan.Model {
+	link := func(l sim.Link) plan.Link {
+		one := plan.Linear(l.Time(0).Seconds(), 1/l.Bandwidth)
+		return plan.Link{OneWay: one, Exchange: one}
+	}
+	m := &plan.Model{
+		Name: n.Name, Host: link(n.Node), Net: link(n.Wire),
+		Combine: plan.Linear(0, 1/reduceRate), Copy: plan.Linear(0, 1/(2*reduceRate)),
+		Overhead: n.Wire.Overhead.Seconds(),
+	}
+	m.Net.Gap = 1 / n.Wire.Bandwidth
+	return m
+}
+
+// PlotScale draws simulated times and their bounds over the number of ranks, one pair of
+// lines for each size, as SVG.
+func PlotScale(w io.Writer, title string, points []ScalePoint) error {
+	p := plot.New()
+	p.Title.Text = title
+	p.X.Label.Text, p.Y.Label.Text = "ranks", "time (µs)"
+	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
+	p.Legend.Top, p.Legend.Left = true, true
+	var order []int
+	simulated, bound := map[int]plotter.XYs{}, map[int]plotter.XYs{}
+	for _, x := range points {
+		if simulated[x.Bytes] == nil {
+			order = append(order, x.Bytes)
+		}
+		simulated[x.Bytes] = append(simulated[x.Bytes], plotter.XY{X: float64(x.Ranks), Y: float64(x.Simulated) / 1e3})
+		bound[x.Bytes] = append(bound[x.Bytes], plotter.XY{X: float64(x.Ranks), Y: float64(x.Bound) / 1e3})
+	}
+	for i, n := range order {
+		line, marks, err := plotter.NewLinePoints(simulated[n])
+		if err != nil {
+			return err
+		}
+		low, err := plotter.NewLine(bound[n])
+		if err != nil {
+			return err
+		}
+		line.Color, marks.Color, low.Color = lineColor(i), lineColor(i), lineColor(i)
+		low.Dashes = []vg.Length{vg.Points(3), vg.Points(3)}
+		p.Add(line, marks, low)
+		p.Legend.Add(fmt.Sprintf("%d B", n), line, marks)
+	}
+	canvas := vgsvg.New(16*vg.Centimeter, 10*vg.Centimeter)
+	p.Draw(draw.New(canvas))
+	_, err := canvas.WriteTo(w)
+	return err
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/bench"
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
+	"github.com/spf13/cobra"
+)
+
+func benchScaleCommand(env environment) *cobra.Command {
+	var ranks, op, network, sizes, name, file, format string
+	cmd := &cobra.Command{
+		Use:   "scale",
+		Short: "Simulate a collective on many ranks of a cluster network",
+		Long: `scale runs the program's own engine, plans and executor over a simulated network in virtual time, on one
+core of this machine. Messages carry sizes, not bytes. It prints the simulated time against the lower
+bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allreduce.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			kind, err := plan.ParseKind(op)
+			if err != nil {
+				return usageError(err)
+			}
+			o := bench.ScaleOptions{Kind: kind, Plan: name}
+			var names []string
+			for _, n := range sim.Networks() {
+				names = append(names, n.Name)
+				if n.Name == network {
+					o.Network = n
+				}
+			}
+			if o.Network == nil {
+				return usageError(fmt.Errorf("--network %q: there are %s", network, strings.Join(names, ", ")))
+			}
+			if format != "table" && format != "json" {
+				return usageError(fmt.Errorf("--format %q: want table or json", format))
+			}
+			var points []bench.ScalePoint
+			t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+			if format == "table" {
+				fmt.Fprintf(env.stdout, "# %s on %s, %d ranks a node, simulated\n", op, o.Network.Name, o.Network.RanksPerNode)
+				fmt.Fprintln(t, "ranks\tbytes\tplan\tsimulated\tbound\tratio\tmessages\ttook\t")
+			}
+			for _, r := range commaList(ranks) {
+				p, err := strconv.Atoi(r)
+				if err != nil || p < 1 || p > 1<<16 {
+					return usageError(fmt.Errorf("--ranks %s: %q is not a number of ranks from 1 to %d", ranks, r, 1<<16))
+				}
+				for _, s := range commaList(sizes) {
+					n, err := parseBytes(s)
+					if err != nil {
+						return usageError(fmt.Errorf("--sizes %s: %w", sizes, err))
+					}
+					x, err := bench.Scale(cmd.Context(), o, p, n)
+					if err != nil {
+						return err
+					}
+					points = append(points, x)
+					if format == "json" {
+						b, _ := json.Marshal(x) // numbers and a word
+						fmt.Fprintf(env.stdout, "%s\n", b)
+						continue
+					}
+					fmt.Fprintf(t, "%d\t%d\t%s\t%v\t%v\t%.2f\t%d\t%v\t\n", x.Ranks, x.Bytes, x.Plan, x.Simulated, x.Bound, x.Ratio(), x.Messages, x.Wall.Round(time.Millisecond))
+				}
+				t.Flush()
+			}
+			if file == "" {
+				return nil
+			}
+			f, err := os.Create(file)
+			if err != nil {
+				return fmt.Errorf("--plot: %w", err)
+			}
+			defer f.Close()
+			return bench.PlotScale(f, fmt.Sprintf("%s on %s, simulated; dashed: lower bound", op, o.Network.Name), points)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&ranks, "ranks", "16,256,4096", "numbers of ranks, comma separated")
+	f.StringVar(&op, "op", "allreduce", "allreduce, bcast, reduce, barrier, scan")
+	f.StringVar(&network, "network", "fdr", "fdr (InfiniBand FDR, 24 ranks a node), hdr100 (64 ranks a node)")
+	f.StringVar(&sizes, "sizes", "8,64K,16M", "sizes in bytes, comma separated")
+	f.StringVar(&name, "plan", "", "plan to use (default: the cheapest by the cost model)")
+	f.StringVar(&file, "plot", "", "file for a plot of times and bounds, as SVG")
+	f.StringVar(&format, "format", "table", "table, json")
+	return cmd
+}
