@@ -282,7 +282,7 @@ func two(ctx context.Context, w *World) error {
 	if _, err := l.Init(ctx, Options{}); !errors.Is(err, ErrTwoLibraries) {
 		return fmt.Errorf("a second initialisation: %v, want ErrTwoLibraries", err)
 	}
-	return pingpongs(ctx, w, 0, 8)
+	return pingpongs(ctx, w, 0, nil)
 }
 
 func signals(ctx context.Context, w *World) error {
@@ -300,7 +300,7 @@ func signals(ctx context.Context, w *World) error {
 		if r := nilDereference(); r == nil {
 			return errors.New("a nil dereference did not panic")
 		}
-		if err := pingpongs(ctx, w, 10, 8); err != nil {
+		if err := pingpongs(ctx, w, 10, make([]byte, 8)); err != nil {
 			return err
 		}
 	}

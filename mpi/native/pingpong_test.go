@@ -12,13 +12,14 @@ import (
 // receiving.
 func pingpong(ctx context.Context, w *World) error {
 	for _, p := range []struct{ bytes, rounds int }{{8, 5000}, {65536, 500}, {4 << 20, 10}} {
-		if err := pingpongs(ctx, w, p.rounds, p.bytes); err != nil {
+		buf := make([]byte, p.bytes)
+		if err := pingpongs(ctx, w, p.rounds, buf); err != nil {
 			return err
 		}
 		var times []float64
 		for range 40 {
 			start := time.Now()
-			if err := pingpongs(ctx, w, p.rounds/5, p.bytes); err != nil {
+			if err := pingpongs(ctx, w, p.rounds/5, buf); err != nil {
 				return err
 			}
 			times = append(times, float64(time.Since(start).Nanoseconds())/float64(2*(p.rounds/5))/1e3)
