@@ -1,0 +1,111 @@
+package collective
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Explanation says which plan a collective takes, and why.
+type Explanation struct {
+	Kind       plan.Kind
+	Bytes      int // Problem.TotalBytes
+	Ranks      int
+	Hosts      int
+	Plan       string
+	Why        string      // "cheapest by model ...", "site table ...", "forced"
+	Seconds    float64     // predicted
+	Candidates []Candidate // all plans that fit, cheapest first
+	Unfit      []Candidate // those that do not
+}
+
+// Candidate is a plan with its predicted time, or the reason why it does not fit.
+type Candidate struct {
+	Plan    string
+	Source  string
+	Seconds float64
+	Why     string
+}
+
+// Explain says what the collective would do with a message of that many bytes:
+// the vector's for bcast, reduce, allreduce and scans, all blocks together
+// otherwise. The root is rank 0. Not collective; it sends nothing.
+func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
+	s := stateOf(c)
+	s.mu.Lock()
+	p := problemOf(kind, s.rank, s.size, bytes, s.hosts(c))
+	config := s.config
+	s.mu.Unlock()
+	return config.explain(p)
+}
+
+// ExplainFor is Explain for ranks that need not exist: perHost of them share each host.
+func ExplainFor(kind plan.Kind, bytes, ranks, perHost int, f Config) Explanation {
+	nodes := plan.NewNodes(ranks, func(r int) string { return fmt.Sprint(r / perHost) })
+	return f.explain(problemOf(kind, 0, ranks, bytes, nodes))
+}
+
+// problemOf is a collective on bytes as elements of four bytes, or of one where that does not fit.
+func problemOf(kind plan.Kind, rank, size, bytes int, nodes *plan.Nodes) *plan.Problem {
+	p := &plan.Problem{Kind: kind, Rank: rank, Size: size, ElemBytes: 4, Nodes: nodes}
+	share := bytes
+	switch kind {
+	case plan.Gather, plan.Allgather, plan.Scatter, plan.ReduceScatter, plan.Alltoall:
+		share = bytes / size
+	}
+	if share%4 != 0 {
+		p.ElemBytes = 1
+	}
+	p.Count = share / p.ElemBytes
+	return p
+}
+
+func (f *Config) explain(p *plan.Problem) Explanation {
+	e := Explanation{Kind: p.Kind, Bytes: p.TotalBytes(), Ranks: p.Size, Hosts: 1}
+	if p.Nodes != nil {
+		e.Hosts = len(p.Nodes.Members)
+	}
+	chosen, why := f.choose(p)
+	e.Plan, e.Why = chosen.Name, why
+	for _, c := range plan.Rank(p, f.model()) {
+		e.Candidates = append(e.Candidates, Candidate{Plan: c.Name, Source: c.Source, Seconds: c.Seconds})
+		if c.Name == chosen.Name {
+			e.Seconds = c.Seconds
+		}
+	}
+	for _, a := range plan.Planners(p.Kind) {
+		if why := a.Why(p); why != "" {
+			e.Unfit = append(e.Unfit, Candidate{Plan: a.Name, Source: a.Source, Why: why})
+		}
+	}
+	return e
+}
+
+// String is a table for people.
+func (e Explanation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v of %d B over %d ranks on %d hosts: %s, %s, %.2f µs predicted\n", e.Kind, e.Bytes, e.Ranks, e.Hosts, e.Plan, e.Why, e.Seconds*1e6)
+	for _, c := range e.Candidates {
+		mark := " "
+		if c.Plan == e.Plan {
+			mark = "*"
+		}
+		fmt.Fprintf(&b, "%s %-18s %12.2f µs  %s\n", mark, c.Plan, c.Seconds*1e6, c.Source)
+	}
+	for _, c := range e.Unfit {
+		fmt.Fprintf(&b, "  %-18s %15s  %s\n", c.Plan, "-", c.Why)
+	}
+	return b.String()
+}
+
+// Plans lists the names of the plans that fit a collective of that size on c, for
+// measuring each by Config.Force.
+func Plans(kind plan.Kind, bytes int, c *mpi.Comm) []string {
+	var names []string
+	for _, cand := range Explain(kind, bytes, c).Candidates {
+		names = append(names, cand.Plan)
+	}
+	return names
+}
