@@ -3,6 +3,7 @@ package tcp
 import (
 	"encoding/binary"
 	"fmt"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -20,8 +21,13 @@ type input struct {
 	length  uint64 // of the payload
 	at      uint64 // payload bytes that have come
 	body    []byte // where a payload that comes in pieces is put together
+	buffer  []byte // what body lies in, from the pools
 	chunk   int    // bytes left of the chunk of a Data payload
 	discard bool   // the engine does not want the rest
+
+	// idle is how much the next read between messages asks for, from what came
+	// last: before a Data payload little, since what comes with its header is copied once more.
+	idle int
 }
 
 type inState uint8
@@ -49,8 +55,12 @@ func (c *conn) parse(b []byte, s transport.Sink) (events int, err error) {
 				return events, err
 			}
 			in.at, in.discard = 0, false
+			if in.length > tailBytes {
+				in.idle = stagingBytes
+			}
 			switch {
 			case in.h.Kind == transport.Data:
+				in.idle = tailBytes
 				if in.state = inWord; in.length == 0 {
 					in.state = inHead
 					s.Placed(c.peer, &in.h)
@@ -62,9 +72,7 @@ func (c *conn) parse(b []byte, s transport.Sink) (events int, err error) {
 				s.Message(c.peer, &in.h, payload)
 				events++
 			default:
-				in.body = c.p.pools.get(int(in.length))
-				in.at = uint64(copy(in.body, b))
-				in.state = inBody
+				c.collect(b)
 				return events, nil
 			}
 		case inBody:
@@ -103,6 +111,32 @@ func (c *conn) parse(b []byte, s transport.Sink) (events int, err error) {
 		}
 	}
 	return events, nil
+}
+
+// collect begins to put a payload together whose first bytes are b, the end
+// of what was read. A large one is left where it is, in the staging buffer, and
+// the provider takes another: the rest is read behind it.
+func (c *conn) collect(b []byte) {
+	in, p := &c.in, c.p
+	in.state, in.at = inBody, uint64(len(b))
+	if int(in.length) >= adoptBytes && cap(b) >= int(in.length) && p.holds(b) {
+		in.body = b[:in.length]
+		in.buffer = p.staging
+		p.staging = p.pools.get(stageBytes)
+		return
+	}
+	in.buffer = p.pools.get(int(in.length))
+	in.body = in.buffer
+	copy(in.body, b)
+}
+
+// holds reports whether b is a part of the staging buffer.
+func (p *Provider) holds(b []byte) bool {
+	if len(b) == 0 {
+		return false
+	}
+	at, from := uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&p.staging[0]))
+	return at >= from && at < from+uintptr(len(p.staging))
 }
 
 // header collects a header; nil as long as it is not whole.
@@ -170,19 +204,21 @@ func (c *conn) arrived(n int, s transport.Sink) int {
 		if !whole {
 			return 0
 		}
-		body := in.body
-		in.body, in.state = nil, inHead
+		body, buffer := in.body, in.buffer
+		in.body, in.buffer, in.state = nil, nil, inHead
 		s.Message(c.peer, &in.h, body)
-		c.p.pools.put(body)
+		c.p.pools.put(buffer)
 		return 1
 	}
 	panic("tcp: payload bytes outside a payload")
 }
 
 const (
-	// stagingBytes is what one read may bring of headers and small messages;
-	// longer payloads that begin in it are copied that far.
-	stagingBytes = 32 << 10
+	// stagingBytes is what one read may bring of headers and eager messages.
+	stagingBytes = 64 << 10
+	// adoptBytes is the size from which a payload that begins in the staging buffer
+	// stays there.
+	adoptBytes = 16 << 10
 	// tailBytes is what a read straight into a payload's memory may bring of what follows.
 	tailBytes = 4 << 10
 	// readBudget bounds what one Poll reads from one connection.
@@ -209,8 +245,10 @@ func (c *conn) receive(s transport.Sink) (events int) {
 		asked := len(direct)
 		switch {
 		case direct == nil:
-			asked = len(p.staging)
-			n, errno = recvOnce(c.fd, p.staging)
+			if asked = c.in.idle; asked == 0 {
+				asked = tailBytes
+			}
+			n, errno = recvOnce(c.fd, p.staging[:asked])
 		case c.in.state == inChunk && asked < c.in.chunk:
 			n, errno = recvOnce(c.fd, direct)
 		default:

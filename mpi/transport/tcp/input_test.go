@@ -10,7 +10,8 @@ import (
 
 // reader is a connection without a socket, for its incoming stream alone.
 func reader() (*conn, *rank) {
-	p := &Provider{staging: make([]byte, stagingBytes), links: make([]link, 2)}
+	p := &Provider{links: make([]link, 2)}
+	p.staging = p.pools.get(stageBytes)
 	r := &rank{Provider: p, completed: map[uint64]error{}, lost: map[int]error{}, dst: map[uint64][]byte{1: make([]byte, 1<<10)}}
 	return &conn{p: p, peer: 1, fd: -1}, r
 }
@@ -73,8 +74,8 @@ func FuzzParse(f *testing.F) {
 		if (err1 == nil) != (err2 == nil) || !slices.EqualFunc(r1.messages, r2.messages, same) || !slices.Equal(r1.placed, r2.placed) {
 			t.Fatalf("cut at %d: %v and %v, %d and %d messages", cut, err1, err2, len(r1.messages), len(r2.messages))
 		}
-		if cap(c1.in.body) > EagerBytes {
-			t.Fatalf("a body of %d bytes", cap(c1.in.body))
+		if len(c1.in.body) > EagerBytes || cap(c1.in.buffer) > stageBytes {
+			t.Fatalf("a body of %d bytes in %d", len(c1.in.body), cap(c1.in.buffer))
 		}
 	})
 }

@@ -308,8 +308,8 @@ func (p *Provider) drop(c *conn, err error) {
 		}
 	}
 	p.pools.put(c.out.stage)
-	p.pools.put(c.in.body)
-	c.out, c.in.body = output{}, nil
+	p.pools.put(c.in.buffer)
+	c.out, c.in.body, c.in.buffer = output{}, nil, nil
 	p.cfg.Set.Unwatch(c.fd)
 	unix.Close(c.fd)
 }

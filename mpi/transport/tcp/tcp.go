@@ -149,9 +149,10 @@ func Open(cfg Config) (*Provider, error) {
 	p := &Provider{
 		cfg: cfg, job: fmt.Sprintf("%s.%d", cfg.Job, cfg.Restart), host: host, congestion: congestion, log: cfg.Log,
 		links: make([]link, cfg.Size), states: make([]linkState, cfg.Size),
-		epoll: -1, bell: bell, staging: make([]byte, stagingBytes),
+		epoll: -1, bell: bell,
 	}
 	p.agreed = make(chan struct{})
+	p.staging = p.pools.get(stageBytes)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := cfg.Set.Watch(bell, unix.EPOLLIN); err != nil {
 		listener.Close()
