@@ -1,7 +1,6 @@
 package native
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/clib"
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 	"github.com/fisterra-hpc/fisterra/internal/need"
 )
 
@@ -140,21 +140,13 @@ func (l launch) start(t *testing.T, n int, program string, env ...string) outcom
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append(append([]string{}, l.argv[1:]...), strconv.Itoa(n), self)
-	cmd := exec.CommandContext(ctx, l.argv[0], args...)
-	cmd.Env = append(append(cmd.Environ(), programVariable+"="+program, "TMPDIR=/tmp"), env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err = cmd.Run()
-	if ctx.Err() != nil {
-		t.Fatalf("%s of %d ranks did not end in time:\n%s", program, n, out.String())
+	cmd := lab.Command(ctx, t, l.argv[0], append(append([]string{}, l.argv[1:]...), strconv.Itoa(n), self)...)
+	cmd.Env = append(append(os.Environ(), programVariable+"="+program, "TMPDIR=/tmp"), env...)
+	r := cmd.Run()
+	if r.Err != nil {
+		t.Fatalf("%s of %d ranks did not end by itself: %v", program, n, r)
 	}
-	if err != nil && cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
-	return outcome{cmd.ProcessState.ExitCode(), out.String()}
+	return outcome{r.Code, r.Stdout + r.Stderr}
 }
 
 // ranks runs n ranks of a program, which must end well.
