@@ -85,25 +85,29 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 	if l.host == "" {
 		l.host = shortHostname()
 	}
+	if l.size != 1 {
+		if err := m.askManager(ctx); err != nil {
+			return err
+		}
+	}
 	if l.size == 1 {
 		m.secret, m.keys = wire.NewSecret(), "none needed"
 		m.address, m.why = netip.AddrFrom4([4]byte{127, 0, 0, 1}), "a single rank"
 		return nil
 	}
-	if err := m.askManager(ctx); err != nil {
-		return err
-	}
 	if m.address, m.why, err = published(ctx, m.cfg, l); err != nil {
 		return err
+	}
+	if !l.atRoot() && m.manager != nil {
+		if err := m.hearManager(ctx); err != nil {
+			return err
+		}
 	}
 	keyring, err := m.keyring(ctx)
 	if err != nil {
 		return err
 	}
 	if !l.atRoot() {
-		if err := m.hearManager(ctx); err != nil {
-			return err
-		}
 		return m.join(ctx, keyring)
 	}
 	listener, err := m.listen(ctx)
@@ -117,15 +121,16 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 		Enter: m.enter,
 		Log:   m.cfg.log(),
 	}
+	if m.secret == nil {
+		m.secret = wire.NewSecret()
+	}
 	switch {
 	case keyring == nil:
 	case keyring.exchange != nil:
-		m.secret = wire.NewSecret()
 		door.Before = func(conn net.Conn, deadline time.Time) error {
 			return keyring.exchange.give(context.Background(), conn, m.secret, deadline)
 		}
 	default:
-		m.secret = wire.NewSecret()
 		if err := keyring.file.create(m.secret); err != nil {
 			listener.Close()
 			return fmt.Errorf("mpi: %w", err)
@@ -133,7 +138,7 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 		m.keyFile = keyring.file
 	}
 	m.door = wire.OpenDoor(listener, door)
-	return m.tellManager(ctx)
+	return m.tellManager(ctx, keyring)
 }
 
 func onlyFor(p wire.Peer, purpose wire.Purpose) wire.Verdict {
@@ -156,28 +161,31 @@ func (m *meeting) self(layout [32]byte) wire.Self {
 }
 
 // keyring says how to come by the secret; nil if this rank has it already, or
-// will have it from the process manager.
-func (m *meeting) keyring(ctx context.Context) (*keyring, error) {
-	if m.l.kind == byFisterra {
+// position 0 puts it into the process manager's space.
+func (m *meeting) keyring(ctx context.Context) (k *keyring, err error) {
+	const space = "key-value space of the process manager"
+	switch {
+	case m.l.kind == byFisterra:
 		secret, err := inheritedSecret(m.l.secretFD)
 		if err != nil {
 			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
 		}
 		m.secret, m.keys = secret, "descriptor of the launcher's"
 		return nil, nil
-	}
-	if m.manager != nil && m.managerIsPrivate() {
-		m.keys = "key-value space of the process manager"
-		if m.l.atRoot() {
-			m.secret = wire.NewSecret()
-		}
+	case m.secret != nil:
+		m.keys = space
 		return nil, nil
+	case m.manager != nil && m.l.atRoot():
+		k, err = m.rootKeyring(ctx)
+	default:
+		k, err = findKeyring(ctx, m.cfg, m.l, m.cfg.lookup())
 	}
-	k, err := findKeyring(ctx, m.cfg, m.l, m.cfg.lookup())
 	if err != nil {
 		return nil, err
 	}
-	m.keys = k.how
+	if m.keys = space; k != nil {
+		m.keys = k.how
+	}
 	return k, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
+	"github.com/fisterra-hpc/fisterra/mpi/pmix"
 	"github.com/fisterra-hpc/fisterra/slurm/pmi"
 )
 
@@ -24,7 +25,7 @@ const managerKey = "fisterra-root"
 // notice is what position 0 puts there.
 type notice struct {
 	Address string // host:port
-	Secret  []byte // nil if the space is not private
+	Secret  []byte // nil if it is to be had elsewhere
 }
 
 // askManager opens the process manager's space where there is one, and learns
@@ -54,26 +55,62 @@ func (m *meeting) askManager(ctx context.Context) error {
 		if l.step != nil {
 			return nil // the step's own rendezvous
 		}
-		return fmt.Errorf("mpi: %w: started by %s (%s) with more than one rank, whose key-value space needs libpmix, which was not found; "+
-			"start with fisterra run, srun or mpiexec.hydra, or use the system's MPI library (transport mpi)", ErrLauncher, l.kind, l.reason)
+		client, err := pmix.Open(ctx, m.cfg.lookup(), pmix.Config{Log: m.cfg.log()})
+		if err != nil {
+			return fmt.Errorf("mpi: %w: started by %s (%s) with more than one rank, which can meet only through its PMIx server; "+
+				"else start with fisterra run, srun or mpiexec.hydra: %w", ErrLauncher, l.kind, l.reason, err)
+		}
+		if l.size >= 0 && (client.Size() != l.size || client.Rank() != l.rank) {
+			_ = client.Finalize(ctx) // the disagreement is what matters
+			return fmt.Errorf("mpi: %w: the environment says rank %d of %d, the PMIx server rank %d of %d", ErrLauncher, l.rank, l.size, client.Rank(), client.Size())
+		}
+		l.rank, l.size, l.job = client.Rank(), client.Size(), client.JobID()
+		l.localRank = client.LocalRank()
+		if n := client.LocalSize(); n > 0 {
+			l.localSize = n
+		}
+		m.manager = pmixSpace{client}
 	}
 	return nil
 }
 
-// managerIsPrivate reports whether only ranks of this job can read the space.
-// PMI_FD is inherited. PMI_PORT answers whoever connects.
-func (m *meeting) managerIsPrivate() bool {
+// pmixSpace is PMIx's space as far as it is needed: what position 0, which is
+// rank 0 here, has put.
+type pmixSpace struct{ *pmix.Client }
+
+func (s pmixSpace) Get(ctx context.Context, key string) ([]byte, error) {
+	return s.Client.Get(ctx, 0, key)
+}
+
+// managerKeepsSecrets reports whether only ranks of this job can read the space.
+// PMI_FD is inherited. PMI_PORT answers whoever connects. A PMIx server believes
+// what a process of its host says of its uid, so it is used for want of better.
+func (m *meeting) managerKeepsSecrets() bool {
 	fd, ok := m.cfg.lookup()("PMI_FD")
-	return ok && fd != ""
+	_, isPMI := m.manager.(*pmi.Client)
+	return isPMI && ok && fd != ""
+}
+
+// rootKeyring is position 0's choice of how the others come by the secret; nil:
+// through the space itself.
+func (m *meeting) rootKeyring(ctx context.Context) (*keyring, error) {
+	if m.managerKeepsSecrets() {
+		return nil, nil
+	}
+	k, err := findKeyring(ctx, m.cfg, m.l, m.cfg.lookup())
+	if _, isPMIx := m.manager.(pmixSpace); isPMIx && err != nil {
+		return nil, nil
+	}
+	return k, err
 }
 
 // tellManager is position 0's side.
-func (m *meeting) tellManager(ctx context.Context) error {
+func (m *meeting) tellManager(ctx context.Context, k *keyring) error {
 	if m.manager == nil {
 		return nil
 	}
 	n := notice{Address: m.door.Addr().String()}
-	if m.managerIsPrivate() {
+	if k == nil {
 		n.Secret = m.secret
 	}
 	err := m.manager.Put(ctx, managerKey, encodeJSON(n))
@@ -86,11 +123,9 @@ func (m *meeting) tellManager(ctx context.Context) error {
 	return nil
 }
 
-// hearManager is the others' side.
+// hearManager is the others' side: where position 0 is, and the secret if it
+// is there too.
 func (m *meeting) hearManager(ctx context.Context) error {
-	if m.manager == nil {
-		return nil
-	}
 	err := m.manager.Fence(ctx)
 	var value []byte
 	if err == nil {
@@ -100,16 +135,13 @@ func (m *meeting) hearManager(ctx context.Context) error {
 	if err == nil {
 		n, err = decodeJSON[notice](value)
 	}
-	if err == nil && m.managerIsPrivate() && len(n.Secret) != wire.SecretBytes {
+	if err == nil && n.Secret != nil && len(n.Secret) != wire.SecretBytes {
 		err = fmt.Errorf("secret of %d bytes, must be %d", len(n.Secret), wire.SecretBytes)
 	}
 	if err != nil {
 		return fmt.Errorf("mpi: %w: where position 0 listens: %w", ErrLauncher, err)
 	}
-	m.rootAt = n.Address
-	if m.managerIsPrivate() {
-		m.secret = n.Secret
-	}
+	m.rootAt, m.secret = n.Address, n.Secret
 	return nil
 }
 

@@ -213,18 +213,50 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// Ranks of mpiexec.hydra, without any MPI library: PMI by a descriptor.
+// Ranks of other launchers, without any MPI library: PMI by a descriptor, PMI by a port, PMIx.
 func TestHydraBootstrap(t *testing.T) {
-	hydra, err := exec.LookPath("mpiexec.hydra")
-	if err != nil {
-		if hydra, err = exec.LookPath("mpiexec.mpich"); err != nil {
-			need.Part(t, "mpich", "no mpiexec.hydra or mpiexec.mpich")
+	hydra := anyOfPrograms("mpiexec.hydra", "mpiexec.mpich")
+	need.Part(t, "mpich", absent(hydra, "mpiexec.hydra or mpiexec.mpich"))
+	meetUnder(t, "", hydra, "-n", "3")
+}
+
+// PMI_PORT answers anybody, so the secret goes another way.
+func TestHydraPortBootstrap(t *testing.T) {
+	hydra := anyOfPrograms("mpiexec.hydra", "mpiexec.mpich")
+	need.Part(t, "mpich", absent(hydra, "mpiexec.hydra or mpiexec.mpich"))
+	meetUnder(t, "secret-dir="+t.TempDir(), hydra, "-pmi-port", "-n", "3")
+}
+
+func TestPMIxBootstrap(t *testing.T) {
+	mpirun := anyOfPrograms("mpirun.openmpi")
+	need.Part(t, "openmpi", absent(mpirun, "mpirun.openmpi"))
+	meetUnder(t, "", mpirun, "--oversubscribe", "-n", "3")
+}
+
+func anyOfPrograms(names ...string) string {
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
 		}
 	}
+	return ""
+}
+
+func absent(path, what string) string {
+	if path == "" {
+		return "no " + what
+	}
+	return ""
+}
+
+// meetUnder has three ranks meet under another launcher and part again.
+func meetUnder(t *testing.T, options string, launcher ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cmd := lab.Command(ctx, t, hydra, "-n", "3", os.Args[0], "-test.run=^TestBootstrapRank$")
-	cmd.Env = append(os.Environ(), rankVariable+"=order=bye")
+	cmd := lab.Command(ctx, t, launcher[0], append(launcher[1:], os.Args[0], "-test.run=^TestBootstrapRank$")...)
+	cmd.Env = append(os.Environ(), rankVariable+"=order=bye "+options,
+		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 	r := cmd.Run()
 	for rank := range 3 {
 		if !strings.Contains(r.Stdout, fmt.Sprintf("ready %d %d ", rank, rank)) {

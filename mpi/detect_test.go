@@ -185,16 +185,26 @@ func TestRendezvousPorts(t *testing.T) {
 
 // A launcher that cannot be joined is refused, not taken for N worlds of one.
 func TestOtherLauncherRefused(t *testing.T) {
-	l, err := detect(captured(t, "mpirun-local-4t.r2"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := meet(t.Context(), &Config{}, l)
-	if err == nil {
-		m.close()
-		t.Fatal("a rank of mpirun met without a process manager")
-	}
-	if !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), "libpmix") {
-		t.Error(err)
+	for _, name := range []string{"mpirun-local-4t.r2", "hydra-local-4t.r3"} {
+		env := captured(t, name)
+		cfg := &Config{Lookup: func(name string) (string, bool) {
+			if name == "PMI_FD" {
+				return "1000", true // not open here
+			}
+			return env(name)
+		}}
+		l, err := detect(env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := meet(t.Context(), cfg, l)
+		if err == nil {
+			m.close()
+			t.Fatalf("%s: a rank met without its process manager", name)
+		}
+		if !errors.Is(err, ErrLauncher) {
+			t.Errorf("%s: %v", name, err)
+		}
+		t.Log(err)
 	}
 }

@@ -21,7 +21,9 @@ import (
 //   - Fisterra's launcher passes it by an inherited descriptor.
 //   - Under a process manager reached by PMI_FD, position 0 puts it into the
 //     key-value space: only processes that inherited such a descriptor can read it.
-//     PMI_PORT is a TCP port that answers anybody, so it is not trusted with a secret.
+//     PMI_PORT is a TCP port that answers anybody, so it is not trusted with a secret;
+//     a PMIx server, which any process of its host can deceive, only where nothing
+//     below works.
 //   - Else munge, where its socket answers: position 0 gives it to each rank
 //     whose credential shows the same uid (secret_exchange.go).
 //   - Else a file of mode 0600 in Config.SecretDir, which all nodes share.
