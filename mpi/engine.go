@@ -41,6 +41,7 @@ type engine struct {
 	doomed   map[uint32]bool  // contexts revoked before they were attached here
 	shrinks  map[shrinkID]*shrinkState
 	handlers [256]func(peer int, h *transport.Header, payload []byte)
+	windows  windowTable
 
 	losses  []loss                         // in the order in which they became known
 	onLoss  func(rank int, err *lostError) // tells the bootstrap tree and the user; must not block

@@ -131,6 +131,7 @@ func (e *engine) lose(rank int, why string) {
 		}
 		a = next
 	}
+	e.windows.lost(rank)
 	e.sighted()
 	for _, w := range e.parked {
 		w.signal()

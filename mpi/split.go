@@ -12,6 +12,7 @@ import (
 const (
 	tagAgree = iota
 	tagSplit
+	tagWindow
 )
 
 // ReservedTags is the number of tags, from 0, that this package keeps for

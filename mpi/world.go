@@ -18,6 +18,7 @@ type World struct {
 	dev        device
 	comm       *Comm
 	membership Membership
+	memory     memory
 
 	mu      sync.Mutex
 	watch   []func(rank int, err error)

@@ -42,6 +42,9 @@ func createSegment(name string, sizeBytes, backedBytes int) (fd int, err error) 
 
 // back gets memory for n bytes of a segment from offset on.
 func back(fd, offset, n int) error {
+	if err := Afford(n); err != nil {
+		return err
+	}
 	for {
 		err := unix.Fallocate(fd, 0, int64(offset), int64(n))
 		if errors.Is(err, unix.EINTR) {

@@ -1,0 +1,217 @@
+package mpi
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
+)
+
+// memory is what a world keeps about memory off the Go heap.
+type memory struct {
+	mu      sync.Mutex
+	slabs   []*slab
+	imports map[imported][]byte
+}
+
+// slab is one piece of memory that other ranks of the host can map: a sealed
+// memfd, so that nobody can take pages away from under another's mapping.
+type slab struct {
+	mem     []byte
+	fd      int
+	handles map[transport.Mapper][]byte // by which peers import it
+	windows int                         // that lie in it
+}
+
+// imported names a mapping of a peer's slab.
+type imported struct {
+	rank   int
+	handle string
+}
+
+// Alloc returns n zeroed elements of memory that the Go runtime does not
+// manage: it never moves or goes back to the system before Free, the other
+// ranks of the host can map it, and it consists of huge pages if the system has
+// free ones. Windows on it are accessed by those ranks without the help of
+// this one (NewWindow). It may hold no Go pointers, which no Elem has.
+//
+// Not collective; may be called by any goroutine. The memory stays until Free, also
+// after the slice has gone out of scope. An error says how much could not be had.
+func Alloc[T Elem](c *Comm, n int) ([]T, error) {
+	if n < 0 || n > math.MaxInt/2/SizeOf[T]() {
+		return nil, c.fail("alloc", ProcNull, AnyTag, fmt.Errorf("%d elements of %d bytes", n, SizeOf[T]()), "")
+	}
+	if n == 0 {
+		return []T{}, nil
+	}
+	s, err := newSlab(n * SizeOf[T]())
+	if err != nil {
+		return nil, c.fail("alloc", ProcNull, AnyTag, err, "")
+	}
+	m := &c.world.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.slabs = append(m.slabs, s)
+	return View[T](s.mem)[:n:n], nil
+}
+
+// Free gives back memory from Alloc, named by the slice that Alloc returned or one
+// that begins where it does. It is an error while a window lies in it. Ranks that
+// have mapped it keep their mapping. Touching the memory afterwards ends the process.
+func Free[T Elem](c *Comm, buf []T) error {
+	if cap(buf) == 0 {
+		return nil
+	}
+	m := &c.world.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
+	at := slices.IndexFunc(m.slabs, func(s *slab) bool { return s.start() == start })
+	if at < 0 {
+		return c.fail("free", ProcNull, AnyTag, errors.New("not memory from Alloc, or freed already"), "")
+	}
+	s := m.slabs[at]
+	if s.windows > 0 {
+		return c.fail("free", ProcNull, AnyTag, ErrInFlight, fmt.Sprintf("%d windows lie in it", s.windows))
+	}
+	m.slabs = slices.Delete(m.slabs, at, at+1)
+	for mapper, handle := range s.handles {
+		mapper.Unexport(handle)
+	}
+	return s.close()
+}
+
+const hugePageBytes = 2 << 20
+
+// newSlab gets memory: huge pages if there are enough free ones, else
+// ordinary pages with the wish for huge ones.
+func newSlab(nBytes int) (*slab, error) {
+	if err := checkRoom(nBytes); err != nil {
+		return nil, err
+	}
+	if nBytes >= hugePageBytes {
+		if s, err := makeSlab(nBytes, hugePageBytes, unix.MFD_HUGETLB); err == nil {
+			return s, nil
+		}
+	}
+	s, err := makeSlab(nBytes, unix.Getpagesize(), 0)
+	if err == nil && nBytes >= hugePageBytes {
+		_ = unix.Madvise(s.mem, unix.MADV_HUGEPAGE) // the system may not do so for shared memory
+	}
+	return s, err
+}
+
+func makeSlab(nBytes, pageBytes, flags int) (s *slab, err error) {
+	size := (nBytes + pageBytes - 1) / pageBytes * pageBytes
+	s = &slab{fd: -1, handles: map[transport.Mapper][]byte{}}
+	defer func() {
+		if err != nil {
+			_ = s.close()
+			err = fmt.Errorf("%d bytes of shared memory (check the job's memory limit and ulimit -f): %w", nBytes, err)
+		}
+	}()
+	if s.fd, err = unix.MemfdCreate("fisterra-slab", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags); err != nil {
+		return s, err
+	}
+	if err = unix.Ftruncate(s.fd, int64(size)); err != nil {
+		return s, err
+	}
+	// Memory that cannot be had is an error here; later it would be a SIGBUS.
+	if flags&unix.MFD_HUGETLB == 0 {
+		if err = shm.Afford(size); err != nil {
+			return s, err
+		}
+	}
+	if err = unix.Fallocate(s.fd, 0, 0, int64(size)); err != nil {
+		return s, err
+	}
+	if _, err = unix.FcntlInt(uintptr(s.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return s, err
+	}
+	s.mem, err = unix.Mmap(s.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return s, err
+}
+
+func (s *slab) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }
+
+func (s *slab) close() error {
+	var errs []error
+	if s.mem != nil {
+		errs = append(errs, unix.Munmap(s.mem))
+		s.mem = nil
+	}
+	if s.fd >= 0 {
+		errs = append(errs, unix.Close(s.fd))
+		s.fd = -1
+	}
+	return errors.Join(errs...)
+}
+
+// find returns the slab in which buf lies whole, and where.
+func (m *memory) find(buf []byte) (s *slab, offsetBytes int) {
+	if len(buf) == 0 {
+		return nil, 0
+	}
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
+	for _, s := range m.slabs {
+		if start >= s.start() && start-s.start()+uintptr(len(buf)) <= uintptr(len(s.mem)) {
+			return s, int(start - s.start())
+		}
+	}
+	return nil, 0
+}
+
+// export lets peers map the slab in which buf lies. It returns no handle for other
+// memory.
+func (m *memory) export(by transport.Mapper, buf []byte) (s *slab, handle []byte, offsetBytes int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s, offsetBytes = m.find(buf); s == nil {
+		return nil, nil, 0, nil
+	}
+	if handle = s.handles[by]; handle == nil {
+		if handle, err = by.Export(s.fd, len(s.mem)); err != nil {
+			return nil, nil, 0, err
+		}
+		s.handles[by] = handle
+	}
+	s.windows++
+	return s, handle, offsetBytes, nil
+}
+
+// release ends what export began.
+func (m *memory) release(s *slab) {
+	if s == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.windows--
+}
+
+// importFrom maps a peer's slab, once.
+func (m *memory) importFrom(by transport.Mapper, rank int, handle []byte) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key := imported{rank, string(handle)}
+	if mem, ok := m.imports[key]; ok {
+		return mem, nil
+	}
+	mem, err := by.Import(rank, handle)
+	if err != nil {
+		return nil, err
+	}
+	if m.imports == nil {
+		m.imports = map[imported][]byte{}
+	}
+	m.imports[key] = mem
+	return mem, nil
+}

@@ -1,0 +1,338 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// Window is memory of every member of a communicator that the others read and
+// write without the owner's taking part (one-sided communication). Elements are
+// named by their owner's rank and their index there.
+//
+// A member whose part lies in memory from Alloc is accessed directly by members
+// on its host that share memory with it (Direct): Put and Get are plain copies,
+// and elements of 4 and 8 bytes are accumulated by the processor's atomic
+// instructions. Everything else goes by messages that the owner's world handles
+// whenever it makes progress, also while the program computes.
+//
+// Methods may be called from any goroutine. What several members do to the same
+// element at the same time has no defined outcome, except that Accumulate,
+// CompareAndSwap and FetchAndOp are atomic for each element among themselves. What a
+// Put or Accumulate did is certain to be seen by others after the next Fence, or after
+// Flush or Unlock by its caller. The owner reads its part as ordinary memory
+// after the Fence or after it has learned of the Flush.
+type Window[T Elem] struct {
+	c       *Comm
+	e       *engine
+	id      uint32
+	part    []T
+	lengths []int
+	direct  [][]T // by rank: parts in reach, own included; nil: by message
+	slab    *slab // in which part lies
+	combine [accumulations]func(a, b T) T
+	locks   windowLocks
+	dirty   []atomic.Bool // by rank: messages whose effect has not been awaited
+	freed   atomic.Bool
+}
+
+// NewWindow makes a window in which buf is this rank's part. The parts may
+// differ in length and be empty. buf is the caller's to read and write, and
+// stays in the window until Free. Collective over c. Windows need Fisterra's own
+// transports: over the system's MPI library it is ErrTransport.
+func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (*Window[T], error) {
+	e, ok := c.dev.(*engine)
+	if !ok || e.caps().SizesOnly {
+		return nil, c.fail("window", ProcNull, AnyTag, ErrTransport, "windows need transports of Fisterra's own that carry payloads")
+	}
+	id, err := c.agreeContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &Window[T]{c: c, e: e, id: id, part: buf, combine: combiners[T](),
+		lengths: make([]int, c.Size()), direct: make([][]T, c.Size()), dirty: make([]atomic.Bool, c.Size())}
+	w.locks.holder = -1
+	// A member that has heard from all may use the window at once: messages
+	// must find it here before this rank is heard.
+	e.addWindow(id, w)
+	if err := w.exchange(ctx); err != nil {
+		w.drop()
+		return nil, err
+	}
+	return w, nil
+}
+
+// exchange tells all members where this rank's part is and maps theirs.
+func (w *Window[T]) exchange(ctx context.Context) error {
+	c := w.c
+	const words = 4 // length, bytes per element, handle (its length and up to 8 bytes), offset
+	mine := [words + 1]uint64{uint64(len(w.part)), uint64(SizeOf[T]())}
+	mapper := w.e.mapper()
+	if mapper != nil {
+		s, handle, offset, err := c.world.memory.export(mapper, Bytes(w.part))
+		if err != nil {
+			w.e.log.Warn("a window is not shared with the ranks of this host", "err", err)
+		}
+		if len(handle) <= 8 {
+			var b [8]byte
+			copy(b[:], handle)
+			mine[2], mine[3], mine[4] = uint64(len(handle)), nativeWord(b), uint64(offset)
+		}
+		w.slab = s
+	}
+	all := make([]uint64, len(mine)*c.Size())
+	copy(all[c.rank*len(mine):], mine[:])
+	if err := allgather(ctx, c.shadow, all, len(mine), tagWindow); err != nil {
+		return err
+	}
+	for r := range c.Size() {
+		theirs := all[r*len(mine) : (r+1)*len(mine)]
+		if theirs[1] != uint64(SizeOf[T]()) {
+			return c.fail("window", r, AnyTag, ErrMismatch, fmt.Sprintf("elements of %d bytes there, %d here", theirs[1], SizeOf[T]()))
+		}
+		w.lengths[r] = int(theirs[0])
+		if r == c.rank {
+			w.direct[r] = w.part
+			continue
+		}
+		handle := nativeBytes(theirs[3])
+		w.direct[r] = w.reach(mapper, r, handle[:min(theirs[2], 8)], int(theirs[4]))
+	}
+	// Nobody may free its memory before all have mapped it.
+	_, err := c.maximum(ctx, 0)
+	return err
+}
+
+// reach maps the part of a rank that shares memory with this one.
+func (w *Window[T]) reach(mapper transport.Mapper, rank int, handle []byte, offset int) []T {
+	world := int(w.c.group[rank])
+	if len(handle) == 0 || w.lengths[rank] == 0 || mapper == nil || w.e.mapperOf(world) != mapper {
+		return nil
+	}
+	mem, err := w.c.world.memory.importFrom(mapper, world, handle)
+	n := w.lengths[rank] * SizeOf[T]()
+	if err != nil || offset < 0 || offset+n > len(mem) {
+		w.e.log.Warn("a window is used by messages", "rank", world, "err", err)
+		return nil
+	}
+	return View[T](mem[offset : offset+n])
+}
+
+// mapper is the provider by which ranks of this host map memory, if there is one.
+func (e *engine) mapper() transport.Mapper {
+	for _, p := range e.providers {
+		if m, ok := p.(transport.Mapper); ok {
+			return m
+		}
+	}
+	return nil
+}
+
+// mapperOf is the mapper that reaches a rank.
+func (e *engine) mapperOf(world int) transport.Mapper {
+	if r := e.routes[world]; world != e.rank && r.provider >= 0 {
+		m, _ := e.providers[r.provider].(transport.Mapper)
+		return m
+	}
+	return nil
+}
+
+// Len is the length of a rank's part.
+func (w *Window[T]) Len(rank int) int { return w.lengths[rank] }
+
+// Direct reports whether this rank accesses a rank's part as memory.
+func (w *Window[T]) Direct(rank int) bool { return rank == w.c.rank || w.direct[rank] != nil }
+
+// atomicHere reports whether this rank may change elements of a part itself.
+func (w *Window[T]) atomicHere(rank int) bool { return w.Direct(rank) && lockFree[T]() }
+
+// check looks at the arguments of an operation on n elements from at on.
+func (w *Window[T]) check(op string, target, at, n int) error {
+	switch {
+	case target < 0 || target >= w.c.Size():
+		return w.c.fail(op, ProcNull, AnyTag, ErrRank, w.c.rankRange(target))
+	case at < 0 || n > w.lengths[target]-at:
+		return w.c.fail(op, target, AnyTag, ErrTruncated, fmt.Sprintf("elements %d to %d of a part of %d", at, at+n, w.lengths[target]))
+	case w.freed.Load():
+		return w.c.fail(op, target, AnyTag, ErrClosed, "the window was freed")
+	}
+	w.e.lock()
+	err := w.e.reachable(w.c, target)
+	w.e.unlock()
+	if err != nil {
+		return w.c.fail(op, target, AnyTag, err, "")
+	}
+	return nil
+}
+
+// reachable says why a rank's part cannot be used. The lock is held.
+func (e *engine) reachable(c *Comm, target int) error {
+	e.calls++
+	if err := e.broken(c); err != nil {
+		return err
+	}
+	if world := int(c.group[target]); world != e.rank {
+		return e.peer(world).lost
+	}
+	return nil
+}
+
+// Put writes src to the target's part from index at on. src is the caller's
+// again when it returns; when the target has the elements, see Window. It blocks only while
+// there is no room for the message. Cost: one copy if Direct, else two.
+func (w *Window[T]) Put(ctx context.Context, target, at int, src []T) error {
+	if err := w.check("put", target, at, len(src)); err != nil {
+		return err
+	}
+	if d := w.direct[target]; w.Direct(target) {
+		copy(d[at:], src)
+		return nil
+	}
+	return w.scatter(ctx, "put", target, windowPut, 0, at, src)
+}
+
+// Get reads elements of the target's part from index at on into dst. Cost: one
+// copy if Direct, else a round trip and two copies. When ctx ends first, dst is
+// the caller's again with undefined contents.
+func (w *Window[T]) Get(ctx context.Context, target, at int, dst []T) error {
+	if err := w.check("get", target, at, len(dst)); err != nil {
+		return err
+	}
+	if d := w.direct[target]; w.Direct(target) {
+		copy(dst, d[at:])
+		return nil
+	}
+	return w.gather(ctx, target, at, dst)
+}
+
+// Accumulate combines src with elements of the target's part from index at
+// on, atomically for each element. src is the caller's again when it returns.
+func (w *Window[T]) Accumulate(ctx context.Context, target, at int, src []T, op Accumulation) error {
+	f, err := w.combiner("accumulate", target, op)
+	if err == nil {
+		err = w.check("accumulate", target, at, len(src))
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case w.atomicHere(target):
+		accumulate(w.direct[target][at:], src, f)
+	case target == w.c.rank:
+		w.e.lock()
+		accumulate(w.part[at:], src, f)
+		w.e.unlock()
+	default:
+		return w.scatter(ctx, "accumulate", target, windowAccumulate, op, at, src)
+	}
+	return nil
+}
+
+func (w *Window[T]) combiner(what string, target int, op Accumulation) (func(a, b T) T, error) {
+	if op >= accumulations || w.combine[op] == nil {
+		var zero T
+		return nil, w.c.fail(what, target, AnyTag, ErrMismatch, fmt.Sprintf("%T has no %v", zero, op))
+	}
+	return w.combine[op], nil
+}
+
+// FetchAndOp combines value with one element of the target's part and returns
+// what the element was, atomically. With AccNone it reads.
+func (w *Window[T]) FetchAndOp(ctx context.Context, target, at int, value T, op Accumulation) (T, error) {
+	f, err := w.combiner("fetch", target, op)
+	if err == nil {
+		err = w.check("fetch", target, at, 1)
+	}
+	if err != nil {
+		return value, err
+	}
+	return w.update(ctx, "fetch", target, at, windowFetch, op, []T{value}, func(a T) T { return f(a, value) })
+}
+
+// CompareAndSwap sets one element of the target's part to next if it is
+// compare, and returns what it was, atomically. Floating-point numbers are compared by value.
+func (w *Window[T]) CompareAndSwap(ctx context.Context, target, at int, compare, next T) (T, error) {
+	if err := w.check("swap", target, at, 1); err != nil {
+		return compare, err
+	}
+	return w.update(ctx, "swap", target, at, windowSwap, 0, []T{compare, next}, swap(compare, next))
+}
+
+func swap[T Elem](compare, next T) func(T) T {
+	return func(a T) T {
+		if a == compare {
+			return next
+		}
+		return a
+	}
+}
+
+// update changes one element, here or by message.
+func (w *Window[T]) update(ctx context.Context, what string, target, at int, code windowCode, op Accumulation, args []T, f func(T) T) (T, error) {
+	switch {
+	case w.atomicHere(target):
+		return change(&w.direct[target][at], f), nil
+	case target == w.c.rank:
+		w.e.lock()
+		defer w.e.unlock()
+		return change(&w.part[at], f), nil
+	}
+	was := make([]T, 1)
+	err := w.ask(ctx, what, target, windowHeader{code: code, acc: op, at: at}, Bytes(args), Bytes(was))
+	return was[0], err
+}
+
+// Flush blocks until all that this rank has done to the target's part so far has
+// taken effect there.
+func (w *Window[T]) Flush(ctx context.Context, target int) error {
+	if err := w.check("flush", target, 0, 0); err != nil {
+		return err
+	}
+	if !w.dirty[target].Swap(false) {
+		return nil
+	}
+	return w.ask(ctx, "flush", target, windowHeader{code: windowFlush}, nil, nil)
+}
+
+// Fence blocks until all members have called it and all that any of them has
+// done to the window before has taken effect. Collective.
+func (w *Window[T]) Fence(ctx context.Context) error {
+	for target := range w.c.Size() {
+		if w.dirty[target].Load() {
+			if err := w.Flush(ctx, target); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := w.c.maximum(ctx, 0)
+	return err
+}
+
+// Free ends the window. The parts are their owners' alone again. Collective; no lock
+// may be held.
+func (w *Window[T]) Free(ctx context.Context) error {
+	if w.freed.Load() {
+		return nil
+	}
+	if err := w.Fence(ctx); err != nil {
+		return err
+	}
+	w.drop()
+	return nil
+}
+
+// drop forgets the window on this rank.
+func (w *Window[T]) drop() {
+	if w.freed.Swap(true) {
+		return
+	}
+	w.e.lock()
+	delete(w.e.windows.byID, w.id)
+	w.e.unlock()
+	w.c.world.memory.release(w.slab)
+	w.slab = nil
+	w.direct = slices.Repeat([][]T{nil}, len(w.direct))
+}

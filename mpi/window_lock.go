@@ -1,0 +1,180 @@
+package mpi
+
+import (
+	"context"
+	"unsafe"
+)
+
+// LockMode says who may hold a lock besides.
+type LockMode uint8
+
+const (
+	LockShared    LockMode = iota // others who want it shared
+	LockExclusive                 // nobody
+)
+
+// windowLocks is the lock of one part, kept by its owner and guarded by its
+// engine's lock. Wishes are granted in the order in which they come.
+type windowLocks struct {
+	holder int         // rank that holds it exclusively, -1: none
+	shared map[int]int // rank -> how often it holds it shared
+	queue  []lockWish
+}
+
+type lockWish struct {
+	rank  int
+	mode  LockMode
+	token uint64
+}
+
+// grants sends the answers. It is the part of a Window that does not depend on T.
+type grants interface{ grant(lockWish) }
+
+func (w *Window[T]) grant(l lockWish) {
+	answer := windowHeader{code: windowAnswer, token: l.token}
+	if l.rank == w.c.rank {
+		w.e.answered(w.e.rank, answer, nil)
+		return
+	}
+	w.e.answer(int(w.c.group[l.rank]), w.id, answer, nil)
+}
+
+func (k *windowLocks) ask(g grants, l lockWish) {
+	k.queue = append(k.queue, l)
+	k.serve(g)
+}
+
+// serve grants what can be granted, first come first served.
+func (k *windowLocks) serve(g grants) {
+	for len(k.queue) > 0 {
+		l := k.queue[0]
+		if k.holder >= 0 || l.mode == LockExclusive && len(k.shared) > 0 {
+			return
+		}
+		if l.mode == LockExclusive {
+			k.holder = l.rank
+		} else {
+			if k.shared == nil {
+				k.shared = make(map[int]int)
+			}
+			k.shared[l.rank]++
+		}
+		k.queue = k.queue[1:]
+		g.grant(l)
+	}
+}
+
+// release takes back one lock of a rank and reports whether it had one.
+func (k *windowLocks) release(g grants, rank int) bool {
+	switch {
+	case k.holder == rank:
+		k.holder = -1
+	case k.shared[rank] > 1:
+		k.shared[rank]--
+	case k.shared[rank] == 1:
+		delete(k.shared, rank)
+	default:
+		return false
+	}
+	k.serve(g)
+	return true
+}
+
+// lost implements anyWindow: a lost rank holds and wants no locks.
+func (w *Window[T]) lost(world int) {
+	rank := w.c.RankOf(world)
+	if rank < 0 {
+		return
+	}
+	w.locks.forget(rank)
+	w.locks.serve(w)
+}
+
+func (k *windowLocks) forget(rank int) {
+	if k.holder == rank {
+		k.holder = -1
+	}
+	delete(k.shared, rank)
+	var rest []lockWish
+	for _, l := range k.queue {
+		if l.rank != rank {
+			rest = append(rest, l)
+		}
+	}
+	k.queue = rest
+}
+
+// Lock blocks until this rank holds the lock of the target's part. It keeps
+// other lockers out, not those who access the part without locking. The
+// lock belongs to the rank, not to the goroutine; it is not reentrant if exclusive. A lock that
+// ctx ends the wait for is given back. Locks of lost ranks are released.
+func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
+	if err := w.check("lock", target, 0, 0); err != nil {
+		return err
+	}
+	if target != w.c.rank {
+		err := w.ask(ctx, "lock", target, windowHeader{code: windowLock, acc: Accumulation(mode)}, nil, nil)
+		if err != nil && ctx.Err() != nil {
+			w.giveUp(target)
+		}
+		return err
+	}
+	e := w.e
+	e.lock()
+	defer e.unlock()
+	token, q := e.newQuestion(e.rank, nil)
+	defer delete(e.windows.questions, token)
+	w.locks.ask(w, lockWish{rank: target, mode: mode, token: token})
+	if err := e.outcome(ctx, q); err != nil {
+		w.locks.cancel(w, target)
+		return w.c.fail("lock", target, AnyTag, err, "")
+	}
+	return nil
+}
+
+// cancel takes back the lock of a rank, or its last wish for it if it has not
+// been granted, and reports whether there was either.
+func (k *windowLocks) cancel(g grants, rank int) bool {
+	for i := len(k.queue) - 1; i >= 0; i-- {
+		if k.queue[i].rank == rank {
+			k.queue = append(k.queue[:i:i], k.queue[i+1:]...)
+			k.serve(g)
+			return true
+		}
+	}
+	return k.release(g, rank)
+}
+
+// giveBack and giveUp send messages that are not waited for: the lock is no
+// longer held, or no longer wished for.
+func (w *Window[T]) giveBack(target int) { w.tell(target, windowUnlock) }
+func (w *Window[T]) giveUp(target int)   { w.tell(target, windowCancel) }
+
+func (w *Window[T]) tell(target int, code windowCode) {
+	w.e.lock()
+	defer w.e.unlock()
+	w.e.answer(int(w.c.group[target]), w.id, windowHeader{code: code}, nil)
+}
+
+// Unlock gives back the lock of the target's part after all that this rank has done to the
+// part has taken effect.
+func (w *Window[T]) Unlock(ctx context.Context, target int) error {
+	if err := w.Flush(ctx, target); err != nil {
+		return err
+	}
+	if target != w.c.rank {
+		w.giveBack(target)
+		return nil
+	}
+	w.e.lock()
+	defer w.e.unlock()
+	if !w.locks.release(w, target) {
+		return w.c.fail("unlock", target, AnyTag, ErrRequest, "the lock is not held")
+	}
+	return nil
+}
+
+func aligned[T Elem](b []byte) bool {
+	var zero T
+	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%unsafe.Alignof(zero) == 0
+}
