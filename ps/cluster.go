@@ -35,16 +35,26 @@ func NewCluster(roles []slurm.Role) (Cluster, error) {
 }
 
 // ClusterOf takes the role of each position of a world, which is not the rank
-// where ranks are dealt out to nodes in another order.
+// where ranks are dealt out to nodes in another order. Servers and workers are
+// numbered by position, as in the cluster description of package slurm.
 func ClusterOf(w *mpi.World, roles slurm.Roles) (Cluster, error) {
 	if err := roles.CheckSize(w.Size()); err != nil {
 		return Cluster{}, err
 	}
-	byRank := make([]slurm.Role, w.Size())
-	for rank := range byRank {
-		byRank[rank] = roles[w.Position(rank)]
+	c, err := NewCluster(roles)
+	if err != nil {
+		return c, err
 	}
-	return NewCluster(byRank)
+	rankAt := make([]int, w.Size()) // by position
+	for rank := range rankAt {
+		rankAt[w.Position(rank)] = rank
+	}
+	for _, list := range [][]int{c.Servers, c.Workers} {
+		for i, position := range list {
+			list[i] = rankAt[position]
+		}
+	}
+	return c, nil
 }
 
 // Counts makes the first servers ranks servers and the rest workers.

@@ -29,7 +29,7 @@ func newChief[F Float](w *worker[F], begun time.Time) (*chief[F], error) {
 		c.every = max(w.plan.perEpoch, planned/100)
 	}
 	c.report = max(1, planned/100)
-	c.next, c.nextMark = w.global+c.every, w.global+c.report
+	c.next, c.nextMark = after(w.global, c.every), after(w.global, c.report)
 	if w.cfg.Out != "" {
 		var err error
 		if c.out, err = newOutput(w.cfg.Out, w.global > 0); err != nil {
@@ -38,6 +38,9 @@ func newChief[F Float](w *worker[F], begun time.Time) (*chief[F], error) {
 	}
 	return c, nil
 }
+
+// after is the next multiple of every.
+func after(step, every int64) int64 { return (step/every + 1) * every }
 
 // afterStep reports, evaluates and saves when it is time.
 func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) error {
@@ -65,7 +68,7 @@ func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) e
 	if w.global >= c.next {
 		_, a := Evaluate(w.model, w.params, &w.data.Test)
 		accuracy = &a
-		c.next = w.global + c.every
+		c.next = after(w.global, c.every)
 	}
 	return c.mark(w, accuracy)
 }
@@ -85,7 +88,7 @@ func (c *chief[F]) mark(w *worker[F], accuracy *float64) error {
 		m.SamplesPerSecond = float64(w.global-c.lastStep) / float64(w.plan.perEpoch) * rows / took
 	}
 	c.lastStep, c.lastTime, c.loss, c.batches = w.global, now, 0, 0
-	c.nextMark = w.global + c.report
+	c.nextMark = after(w.global, c.report)
 	if w.cfg.Report != nil {
 		w.cfg.Report(m)
 	}
