@@ -227,3 +227,66 @@ func testAbandon(t *testing.T, factory Factory) {
 		clear(w.members[1].places)
 	}
 }
+
+// testAbandonReading takes memory back while the receiver is reading it.
+func testAbandonReading(t *testing.T, factory Factory) {
+	const n, rounds = 4 << 20, 40
+	w := open(t, factory, 2)
+	for i := range rounds {
+		w.members[1].expect(0, uint64(i+1), &placement{buf: make([]byte, n), discard: -1})
+	}
+	w.each(func(m *member) error {
+		for i := range rounds {
+			token := uint64(i + 1)
+			ready := transport.Header{Kind: kindNote, Tag: 1, Token: token}
+			over := transport.Header{Kind: kindNote, Tag: 2, Token: token}
+			if m.rank == 0 {
+				buf := bytes.Clone(pattern(token, n))
+				if err := m.sendFrom(1, transport.Header{Kind: transport.Data, Token: token}, buf, token); err != nil {
+					return err
+				}
+				// The receiver is known to be about to read; how far it gets differs.
+				if err := m.nextFrom(1, ready, nil); err != nil {
+					return err
+				}
+				for range i * 5 {
+					m.Provider.Poll(m)
+				}
+				m.Provider.Abandon(token)
+				_ = m.done(token) // delivered or not: both are right
+				clear(buf)
+				if err := m.send(1, over, nil); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := m.send(0, ready, nil); err != nil {
+				return err
+			}
+			if err := m.nextFrom(0, over, nil); err != nil {
+				return err
+			}
+			// Nobody writes any more. All that was written is the message's.
+			p, want := m.places[token], pattern(token, n)
+			whole := m.placed[token] > 0
+			for at := 0; at < n; at += 4096 {
+				got := p.buf[at : at+4096]
+				if !bytes.Equal(got, want[at:at+4096]) && (whole || !untouched(got, want[at:at+4096])) {
+					return fmt.Errorf("round %d, placed %v: from byte %d: %s", i, whole, at, difference(got, want[at:at+4096]))
+				}
+			}
+			delete(m.places, token)
+		}
+		return nil
+	})
+}
+
+// untouched reports whether bytes are the beginning of what they should be,
+// and zero from there on: a copy that was ended.
+func untouched(got, want []byte) bool {
+	n := 0
+	for n < len(got) && got[n] == want[n] {
+		n++
+	}
+	return bytes.Equal(got[n:], make([]byte, len(got)-n))
+}

@@ -153,3 +153,57 @@ func testWithdraw(t *testing.T, factory Factory) {
 		})
 	}
 }
+
+// testWithdrawReading takes exposed memory back while the peer is pulling it.
+func testWithdrawReading(t *testing.T, factory Factory) {
+	const rounds = 200
+	w := open(t, factory, 2)
+	memory(t, w.members[0])
+	w.each(func(m *member) error {
+		mem := m.Provider.(transport.Memory)
+		for i := range rounds {
+			token := uint64(i + 1)
+			begun := transport.Header{Kind: kindNote, Token: token}
+			n := 200 << 10
+			if i%10 == 0 {
+				n = 4 << 20
+			}
+			if m.rank == 0 {
+				src := bytes.Clone(pattern(token, n))
+				key, ok := mem.Expose(1, src)
+				if !ok {
+					return errors.New("ordinary memory could not be exposed")
+				}
+				if err := m.send(1, transport.Header{Kind: kindKey, Token: token}, key[:]); err != nil {
+					return err
+				}
+				if err := m.nextFrom(1, begun, nil); err != nil {
+					return err
+				}
+				for range i {
+					m.Provider.Poll(m)
+				}
+				if err := m.wait("Withdraw", func() bool { return mem.Withdraw(1, key) }); err != nil {
+					return err
+				}
+				clear(src)
+				continue
+			}
+			r, err := m.next("a key")
+			if err != nil {
+				return err
+			}
+			dst := make([]byte, n)
+			if mem.Pull(0, transport.Key(r.payload), dst, token) != transport.Sent {
+				return errors.New("the pull was not taken")
+			}
+			if err := m.send(0, begun, nil); err != nil {
+				return err
+			}
+			if err := m.done(token); err == nil && !bytes.Equal(dst, pattern(token, n)) {
+				return fmt.Errorf("round %d: the pull succeeded with wrong bytes: %s", i, difference(dst, pattern(token, n)))
+			}
+		}
+		return nil
+	})
+}

@@ -109,12 +109,7 @@ func (s *headerSink) Placed(peer int, h *transport.Header) {
 }
 
 func (s *headerSink) arrive(want transport.Header) error {
-	err := s.wait("data", func() bool {
-		if s.placed[want.Token] == 0 {
-			s.Provider.Poll(s)
-		}
-		return s.placed[want.Token] > 0
-	})
+	err := s.waitOn(s, "data", func() bool { return s.placed[want.Token] > 0 })
 	if err == nil && s.bad == nil && *s.seen != want {
 		err = fmt.Errorf("data header %+v, want %+v", *s.seen, want)
 	}
