@@ -13,14 +13,17 @@ import (
 // matches and moves messages, and this adapter keeps the books that a Comm expects.
 //
 // What MPI cannot do, this device cannot either. It never names a lost rank: the
-// launcher ends the job when a process dies. It cannot take back a send. Revoke is known to this rank
-// only. A waiting rank wakes up now and then to look. And tags end where the
-// library's do (Comm.MaxTag).
+// launcher ends the job when a process dies. It cannot take back a send. Revoke is known to this
+// rank only. A waiting rank wakes up now and then to look. Tags end where the library's do
+// (tags). And only Open MPI delivers the beginning of a truncated message and tells its length:
+// with the others Status.Bytes is −1 and the buffer as it was.
 type nativeDevice struct {
 	lib  *native.World
 	name string // "openmpi 4.1.4"
 	from string // where it was found, and why that one
 	log  *slog.Logger
+
+	tags nativeTags
 
 	// The world's communicators, made before the world is.
 	user, shadow *native.Comm
@@ -43,8 +46,6 @@ func (d *nativeDevice) caps() DeviceCaps { return DeviceCaps{Name: "mpi"} }
 
 func (d *nativeDevice) transport(int) (name, reason string) { return "mpi", d.name + " at " + d.from }
 
-func (d *nativeDevice) maxTag() int { return min(MaxTag, d.lib.Caps().MaxTag) }
-
 // comm is the library's communicator of c, or why nothing may be started on it.
 func (d *nativeDevice) comm(c *Comm) (*native.Comm, error) {
 	n, ok := c.native.(*nativeComm)
@@ -60,7 +61,7 @@ func (d *nativeDevice) comm(c *Comm) (*native.Comm, error) {
 func (d *nativeDevice) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) error {
 	n, err := d.comm(c)
 	if err == nil {
-		if err = n.Send(ctx, buf, dst, tag); err == nil {
+		if err = n.Send(ctx, buf, dst, d.tags.out(tag)); err == nil {
 			return nil
 		}
 		if r := inFlight(err); r != nil {
@@ -75,18 +76,20 @@ func (d *nativeDevice) send(ctx context.Context, c *Comm, buf []byte, dst, tag i
 func (d *nativeDevice) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (Status, error) {
 	n, err := d.comm(c)
 	if err != nil {
-		return Status{}, d.recvError(c, src, tag, Status{}, 0, err)
+		return Status{}, d.recvError(c, src, tag, &Status{}, 0, err)
 	}
-	s, err := n.Recv(ctx, buf, src, tag)
+	s, err := n.Recv(ctx, buf, src, d.tags.out(tag))
 	if err == nil {
-		return Status(s), nil
+		return d.status(s), nil
 	}
 	if r := inFlight(err); r != nil {
 		if s, err = d.grace(ctx, r); r.InFlight() {
 			return Status{}, d.leave(&op{kind: opRecv, comm: c, env: envelope{source: int32(src), tag: int32(tag)}, buf: buf}, r, err)
 		}
 	}
-	return Status(s), d.recvError(c, src, tag, Status(s), len(buf), err)
+	status := d.status(s)
+	err = d.recvError(c, src, tag, &status, len(buf), err)
+	return status, err
 }
 
 func (d *nativeDevice) isend(c *Comm, buf []byte, dst, tag int) Request {
@@ -96,7 +99,7 @@ func (d *nativeDevice) isend(c *Comm, buf []byte, dst, tag int) Request {
 	}
 	o, r := d.get(opSend, c)
 	o.peer, o.env.tag = int32(dst), int32(tag)
-	if err := n.Isend(r, buf, dst, tag); err != nil {
+	if err := n.Isend(r, buf, dst, d.tags.out(tag)); err != nil {
 		d.put(o, o.gen)
 		return failed(d.sendError(c, dst, tag, err))
 	}
@@ -106,13 +109,13 @@ func (d *nativeDevice) isend(c *Comm, buf []byte, dst, tag int) Request {
 func (d *nativeDevice) irecv(c *Comm, buf []byte, src, tag int) Request {
 	n, err := d.comm(c)
 	if err != nil {
-		return failed(d.recvError(c, src, tag, Status{}, 0, err))
+		return failed(d.recvError(c, src, tag, &Status{}, 0, err))
 	}
 	o, r := d.get(opRecv, c)
 	o.env.source, o.env.tag, o.buf = int32(src), int32(tag), buf
-	if err := n.Irecv(r, buf, src, tag); err != nil {
+	if err := n.Irecv(r, buf, src, d.tags.out(tag)); err != nil {
 		d.put(o, o.gen)
-		return failed(d.recvError(c, src, tag, Status{}, 0, err))
+		return failed(d.recvError(c, src, tag, &Status{}, 0, err))
 	}
 	if c.revoked.Load() { // since it was looked at
 		d.revokePending(c)
@@ -127,7 +130,7 @@ func (d *nativeDevice) probe(ctx context.Context, c *Comm, src, tag int) (Status
 	}
 	o, r := d.get(opRecv, c)
 	defer d.put(o, o.gen)
-	if err := n.Probe(r, src, tag); err != nil {
+	if err := n.Probe(r, src, d.tags.out(tag)); err != nil {
 		return Status{}, false, d.failure(c, "probe", src, tag, err)
 	}
 	var s native.Status
@@ -135,7 +138,7 @@ func (d *nativeDevice) probe(ctx context.Context, c *Comm, src, tag int) (Status
 	case err != nil:
 		return Status{}, false, d.failure(c, "probe", src, tag, err)
 	case done:
-		return Status(r.Status()), true, nil
+		return d.status(r.Status()), true, nil
 	case ctx == nil:
 		_ = r.Cancel() // of a probe: at once, and never refused
 		return Status{}, false, nil
@@ -144,7 +147,7 @@ func (d *nativeDevice) probe(ctx context.Context, c *Comm, src, tag int) (Status
 		_ = r.Cancel()
 		return Status{}, false, d.failure(c, "probe", src, tag, err)
 	}
-	return Status(s), true, nil
+	return d.status(s), true, nil
 }
 
 // close waits for all ranks and ends MPI in this process.

@@ -88,7 +88,7 @@ func (n NativeCollectives) start(begin func(*native.Comm, *native.Request) error
 		err = begin(comm, r)
 	}
 	if err != nil {
-		err = d.describe(o, Status{}, err)
+		err = d.describe(o, &Status{}, err)
 		d.put(o, o.gen)
 		return failed(err)
 	}

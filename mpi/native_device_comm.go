@@ -7,16 +7,6 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/native"
 )
 
-// MaxTag is the largest tag of messages on this communicator: mpi.MaxTag, or
-// less where the system's MPI library has fewer (it must have 32767; MPICH 4 has 2²⁸−1).
-// The same on all ranks.
-func (c *Comm) MaxTag() int {
-	if d, ok := c.dev.(*nativeDevice); ok {
-		return d.maxTag()
-	}
-	return MaxTag
-}
-
 // attach makes the library's communicators for c and its shadow. The
 // members meet in it.
 func (d *nativeDevice) attach(ctx context.Context, c *Comm) error {
@@ -81,14 +71,9 @@ func (d *nativeDevice) revoke(c *Comm) {
 func (d *nativeDevice) lost(*Comm) []int        { return nil }
 func (d *nativeDevice) acknowledge(*Comm) []int { return nil }
 
-// tagDetail says why a tag is refused.
-func (d *nativeDevice) tagDetail(tag int) string {
-	return fmt.Sprintf("tag %d, tags of %s run from 0 to %d", tag, d.name, d.maxTag())
-}
-
 func newNativeDevice(ctx context.Context, lib *native.World, cfg *Config) (*nativeDevice, error) {
 	l := lib.Library()
-	d := &nativeDevice{lib: lib, name: l.String(), from: fmt.Sprintf("%s: %s", l.Path, l.Why), log: cfg.log()}
+	d := &nativeDevice{lib: lib, name: l.String(), from: fmt.Sprintf("%s: %s", l.Path, l.Why), log: cfg.log(), tags: newNativeTags(lib.Caps().MaxTag)}
 	var err error
 	if d.user, err = lib.Comm().Dup(ctx, "world"); err != nil {
 		return nil, err

@@ -31,8 +31,8 @@ func (d *nativeDevice) failure(c *Comm, what string, peer, tag int, err error) e
 	var at *native.Error
 	if errors.As(err, &at) {
 		detail = at.Detail
-		if tag > d.maxTag() {
-			detail = d.tagDetail(tag)
+		if errors.Is(at.Err, native.ErrTag) {
+			detail = d.tags.detail(tag, d.name)
 		}
 		if !errors.Is(err, ErrInFlight) {
 			err = at.Err
@@ -51,22 +51,21 @@ func (d *nativeDevice) sendError(c *Comm, dst, tag int, err error) error {
 	return d.failure(c, "send", dst, tag, err)
 }
 
-// recvError is of a receive into room bytes with status s.
-func (d *nativeDevice) recvError(c *Comm, src, tag int, s Status, room int, err error) error {
+// recvError is of a receive into room bytes with status s. Of a truncated
+// message only Open MPI tells whose it was and how long; the others leave the status as it was.
+func (d *nativeDevice) recvError(c *Comm, src, tag int, s *Status, room int, err error) error {
 	if !errors.Is(err, native.ErrTruncated) {
 		return d.failure(c, "recv", src, tag, err)
 	}
-	if src == AnySource {
-		src = s.Source
+	if d.lib.Library().Family != native.OpenMPI || s.Bytes <= room {
+		*s = Status{Source: src, Tag: tag, Bytes: -1}
+		return c.fail("recv", src, tag, ErrTruncated, fmt.Sprintf("into %d B; %s does not tell how long it was", room, d.name))
 	}
-	if tag == AnyTag {
-		tag = s.Tag
-	}
-	return c.fail("recv", src, tag, ErrTruncated, fmt.Sprintf("%d B into %d B", s.Bytes, room))
+	return c.fail("recv", s.Source, s.Tag, ErrTruncated, fmt.Sprintf("%d B into %d B", s.Bytes, room))
 }
 
 // describe makes the caller's error of an operation that its op describes.
-func (d *nativeDevice) describe(o *op, s Status, err error) error {
+func (d *nativeDevice) describe(o *op, s *Status, err error) error {
 	d.mu.Lock()
 	kind, c, peer, env, room, reason := o.kind, o.comm, int(o.peer), o.env, len(o.buf), o.err
 	d.mu.Unlock()

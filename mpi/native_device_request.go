@@ -85,13 +85,14 @@ func (d *nativeDevice) test(r Request) (Status, bool, error) {
 
 // collect takes the outcome of a finished operation and gives its op back.
 func (d *nativeDevice) collect(r Request, s native.Status, err error) (Status, error) {
+	status := d.status(s)
 	if err != nil {
-		err = d.describe(r.o, Status(s), err)
+		err = d.describe(r.o, &status, err)
 	}
 	if !d.put(r.o, r.gen) {
 		return Status{}, spent("wait")
 	}
-	return Status(s), err
+	return status, err
 }
 
 func (d *nativeDevice) cancel(r Request) {
@@ -136,7 +137,7 @@ func (d *nativeDevice) leave(o *op, r *native.Request, cause error) error {
 		_, _ = d.lib.Wait(context.Background(), r) // its outcome has no owner
 		close(done)
 	}()
-	err := d.describe(o, Status{}, fmt.Errorf("%w: %w", ErrInFlight, cause))
+	err := d.describe(o, &Status{}, fmt.Errorf("%w: %w", ErrInFlight, cause))
 	var at *Error
 	if errors.As(err, &at) {
 		at.Done = done

@@ -295,32 +295,85 @@ func inFlight(ctx context.Context, w *mpi.World) error {
 	return nil
 }
 
-// limits: the largest tag works, the next one is refused with the library's limit.
+// limits: all tags up to MaxTag work, and the topmost; one in between is
+// refused with the library's limit.
 func limits(ctx context.Context, w *mpi.World) error {
 	c := w.Comm()
 	peer, most := 1-c.Rank(), c.MaxTag()
-	if most > mpi.MaxTag || most < 32767 || c.Shadow().MaxTag() != most {
+	if most > mpi.MaxTag || most < 32767-16 || c.Shadow().MaxTag() != most {
 		return fmt.Errorf("tags to %d", most)
 	}
-	if err := sync2(ctx, c, peer, most); err != nil {
-		return err
+	for _, tag := range []int{most, mpi.MaxTag, mpi.MaxTag - 15} {
+		if c.Rank() == 0 {
+			if err := mpi.Send(ctx, c, []byte{1}, peer, tag); err != nil {
+				return err
+			}
+			continue
+		}
+		s, err := c.Probe(ctx, peer, mpi.AnyTag)
+		if err := errors.Join(err, is(s, 0, tag, 1)); err != nil {
+			return err
+		}
+		if err := expectOne(ctx, c, peer, tag); err != nil {
+			return err
+		}
 	}
 	if most < mpi.MaxTag {
 		for _, err := range []error{
 			mpi.Send(ctx, c, []byte{1}, peer, most+1), recvOnly(ctx, c, nil, peer, most+1),
-			wait(ctx, mpi.Isend(c, []byte{1}, peer, most+1)), wait(ctx, mpi.Irecv(c, []byte{1}, peer, most+1)),
+			wait(ctx, mpi.Isend(c, []byte{1}, peer, mpi.MaxTag-16)), wait(ctx, mpi.Irecv(c, []byte{1}, peer, most+1)),
 		} {
-			limit := fmt.Sprintf("tag %d, tags of %s ", most+1, w.Launcher())
 			if err := wants("too large a tag", err, mpi.ErrTag); err != nil {
 				return err
 			}
-			if !strings.Contains(err.Error(), limit) || !strings.HasSuffix(err.Error(), fmt.Sprintf("run from 0 to %d", most)) {
+			if limit := fmt.Sprintf("with %s 4.", w.Launcher()); !strings.Contains(err.Error(), limit) || !strings.Contains(err.Error(), fmt.Sprintf("run from 0 to %d ", most)) {
 				return fmt.Errorf("the error does not tell the library's limit: %w", err)
 			}
 		}
 	}
 	if c.Rank() == 0 {
 		fmt.Println("tags to", most)
+	}
+	return nil
+}
+
+func expectOne(ctx context.Context, c *mpi.Comm, src, tag int) error {
+	got := []byte{0}
+	s, err := mpi.Recv(ctx, c, got, src, tag)
+	if err == nil && got[0] != 1 {
+		err = fmt.Errorf("received %v", got)
+	}
+	return errors.Join(err, is(s, src, tag, 1))
+}
+
+// truncation is checkTruncation for a library that neither tells the length of
+// a message that is too long nor delivers its beginning.
+func truncation(ctx context.Context, c *mpi.Comm) error {
+	cases := []struct{ sent, room int }{{100, 10}, {3000, 0}, {9000, 8999}, {200_000, 1}, {1 << 20, 1000}, {5 << 20, 1 << 20}}
+	for i, k := range cases {
+		if c.Rank() == 0 {
+			if err := mpi.Send(ctx, c, filled(uint64(i), k.sent), 1, i); err != nil {
+				return err
+			}
+			if err := mpi.Send(ctx, c, filled(uint64(i+100), 300), 1, i); err != nil {
+				return err
+			}
+			continue
+		}
+		buf := make([]byte, k.sent)
+		s, err := mpi.Recv(ctx, c, buf[:k.room], 0, i)
+		if err := wants(fmt.Sprintf("%d B into %d", k.sent, k.room), err, mpi.ErrTruncated); err != nil {
+			return err
+		}
+		if s.Bytes != -1 && s.Bytes != k.sent {
+			return fmt.Errorf("%d B into %d: the status says %d B", k.sent, k.room, s.Bytes)
+		}
+		if !bytes.Equal(buf[k.room:], make([]byte, k.sent-k.room)) {
+			return fmt.Errorf("%d B into %d: bytes beyond the buffer were written", k.sent, k.room)
+		}
+		if err := expect(ctx, c, 0, i, uint64(i+100), 300); err != nil {
+			return fmt.Errorf("after %d B into %d: %w", k.sent, k.room, err)
+		}
 	}
 	return nil
 }
