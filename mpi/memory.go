@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math"
 	"slices"
 	"sync"
 	"unsafe"
@@ -94,9 +93,6 @@ const hugePageBytes = 2 << 20
 // newSlab gets memory: huge pages if there are enough free ones, else
 // ordinary pages with the wish for huge ones.
 func newSlab(nBytes int) (*slab, error) {
-	if err := checkRoom(nBytes); err != nil {
-		return nil, err
-	}
 	if nBytes >= hugePageBytes {
 		if s, err := makeSlab(nBytes, hugePageBytes, unix.MFD_HUGETLB); err == nil {
 			return s, nil
