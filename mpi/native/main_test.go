@@ -45,6 +45,7 @@ var programs = map[string]func(context.Context, *World) error{
 	"late":          late,
 	"registrations": registrations,
 	"two":           two,
+	"storm":         storm,
 	"leave":         func(context.Context, *World) error { return nil },
 	"fail": func(ctx context.Context, w *World) error {
 		if w.comm.rank == 1 {

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/internal/clib"
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
 )
 
 // How long the polling goroutine spins, and then gives the core to other ranks, before
@@ -108,7 +109,7 @@ func (w *World) wait(ctx context.Context, rs []*Request) (int, error) {
 func (w *World) lead(ctx context.Context, rs []*Request) (int, error) {
 	for i := 1; ; i++ {
 		for spins := 0; w.wanted.Load() != 0 && spins < 200; spins++ {
-			yield() // someone wants to start an operation: let it have the lock
+			osyield.Yield() // someone wants to start an operation: let it have the lock
 		}
 		w.mu.Lock()
 		tries := 1

@@ -2,20 +2,18 @@ package native
 
 import (
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
-)
 
-// yield gives the core to another process that wants it, and costs 0.3 µs otherwise.
-func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
+)
 
 // pause is what the polling goroutine does after its i-th poll in vain.
 func pause(i int) {
 	switch {
 	case i < spinPolls:
 	case i < spinPolls+yieldPolls:
-		yield()
+		osyield.Yield() // 0.3 µs where nobody else wants the core
 	default:
 		nap(napFor(i - spinPolls - yieldPolls))
 	}
@@ -40,6 +38,5 @@ func napFor(n int) time.Duration {
 func nap(d time.Duration) {
 	const slack = 1000 // ns
 	unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, slack, 0)
-	t := unix.NsecToTimespec(int64(d))
-	unix.Syscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
+	osyield.Nanosleep(d)
 }
