@@ -2,6 +2,7 @@ package ps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
@@ -53,10 +54,12 @@ type Config struct {
 	Log *slog.Logger // nil: nothing is logged
 }
 
+// DefaultDeadline is Config.Deadline's default, the other constants those of
+// their fields.
 const (
 	defaultWindow         = 16
 	defaultUnappliedBytes = 256 << 20
-	defaultDeadline       = 10 * time.Minute
+	DefaultDeadline       = 10 * time.Minute
 )
 
 func (c Config) withDefaults() Config {
@@ -76,7 +79,7 @@ func (c Config) withDefaults() Config {
 		c.UnappliedBytes = defaultUnappliedBytes
 	}
 	if c.Deadline == 0 {
-		c.Deadline = defaultDeadline
+		c.Deadline = DefaultDeadline
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -118,22 +121,31 @@ func (c Config) fingerprint() uint32 {
 	return h.Sum32()
 }
 
-// WhoIsLost waits up to a second for the name behind an mpi.ErrRevoked: whoever
-// revoked the communicator knew of a loss that this rank may hear of a little later.
-func WhoIsLost(ctx context.Context, c *mpi.Comm) (rank int, found bool) {
+// Explain makes an error of a message name the role, rank and host that are
+// lost. Behind an mpi.ErrRevoked it looks for that name for up to a second: whoever
+// revoked the communicator may know of a loss that this rank hears of a little later. Other errors
+// are returned as they are.
+func Explain(ctx context.Context, op string, c *mpi.Comm, cluster Cluster, err error) error {
+	if !errors.Is(err, mpi.ErrPeerLost) && !errors.Is(err, mpi.ErrRevoked) {
+		return err
+	}
 	until := time.Now().Add(time.Second)
-	for time.Now().Before(until) && ctx.Err() == nil {
+	for {
 		if lost := c.Lost(); len(lost) > 0 {
-			return lost[0], true
+			return lostError(op, c, cluster, lost[0], mpi.ErrPeerLost)
 		}
-		// Looking for a message makes progress.
-		c.Iprobe(mpi.AnySource, mpi.MaxTag)
+		if errors.Is(err, mpi.ErrPeerLost) {
+			return err
+		}
+		if time.Now().After(until) || ctx.Err() != nil {
+			return &Error{Op: op, Err: err, Detail: "another rank has given up; its own message says why"}
+		}
+		c.Iprobe(mpi.AnySource, mpi.MaxTag) // looking for a message makes progress
 		select {
 		case <-ctx.Done():
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	return 0, false
 }
 
 // lostError names a rank that is gone.

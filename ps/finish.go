@@ -237,7 +237,10 @@ func (s *Server) overdue(now time.Time) {
 // while another still talks. absent, which ps 0 has told everybody, decides for
 // all whether it is the barrier of all or of those that are left. A loss after
 // this decision takes nothing away from the run.
-func finalBarrier(ctx context.Context, c *mpi.Comm, absent []int) error {
+func finalBarrier(ctx context.Context, cfg Config, absent []int) error {
+	ctx, cancel := context.WithTimeout(ctx, cfg.Deadline)
+	defer cancel()
+	c := cfg.Comm
 	if len(absent) > 0 {
 		left, err := c.Shrink(ctx)
 		if err != nil {

@@ -149,13 +149,13 @@ func Apply[F Float](r Rule, n int64, values, grad []F, slots [][]F, weight float
 		b1, b2 := F(r.Beta1), F(r.Beta2)
 		t := float64(n + 1)
 		step := F(rate / (1 - math.Pow(r.Beta1, t)))
-		unbias := 1 / (1 - math.Pow(r.Beta2, t))
+		unbias, eps := F(1/math.Sqrt(1-math.Pow(r.Beta2, t))), F(r.Epsilon)
 		m, v := slots[0][:len(values)], slots[1][:len(values)]
 		for i, g := range grad {
 			g *= scale
 			m[i] = b1*m[i] + (1-b1)*g
 			v[i] = b2*v[i] + (1-b2)*g*g
-			values[i] -= step * m[i] / F(math.Sqrt(float64(v[i])*unbias)+r.Epsilon)
+			values[i] -= step * m[i] / (F(math.Sqrt(float64(v[i])))*unbias + eps)
 		}
 	default:
 		step := F(rate) * scale

@@ -134,7 +134,7 @@ func (s *Server) Serve(ctx context.Context) (Summary, error) {
 	if err := s.flush(ctx); err != nil {
 		return sum, err
 	}
-	return sum, finalBarrier(ctx, s.comm, s.absent)
+	return sum, finalBarrier(ctx, s.cfg, s.absent)
 }
 
 // loop receives frames and payloads until the server has ended.
@@ -192,9 +192,7 @@ func (s *Server) broken(ctx context.Context, err error) error {
 		if s.failure != nil {
 			return s.failure
 		}
-		if rank, found := WhoIsLost(ctx, s.comm); found {
-			return lostError("serve", s.comm, s.cfg.Cluster, rank, mpi.ErrPeerLost)
-		}
+		return Explain(ctx, "serve", s.comm, s.cfg.Cluster, err)
 	}
 	return &Error{Op: "serve", Err: err}
 }

@@ -259,7 +259,7 @@ func (w *Worker) Finish(ctx context.Context, status, epoch int) (lost []int, err
 	if a.forever {
 		return nil, nil
 	}
-	return a.lost, finalBarrier(ctx, w.comm, a.absent)
+	return a.lost, finalBarrier(ctx, w.cfg, a.absent)
 }
 
 // broke makes an error of a server's exchange say who is concerned, and is
@@ -270,11 +270,7 @@ func (w *Worker) broke(ctx context.Context, o op, server int, err error) error {
 	switch {
 	case errors.As(err, &e):
 	case errors.Is(err, mpi.ErrRevoked):
-		if lost, found := WhoIsLost(ctx, w.comm); found {
-			err = lostError(o.String(), w.comm, w.cfg.Cluster, lost, mpi.ErrPeerLost)
-			break
-		}
-		fallthrough
+		err = Explain(ctx, o.String(), w.comm, w.cfg.Cluster, err)
 	default:
 		err = lostError(o.String(), w.comm, w.cfg.Cluster, rank, err)
 	}

@@ -17,12 +17,10 @@ type allreduce[F Float] struct {
 	cfg   *Config
 	rule  ps.Rule
 	root  int
-	step_ int64
-	sum   []F // gradient, weight, wishes to stop
+	made  int64 // steps
+	sum   []F   // gradient, weight, wishes to stop
 	slots [][]F
 	stop  bool
-	// values points to the worker's own parameters.
-	values []F
 }
 
 func newAllreduce[F Float](cfg *Config, p plan) *allreduce[F] {
@@ -30,7 +28,6 @@ func newAllreduce[F Float](cfg *Config, p plan) *allreduce[F] {
 }
 
 func (a *allreduce[F]) begin(ctx context.Context, params []F, slots [][]F, step int64) (int64, error) {
-	a.values = params
 	a.sum = make([]F, len(params)+2)
 	a.slots = slots
 	for len(a.slots) < a.rule.Slots() {
@@ -46,8 +43,8 @@ func (a *allreduce[F]) begin(ctx context.Context, params []F, slots [][]F, step 
 			err = collective.Bcast(ctx, a.cfg.Comm, slot, a.root)
 		}
 	}
-	a.step_ = first[0]
-	return a.step_, a.broke(ctx, "begin", err)
+	a.made = first[0]
+	return a.made, a.broke(ctx, "begin", err)
 }
 
 func (a *allreduce[F]) step(ctx context.Context, grad, params []F, c ps.Contribution) (position, global int64, dropped bool, err error) {
@@ -57,12 +54,12 @@ func (a *allreduce[F]) step(ctx context.Context, grad, params []F, c ps.Contribu
 		a.sum[n+1] = 1
 	}
 	if err := collective.Allreduce(ctx, a.cfg.Comm, a.sum, a.sum, collective.Sum); err != nil {
-		return 0, 0, false, a.broke(ctx, fmt.Sprintf("step %d", a.step_), err)
+		return 0, 0, false, a.broke(ctx, fmt.Sprintf("step %d", a.made), err)
 	}
-	ps.Apply(a.rule, a.step_, params, a.sum[:n], a.slots, float64(a.sum[n]))
+	ps.Apply(a.rule, a.made, params, a.sum[:n], a.slots, float64(a.sum[n]))
 	a.stop = a.stop || a.sum[n+1] > 0
-	a.step_++
-	return a.step_, a.step_, false, nil
+	a.made++
+	return a.made, a.made, false, nil
 }
 
 func (a *allreduce[F]) stopped() bool { return a.stop }
@@ -88,11 +85,11 @@ func (a *allreduce[F]) broke(ctx context.Context, what string, err error) error 
 		return nil
 	}
 	c := a.cfg.Comm
-	if errors.Is(err, mpi.ErrPeerLost) || errors.Is(err, mpi.ErrRevoked) {
+	if errors.Is(err, mpi.ErrPeerLost) {
 		c.Revoke()
-		if rank, found := ps.WhoIsLost(ctx, c); found {
-			return &ps.Error{Op: what, Role: a.cfg.Cluster.Role(rank), Rank: rank, Host: c.Host(rank), Err: mpi.ErrPeerLost}
-		}
+	}
+	if named := ps.Explain(ctx, what, c, a.cfg.Cluster, err); named != err {
+		return named
 	}
 	return fmt.Errorf("train: %s: %w", what, err)
 }

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,11 @@ const checkpointForm = "fisterra.checkpoint/1"
 // save writes the parameters and vectors at hand, which belong to the global
 // step at hand, as the state to resume from.
 func (w *worker[F]) save() error {
+	if w.cfg.BeforeSave != nil {
+		if err := w.cfg.BeforeSave(); err != nil {
+			return err
+		}
+	}
 	tensors := []namedTensor{tensor("params", w.params)}
 	for i, slot := range w.slots {
 		tensors = append(tensors, tensor(slotName(i), slot))
@@ -22,7 +28,7 @@ func (w *worker[F]) save() error {
 	if err := writeTensors(w.cfg.Checkpoint, meta, tensors); err != nil {
 		return err
 	}
-	w.cfg.Log.Info("saved a checkpoint", "file", w.cfg.Checkpoint, "step", w.global)
+	w.cfg.Log.Log(context.Background(), Notice, "saved a checkpoint", "file", w.cfg.Checkpoint, "step", w.global)
 	return nil
 }
 
@@ -75,6 +81,6 @@ func (w *worker[F]) resume() (int64, error) {
 			return bad("%v", err)
 		}
 	}
-	w.cfg.Log.Info("resumed from a checkpoint", "file", w.cfg.Checkpoint, "step", step)
+	w.cfg.Log.Log(context.Background(), Notice, "resumed from a checkpoint", "file", w.cfg.Checkpoint, "step", step)
 	return step, nil
 }

@@ -10,6 +10,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/ps"
 )
 
+// Notice is the level of what a user wants to read in the job's log unasked: that
+// state was saved, that a run has resumed.
+const Notice = slog.LevelInfo + 2
+
 // Config describes a run to all its ranks. Everything down to Precision must
 // be the same on each; zero values mean the defaults that are named.
 type Config struct {
@@ -42,6 +46,9 @@ type Config struct {
 	// whose file exists resumes from it. Only the chief reads and writes it.
 	Checkpoint      string
 	CheckpointEvery int64
+	// BeforeSave is asked before the chief writes the file; an error ends the run
+	// with nothing written. Nil: nobody is asked.
+	BeforeSave func() error
 	// Save asks for a checkpoint at each receive, Interrupt for the end of the run
 	// after the next step, when it is closed.
 	Save      <-chan struct{}

@@ -32,12 +32,22 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	}
 	data, err := Open(cfg.Data, cfg.Seed)
 	if err != nil {
+		cfg.Comm.Revoke() // nobody knows of this rank yet: do not let them wait for it
 		return nil, err
 	}
 	if cfg.Precision == ps.Float64 {
 		return work[float64](ctx, &cfg, data)
 	}
 	return work[float32](ctx, &cfg, data)
+}
+
+// patience bounds the waits in which nobody else watches the clock.
+func (c *Config) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	d := c.Deadline
+	if d == 0 {
+		d = ps.DefaultDeadline
+	}
+	return context.WithTimeout(ctx, d)
 }
 
 // sizes is what a server must know of data and model.
@@ -56,15 +66,19 @@ func (c *Config) psConfig(s sizes) (ps.Config, plan, error) {
 func serve(ctx context.Context, cfg *Config) (*Result, error) {
 	chief := cfg.Cluster.Workers[0]
 	var got [2]int64
-	if _, err := mpi.Recv(ctx, cfg.Comm, got[:], chief, tagSizes); err != nil {
-		return nil, fmt.Errorf("train: sizes of data and model from the chief (rank %d on %s): %w", chief, cfg.Comm.Host(chief), err)
+	first, cancel := cfg.patience(ctx)
+	defer cancel()
+	if _, err := mpi.Recv(first, cfg.Comm, got[:], chief, tagSizes); err != nil {
+		return nil, fmt.Errorf("train: sizes of data and model from the chief (rank %d on %s): %w", chief, cfg.Comm.Host(chief), ps.Explain(ctx, "start", cfg.Comm, cfg.Cluster, err))
 	}
 	pc, p, err := cfg.psConfig(sizes{got[0], got[1]})
 	if err != nil {
+		cfg.Comm.Revoke()
 		return nil, err
 	}
 	server, err := ps.NewServer(pc)
 	if err != nil {
+		cfg.Comm.Revoke()
 		return nil, err
 	}
 	over := make(chan struct{})
@@ -140,6 +154,19 @@ type worker[F Float] struct {
 
 // work is a worker's part.
 func work[F Float](ctx context.Context, cfg *Config, data *Dataset) (*Result, error) {
+	w, err := newWorker[F](ctx, cfg, data)
+	if err != nil {
+		cfg.Comm.Revoke()
+		return nil, err
+	}
+	r, err := w.run(ctx)
+	if err != nil && w.chief != nil {
+		w.chief.abandon()
+	}
+	return r, err
+}
+
+func newWorker[F Float](ctx context.Context, cfg *Config, data *Dataset) (*worker[F], error) {
 	w := &worker[F]{cfg: cfg, index: slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank()), data: data, hooks: cfg.Hooks, epoch: -1}
 	if w.index < 0 {
 		return nil, fmt.Errorf("train: rank %d has no role", cfg.Comm.Rank())
@@ -162,14 +189,8 @@ func work[F Float](ctx context.Context, cfg *Config, data *Dataset) (*Result, er
 	if w.index > 0 {
 		data.Train.X = nil // the shard is all that is needed
 	}
-	if w.x, err = w.connect(ctx, sizes{int64(data.Train.Rows()), int64(n)}); err != nil {
-		return nil, err
-	}
-	r, err := w.run(ctx)
-	if err != nil && w.index == 0 && w.chief != nil {
-		w.chief.abandon()
-	}
-	return r, err
+	w.x, err = w.connect(ctx, sizes{int64(data.Train.Rows()), int64(n)})
+	return w, err
 }
 
 func (w *worker[F]) connect(ctx context.Context, s sizes) (exchange[F], error) {
@@ -187,7 +208,7 @@ func (w *worker[F]) connect(ctx context.Context, s sizes) (exchange[F], error) {
 	if w.index == 0 {
 		for _, server := range w.cfg.Cluster.Servers {
 			if err := mpi.Send(ctx, w.cfg.Comm, []int64{s.rows, s.params}, server, tagSizes); err != nil {
-				return nil, fmt.Errorf("train: sizes to ps: %w", err)
+				return nil, fmt.Errorf("train: sizes to ps: %w", ps.Explain(ctx, "start", w.cfg.Comm, w.cfg.Cluster, err))
 			}
 		}
 	}

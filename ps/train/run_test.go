@@ -538,6 +538,57 @@ func TestBackupWorkersTrain(t *testing.T) {
 	}
 }
 
+// A rank that cannot begin keeps nobody waiting.
+func TestNobodyWaitsForARankThatCannotBegin(t *testing.T) {
+	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
+		for _, wrong := range []int{c.Workers[0], c.Workers[1]} {
+			begin := time.Now()
+			f := launch(t, Config{Cluster: c, Mode: ps.Sync, Hidden: 8, Epochs: 1000}, func(rank int, f *fleet, c *Config) {
+				if rank == wrong {
+					c.Data = "missing.csv"
+				}
+			})
+			for rank, err := range f.errs {
+				if err == nil || rank == wrong != strings.Contains(err.Error(), "missing.csv") {
+					t.Errorf("%d ps, rank %d wrong: rank %d says %v", len(c.Servers), wrong, rank, err)
+				}
+			}
+			if took := time.Since(begin); took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		}
+	}
+}
+
+func FuzzTensors(f *testing.F) {
+	file := filepath.Join(f.TempDir(), "x")
+	if err := writeTensors(file, map[string]string{"a": "b"}, []namedTensor{tensor("t", []float32{1, 2}, 2, 1), tensor("u", []float64{3})}); err != nil {
+		f.Fatal(err)
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Add(whole[:20])
+	f.Add([]byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, tensors, err := parseTensors(strings.NewReader(string(b)), int64(len(b)))
+		if err != nil {
+			return
+		}
+		for name, x := range tensors {
+			n := int(dtypeBytes(x.dtype))
+			for _, d := range x.shape {
+				n *= d
+			}
+			if n != len(x.bytes) {
+				t.Fatalf("%q of shape %v has %d bytes", name, x.shape, len(x.bytes))
+			}
+		}
+	})
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	for what, c := range map[string]Config{
 		`no model "cnn"`:           {Model: "cnn"},

@@ -190,7 +190,7 @@ func parseTensors(r io.Reader, sizeBytes int64) (map[string]string, map[string]n
 			return nil, nil, fmt.Errorf("tensor %q has the type %q; F32 and F64 are possible", name, e.DType)
 		}
 		for _, d := range e.Shape {
-			if d < 0 || want > sizeBytes {
+			if d < 0 || d > 0 && want > sizeBytes/int64(d) {
 				return nil, nil, fmt.Errorf("tensor %q has the shape %v", name, e.Shape)
 			}
 			want *= int64(d)
