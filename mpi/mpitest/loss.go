@@ -249,8 +249,17 @@ func lossOtherCommunicators(ctx context.Context, c *mpi.Comm, die func()) error 
 		return err
 	}
 	if last(c) {
+		// Not before everybody has what the split made.
+		for src := range c.Size() - 1 {
+			if err := expect(ctx, c, src, 5, 5, 8); err != nil {
+				return err
+			}
+		}
 		die()
 		return nil
+	}
+	if err := mpi.Send(ctx, c, filled(5, 8), c.Size()-1, 5); err != nil {
+		return err
 	}
 	if err := mourn(ctx, c, c.Size()-1); err != nil {
 		return err

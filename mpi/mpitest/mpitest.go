@@ -37,6 +37,7 @@ type options struct {
 	fabric  *sim.Fabric
 	local   mpi.LocalOptions
 	timeout time.Duration
+	stay    bool // no rank says goodbye before all have returned
 }
 
 // Delay has every message travel for a random time of at most d. Without it d
@@ -96,10 +97,15 @@ func Run(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) error, op
 	defer cancel(nil)
 
 	errs := make([]error, n)
+	var busy sync.WaitGroup
+	busy.Add(n)
 	rank := func(r int) {
 		errs[r] = f(ctx, worlds[r].Comm())
 		if errs[r] != nil {
 			cancel(fmt.Errorf("%w: rank %d: %w", errAnother, r, errs[r]))
+		}
+		if busy.Done(); o.stay {
+			busy.Wait()
 		}
 		if virtual || errs[r] != nil || o.fabric.Killed(r) {
 			// Closed below. A failed rank stays, so that the others say what is wrong
@@ -158,7 +164,7 @@ func SimulatedKill(pull bool) KillRunner {
 	return func(t *testing.T, n int, f func(ctx context.Context, c *mpi.Comm, die func()) error) {
 		t.Helper()
 		fabric := sim.New(sim.Config{Ranks: n, MaxDelay: 100 * time.Microsecond, DetectAfter: time.Millisecond})
-		opts := []Option{Over(fabric), PerHost(1)}
+		opts := []Option{Over(fabric), PerHost(1), func(o *options) { o.stay = true }}
 		if pull {
 			opts = append(opts, Pull())
 		}
