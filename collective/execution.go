@@ -11,9 +11,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// window is how many parts of a fold are received ahead of the one being
-// reduced. All parts are small enough that those under way stay in the second-level cache.
-const window = 2
+// nearWindow is how many parts of a fold are under way at once from a rank
+// whose memory this one reads itself: they stay in the second-level cache. Over a network all
+// are, since the permission to send the next one would queue behind outgoing data.
+const nearWindow = 2
 
 // execution runs one plan once; they are pooled per entry. What is not
 // atomic or under mu is guarded by turn.
@@ -33,6 +34,7 @@ type execution struct {
 	round    int
 	started  bool       // the round's messages are under way
 	incoming []incoming // of the round
+	receives []mpi.Request
 	outgoing []mpi.Request
 	in, out  int // the first that may be unfinished
 
@@ -62,7 +64,8 @@ type incoming struct {
 	finished int
 	signed   bool
 	stage    int // its place in stage (signed) or parts
-	requests [window]mpi.Request
+	window   int // parts under way at once
+	first    int // place of its requests in receives, window of them
 }
 
 func newExecution(s *state, e *entry) *execution {
@@ -117,7 +120,7 @@ func (x *execution) run(ctx context.Context, block bool) bool {
 // start does the local steps of a round, posts its receives and then starts its sends.
 func (x *execution) start(ctx context.Context, block bool) error {
 	steps := x.entry.plan.Round(x.round)
-	x.incoming, x.outgoing = x.incoming[:0], x.outgoing[:0]
+	x.incoming, x.receives, x.outgoing = x.incoming[:0], x.receives[:0], x.outgoing[:0]
 	x.in, x.out = 0, 0
 	x.started = true
 	puts, only := 0, -1
@@ -167,12 +170,17 @@ func (x *execution) signed(n int) bool {
 // expect notes a receive and where it will land.
 func (x *execution) expect(st *plan.Step, stage, parts *int) {
 	size := x.entry.typ.size
-	m := incoming{step: *st, bytes: st.N * size, part: st.N * size, count: 1, signed: x.signed(st.N)}
-	if st.Action == plan.Fold {
+	m := incoming{step: *st, bytes: st.N * size, part: st.N * size, count: 1, window: 1, signed: x.signed(st.N), first: len(x.receives)}
+	if st.Action == plan.Fold && x.entry.plan.Parts(st.N) > 1 {
 		m.count = x.entry.plan.Parts(st.N)
-		if m.count > 1 {
-			m.part = x.entry.plan.Part * size
+		m.part = x.entry.plan.Part * size
+		m.window = m.count
+		if transport, _ := x.shadow.Transport(int(st.Peer)); transport == "shm" {
+			m.window = nearWindow
 		}
+	}
+	for range m.window {
+		x.receives = append(x.receives, mpi.Request{})
 	}
 	switch {
 	case m.signed:
@@ -180,7 +188,7 @@ func (x *execution) expect(st *plan.Step, stage, parts *int) {
 		*stage += stageBytes(m.bytes)
 	case st.Action == plan.Fold:
 		m.stage = *parts
-		*parts += min(window, m.count) * m.part
+		*parts += m.window * m.part
 	}
 	x.incoming = append(x.incoming, m)
 }
@@ -210,7 +218,7 @@ func (x *execution) landing(m *incoming, i int) []byte {
 	case m.signed:
 		return x.stage[m.stage:][:signatureBytes+m.bytes]
 	case m.step.Action == plan.Fold:
-		return x.parts[m.stage+i%window*m.part:][:n]
+		return x.parts[m.stage+i%m.window*m.part:][:n]
 	}
 	return x.span(m.step.Dst, m.step.N)
 }
@@ -228,7 +236,7 @@ func (x *execution) heldBack(i int) bool {
 
 // postFirst starts the receives of a message that may be under way together.
 func (x *execution) postFirst(m *incoming) {
-	for m.posted < min(window, m.count) {
+	for m.posted < m.window {
 		x.post(m)
 	}
 }
@@ -250,7 +258,7 @@ func (x *execution) postNext(i int) {
 
 // post starts the receive of a message's next part.
 func (x *execution) post(m *incoming) {
-	m.requests[m.posted%window] = mpi.Irecv(x.shadow, x.landing(m, m.posted), int(m.step.Peer), x.tag)
+	x.receives[m.first+m.posted%m.window] = mpi.Irecv(x.shadow, x.landing(m, m.posted), int(m.step.Peer), x.tag)
 	m.posted++
 }
 
@@ -291,11 +299,12 @@ func (x *execution) settle(ctx context.Context, block bool) (done bool, err erro
 	for x.in < len(x.incoming) {
 		m := &x.incoming[x.in]
 		for m.finished < m.count {
-			status, ok, err := x.await(ctx, m.requests[m.finished%window], m.step.Peer, block)
+			r := &x.receives[m.first+m.finished%m.window]
+			status, ok, err := x.await(ctx, *r, m.step.Peer, block)
 			if !ok {
 				return false, err
 			}
-			m.requests[m.finished%window] = mpi.Request{}
+			*r = mpi.Request{}
 			if err := x.accept(m, status, err); err != nil {
 				return false, err
 			}

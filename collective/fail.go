@@ -59,15 +59,13 @@ func (x *execution) abandon() (inFlight error) {
 		}
 		*r = mpi.Request{}
 	}
-	for i := range x.incoming {
-		for j := range x.incoming[i].requests {
-			take(&x.incoming[i].requests[j])
-		}
+	for i := range x.receives {
+		take(&x.receives[i])
 	}
 	for i := range x.outgoing {
 		take(&x.outgoing[i])
 	}
-	x.incoming, x.outgoing = x.incoming[:0], x.outgoing[:0]
+	x.incoming, x.receives, x.outgoing = x.incoming[:0], x.receives[:0], x.outgoing[:0]
 	return inFlight
 }
 

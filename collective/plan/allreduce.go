@@ -141,21 +141,3 @@ func allreduceNode(p *Problem) *Plan {
 	b.bcastTree(local, out, p.Count)
 	return b.done()
 }
-
-// allreduceSliced: reduce-scatter inside each node, an allreduce of each
-// slice among the nodes by the ranks that hold it, allgather inside each node: all ranks
-// drive the network, and each byte crosses it twice.
-//
-// Träff 2024 on both levels.
-func allreduceSliced(p *Problem) *Plan {
-	b := newBuilder(p, "node+sliced")
-	in, out := Loc{Send, 0}, Loc{Recv, 0}
-	l, local := p.nodeLayout(p.Count)
-	mine := out.at(l.off(local.me))
-	b.reduceScatterCirculant(local, l, in, out, mine)
-	if n := l.n(local.me); n > 0 {
-		b.allreduceCirculant(p.slice(local.me), mine, mine, n)
-	}
-	b.allgatherCyclic(local, l, out)
-	return b.done()
-}

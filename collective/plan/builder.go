@@ -5,7 +5,8 @@ import "math/bits"
 // builder collects the steps of one rank.
 type builder struct {
 	*Problem
-	plan Plan
+	plan  Plan
+	still bool // rounds without steps stay, so that all ranks count alike
 }
 
 // PartBytes is the size of the messages in which data to be reduced travel:
@@ -72,15 +73,21 @@ func (b *builder) await(peer int)  { b.add(Step{Action: Get, Peer: int32(peer)})
 
 // next ends the round; empty rounds vanish.
 func (b *builder) next() {
-	end := int32(len(b.plan.Steps))
-	if n := len(b.plan.Rounds); end == 0 || n > 0 && b.plan.Rounds[n-1] == end {
-		return
+	if b.still || b.open() {
+		b.plan.Rounds = append(b.plan.Rounds, int32(len(b.plan.Steps)))
 	}
-	b.plan.Rounds = append(b.plan.Rounds, end)
+}
+
+// open: there are steps that belong to no round yet.
+func (b *builder) open() bool {
+	n := len(b.plan.Rounds)
+	return len(b.plan.Steps) > 0 && (n == 0 || int(b.plan.Rounds[n-1]) < len(b.plan.Steps))
 }
 
 func (b *builder) done() *Plan {
-	b.next()
+	if b.open() {
+		b.next()
+	}
 	return &b.plan
 }
 

@@ -119,7 +119,9 @@ func reducers() []Planner {
 		{Allreduce, "circulant", traeff, allreduceCirculant, commutes, (*costing).circulantAllreduce},
 		{Allreduce, "ring", patarasuk, allreduceRing, commutes, (*costing).ringAllreduce},
 		{Allreduce, "node+doubling", karonis, allreduceNode, orderedNodes, (*costing).nodeAllreduce},
-		{Allreduce, "node+sliced", traeff, allreduceSliced, both(commutes, severalNodes), (*costing).slicedAllreduce},
+		{Allreduce, slicedName(1), traeff, allreduceSliced, both(commutes, severalNodes), slicedCost(1)},
+		{Allreduce, slicedName(4), traeff, allreducePipelined(4), both(commutes, severalNodes), slicedCost(4)},
+		{Allreduce, slicedName(16), traeff, allreducePipelined(16), both(commutes, severalNodes), slicedCost(16)},
 
 		{ReduceScatter, "circulant", traeff, reduceScatterCirculant, commutes, (*costing).circulantReduceScatter},
 		{ReduceScatter, "halving", thakur, reduceScatterHalving, both(commutes, powerOfTwo), (*costing).circulantReduceScatter},

@@ -73,18 +73,23 @@ func (c *costing) nodeAllreduce() float64 {
 		over(below2(c.nodes), func(int) float64 { return c.net(1, c.all()) + c.fold(c.all()) }) + extra
 }
 
-func (c *costing) slicedAllreduce() float64 {
-	slice := c.all() / float64(c.local)
-	host := over(c.local, func(d int) float64 {
-		b := float64(min(d, c.local-d)) * slice
-		return parted(b, func(b float64) float64 { return c.Host.Exchange.At(int(b)) + c.fold(b) }) +
-			c.Host.Exchange.At(int(b))
-	})
-	net := over(c.nodes, func(d int) float64 {
-		b := float64(min(d, c.nodes-d)) * slice / float64(c.nodes)
-		return parted(b, func(b float64) float64 { return c.net(c.local, b) + c.fold(b) }) + c.net(c.local, b)
-	})
-	return host + net
+// slicedCost prices the sliced allreduce in segments, of which those inside
+// nodes and those between them overlap.
+func slicedCost(segments int) func(*costing) float64 {
+	return func(c *costing) float64 {
+		n := c.all() / float64(segments)
+		slice := n / float64(c.local)
+		host := over(c.local, func(d int) float64 {
+			b := float64(min(d, c.local-d)) * slice
+			return parted(b, func(b float64) float64 { return c.Host.Exchange.At(int(b)) + c.fold(b) }) +
+				c.Host.Exchange.At(int(b))
+		})
+		net := over(c.nodes, func(d int) float64 {
+			b := float64(min(d, c.nodes-d)) * slice / float64(c.nodes)
+			return parted(b, func(b float64) float64 { return c.net(c.local, b) + c.fold(b) }) + c.net(c.local, b)
+		})
+		return float64(segments-1)*max(host, net) + host + net
+	}
 }
 
 func (c *costing) ringReduceScatter() float64 {

@@ -23,27 +23,7 @@ func (p *Problem) hierarchy(root int) (local, leaders group, isLeader bool) {
 	return local, leaders.from(rootNode), local.me == 0
 }
 
-// slice is the group of the j-th ranks of all nodes.
-func (p *Problem) slice(j int) group {
-	return group{me: int(p.Nodes.Of[p.Rank]), size: len(p.Nodes.Members), to: func(m int) int {
-		return int(p.Nodes.Members[m][j])
-	}}
-}
-
 func indexOf(ranks []int32, rank int) int {
 	i, _ := slices.BinarySearch(ranks, int32(rank))
 	return i
-}
-
-// nodeLayout cuts n elements over the ranks of this node such that the same
-// cut fits every node: the first Smallest() ranks get a share, further ones none.
-func (p *Problem) nodeLayout(n int) (l layout, local group) {
-	members := p.Nodes.Members[p.Nodes.Of[p.Rank]]
-	shares := p.Nodes.Smallest()
-	even := evenly(n, shares)
-	counts := make([]int, len(members))
-	for i := range shares {
-		counts[i] = even.n(i)
-	}
-	return laidOut(counts), among(members, indexOf(members, p.Rank))
 }

@@ -1,0 +1,153 @@
+package plan
+
+import "fmt"
+
+// The sliced allreduce: reduce-scatter inside each node, an allreduce of each
+// slice among the nodes by the ranks that hold it, allgather inside each node. All ranks drive the
+// network, and each byte crosses it twice. Circulant on both levels (Träff 2024).
+//
+// There are as many slices as ranks on the fullest node; on nodes with fewer
+// ranks some hold two or more, so that a short last node slows no other one down.
+
+// slicing is one rank's view of how n elements are cut.
+type slicing struct {
+	*Problem
+	slices layout // of the elements
+	base   int    // first element
+	local  group
+	held   layout // elements by member of this node
+	mine   held   // slices this rank holds
+}
+
+// held is the slices from lo up to hi.
+type held struct{ lo, hi int }
+
+// slicing cuts n elements from base on.
+func (p *Problem) slicing(base, n int) slicing {
+	members := p.Nodes.Members[p.Nodes.Of[p.Rank]]
+	s := slicing{Problem: p, base: base, slices: evenly(n, p.Nodes.Largest())}
+	s.local = among(members, indexOf(members, p.Rank))
+	cut := evenly(s.slices.size, len(members))
+	s.held = layout{size: len(members), offs: make([]int, len(members)+1)}
+	for i := range s.held.offs {
+		s.held.offs[i] = s.slices.off(cut.off(i))
+	}
+	s.mine = held{cut.off(s.local.me), cut.off(s.local.me + 1)}
+	return s
+}
+
+// holders is the group of the ranks that hold slice j, one of each node.
+func (s *slicing) holders(j int) group {
+	return group{me: int(s.Nodes.Of[s.Rank]), size: len(s.Nodes.Members), to: func(node int) int {
+		members := s.Nodes.Members[node]
+		return int(members[evenly(s.slices.size, len(members)).of(j)])
+	}}
+}
+
+// of is the block that element i lies in.
+func (l layout) of(i int) int {
+	if long := l.extra * (l.count + 1); i >= long {
+		return l.extra + (i-long)/l.count
+	}
+	return i / (l.count + 1)
+}
+
+// The three stages, each a plan of its own and without scratch. `in` and `out` hold all elements.
+
+func (s *slicing) scatter(in, out Loc) *Plan {
+	b := s.stage()
+	b.reduceScatterCirculant(s.local, s.held, in.at(s.base), out.at(s.base), out.at(s.base+s.held.off(s.local.me)))
+	return b.done()
+}
+
+func (s *slicing) cross(out Loc, j int) *Plan {
+	b := s.stage()
+	mine := out.at(s.base + s.slices.off(j))
+	b.allreduceCirculant(s.holders(j), mine, mine, s.slices.n(j))
+	return b.done()
+}
+
+func (s *slicing) gather(out Loc) *Plan {
+	b := s.stage()
+	b.allgatherCyclic(s.local, s.held, out.at(s.base))
+	return b.done()
+}
+
+func (s *slicing) stage() *builder {
+	b := newBuilder(s.Problem, "")
+	b.still = true
+	return b
+}
+
+// timeline merges plans that run at the same time: each is placed at a
+// round, and rounds that coincide become one.
+type timeline [][]Step
+
+func (t *timeline) place(at int, p *Plan) {
+	for len(*t) < at+len(p.Rounds) {
+		*t = append(*t, nil)
+	}
+	for i := range p.Rounds {
+		(*t)[at+i] = append((*t)[at+i], p.Round(i)...)
+	}
+}
+
+// merge appends the rounds to a plan. Steps of plans placed first come
+// first, but for local steps, which precede all messages: plans on one timeline
+// must not depend on each other within a round.
+func (b *builder) merge(t timeline) {
+	for _, steps := range t {
+		for _, messages := range []bool{false, true} {
+			for _, st := range steps {
+				if (st.Action != Copy && st.Action != Combine) == messages {
+					b.add(st)
+				}
+			}
+		}
+		b.next()
+	}
+}
+
+// allreduceSliced runs the three stages one after the other.
+func allreduceSliced(p *Problem) *Plan { return allreducePipelined(1)(p) }
+
+// allreducePipelined returns the planner that cuts the vector into segments
+// and overlaps the stages: while the slices of one segment cross the network, the next
+// is reduced and the one before collected inside the nodes.
+func allreducePipelined(segments int) func(*Problem) *Plan {
+	return func(p *Problem) *Plan {
+		b := newBuilder(p, slicedName(segments))
+		in, out := Loc{Send, 0}, Loc{Recv, 0}
+		rounds := 2 * rounds2(len(p.Nodes.Members)) // of a crossing
+		inner := rounds2(p.Nodes.Largest())         // of a stage inside a node
+		step := max(rounds, inner)
+		cut := evenly(p.Count, segments)
+		var t timeline
+		// Stage by stage, so that messages of one pair are in the same order on both sides.
+		for stage := range 3 {
+			for i := range segments {
+				s := p.slicing(cut.off(i), cut.n(i))
+				switch stage {
+				case 0:
+					t.place(i*step, s.scatter(in, out))
+				case 1:
+					for j := s.mine.lo; j < s.mine.hi; j++ {
+						t.place((i+1)*step, s.cross(out, j))
+					}
+				case 2:
+					// Its long last rounds meet those of the next segment's crossing.
+					t.place((i+2)*step+step-inner, s.gather(out))
+				}
+			}
+		}
+		b.merge(t)
+		return b.done()
+	}
+}
+
+func slicedName(segments int) string {
+	if segments == 1 {
+		return "node+sliced"
+	}
+	return fmt.Sprintf("node+sliced/%d", segments)
+}
