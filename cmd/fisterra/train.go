@@ -5,17 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/launch"
 	"github.com/fisterra-hpc/fisterra/ps"
 	"github.com/fisterra-hpc/fisterra/ps/train"
-	"github.com/fisterra-hpc/fisterra/slurm"
 	"github.com/spf13/cobra"
 )
 
@@ -116,19 +111,43 @@ func (t *trainFlags) run(ctx context.Context, env environment) error {
 	if err != nil {
 		return err
 	}
-	j := &job{env: env, connect: t.connectFlags, layout: t.layout(), main: func(ctx context.Context, w *mpi.World) error {
-		return t.rank(ctx, env, w)
-	}}
-	if !single {
-		return j.join(context.WithoutCancel(ctx)) // SIGTERM ends the run after a step, see signals
+	j := &job{env: env, connect: t.connectFlags, layout: t.layout()}
+	if single {
+		if j.ranks, err = t.roles.ranks(); err != nil {
+			return usageError(err)
+		}
+		if j.ranks > 1 {
+			return t.start(ctx, j)
+		}
 	}
-	if j.ranks, err = t.roles.ranks(); err != nil {
-		return usageError(err)
+	return t.join(ctx, env, j)
+}
+
+// join makes this process a rank. A signal while the ranks meet ends it; from
+// then on the run ends after a step, with its state saved.
+func (t *trainFlags) join(ctx context.Context, env environment, j *job) error {
+	s := watchSignals()
+	defer s.stop()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // SIGTERM is s's
+	defer cancel()
+	met := make(chan struct{})
+	go func() {
+		select {
+		case <-s.interrupt:
+			cancel()
+		case <-met:
+		case <-ctx.Done():
+		}
+	}()
+	j.main = func(ctx context.Context, w *mpi.World) error {
+		close(met)
+		return t.rank(ctx, env, w, s)
 	}
-	if j.ranks == 1 {
-		return j.join(context.WithoutCancel(ctx))
+	err := j.join(ctx)
+	if err != nil && ctx.Err() != nil {
+		return &exitError{128 + s.why(), fmt.Errorf("ended by signal %d while the ranks met: %w", s.why(), err)}
 	}
-	return t.start(ctx, j)
+	return err
 }
 
 // patience is how long ranks have to end by themselves, with their own
@@ -167,7 +186,7 @@ func (t *trainFlags) start(ctx context.Context, j *job) error {
 }
 
 // rank is what one rank does.
-func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World) error {
+func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s *signals) error {
 	layout, err := w.Layout()
 	if err != nil {
 		return err
@@ -179,11 +198,7 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World) er
 	if err != nil {
 		return usageError(err)
 	}
-	byRank := make([]slurm.Role, w.Size())
-	for r := range byRank {
-		byRank[r] = roles[w.Position(r)]
-	}
-	cluster, err := ps.NewCluster(byRank)
+	cluster, err := ps.ClusterOf(w, roles)
 	if err != nil {
 		return usageError(err)
 	}
@@ -198,17 +213,18 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World) er
 	if isChief {
 		screen.members(w, roles)
 	}
-	checkpoint, err := t.checkpointFile()
-	if err != nil {
-		return err
+	s.report(log)
+	var c claim
+	if t.checkpoint != "" && isChief {
+		if c, err = claimDirectory(t.checkpoint, claimant(env)); err != nil {
+			return usageError(err)
+		}
 	}
-	s := watchSignals()
-	defer s.stop()
 	cfg := train.Config{
 		Comm: w.Comm(), Cluster: cluster, Mode: ps.Mode(t.mode), Data: t.data, Model: t.model, Hidden: t.hidden,
 		Epochs: t.epochs, Batch: t.batch, Seed: t.seed, Aggregate: t.aggregate,
 		Rule:       ps.Rule{Optimizer: ps.Optimizer(t.optimizer), Rate: t.rate},
-		Checkpoint: checkpoint, CheckpointEvery: t.checkpointEvery, Save: s.save, Interrupt: s.interrupt,
+		Checkpoint: t.checkpointFile(), CheckpointEvery: t.checkpointEvery, Save: s.save, Interrupt: s.interrupt, BeforeSave: c.check,
 		Out: t.out, Report: screen.report, Transport: transportName(w, cluster), Log: log,
 	}
 	result, err := train.Run(ctx, cfg)
@@ -223,17 +239,6 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World) er
 		return &exitError{code: 128 + s.why()}
 	}
 	return nil
-}
-
-// checkpointFile is the file in the directory of --checkpoint, which is made.
-func (t *trainFlags) checkpointFile() (string, error) {
-	if t.checkpoint == "" {
-		return "", nil
-	}
-	if err := os.MkdirAll(t.checkpoint, 0o755); err != nil {
-		return "", usageError(fmt.Errorf("--checkpoint: %w", err))
-	}
-	return filepath.Join(t.checkpoint, "state.safetensors"), nil
 }
 
 func trainError(err error) error {
@@ -256,47 +261,4 @@ func transportName(w *mpi.World, c ps.Cluster) string {
 		}
 	}
 	return "self"
-}
-
-// signals are what Slurm sends to a task: SIGTERM before the end, and what
-// --signal asks for.
-type signals struct {
-	save      chan struct{}
-	interrupt chan struct{}
-	from      chan os.Signal
-	first     atomic.Int32 // the signal that ended the run
-}
-
-func watchSignals() *signals {
-	s := &signals{save: make(chan struct{}, 1), interrupt: make(chan struct{}), from: make(chan os.Signal, 4)}
-	signal.Notify(s.from, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, os.Interrupt)
-	go func() {
-		for sig := range s.from {
-			number, ok := sig.(syscall.Signal)
-			switch {
-			case sig == syscall.SIGUSR2:
-				select {
-				case s.save <- struct{}{}:
-				default: // asked for already
-				}
-			case ok && s.first.CompareAndSwap(0, int32(number)):
-				close(s.interrupt)
-			}
-		}
-	}()
-	return s
-}
-
-// why is the signal that ended the run: this rank's own, or SIGTERM where
-// another rank got it.
-func (s *signals) why() int {
-	if n := s.first.Load(); n != 0 {
-		return int(n)
-	}
-	return int(syscall.SIGTERM)
-}
-
-func (s *signals) stop() {
-	signal.Stop(s.from)
-	close(s.from)
 }

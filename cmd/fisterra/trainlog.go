@@ -8,12 +8,13 @@ import (
 	"path/filepath"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/ps/train"
 )
 
-// openLog opens this process's log: warnings on stderr (everything with -v),
+// openLog opens this process's log: notices and warnings on stderr (everything with -v),
 // and everything in its file where there is an output directory.
 func (t *trainFlags) openLog(env environment, w *mpi.World, name string) (*slog.Logger, func(), error) {
-	level := slog.LevelWarn
+	level := train.Notice
 	if t.verbose {
 		level = slog.LevelInfo
 	}

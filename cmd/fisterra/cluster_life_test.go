@@ -1,0 +1,224 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
+)
+
+// long is a run that ends only because somebody ends it.
+var long = []string{"--", "--epochs", "1000000"}
+
+// running waits until a job of submit trains in its first run.
+func running(t *testing.T, s *lab.Slurm, id string) {
+	t.Helper()
+	awaitLog(t, s, id, `(?s)job \d+, restart 0, .*rank +role`, 60*time.Second)
+}
+
+// resumed waits until a job goes on with a checkpoint, after so many restarts, and
+// returns the step that this belongs to.
+func resumed(t *testing.T, s *lab.Slurm, id string, restarts int) int {
+	t.Helper()
+	again := regexp.MustCompile(fmt.Sprintf(`(?s)job \d+, restart %d, .*resumed from a checkpoint.* step=(\d+)`, restarts))
+	m := again.FindStringSubmatch(awaitLog(t, s, id, again.String(), 60*time.Second))
+	step, err := strconv.Atoi(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return step
+}
+
+// savedStep is the step of a checkpoint.
+func savedStep(t *testing.T, dir string) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "state.safetensors"))
+	if err != nil {
+		t.Fatalf("no checkpoint: %v", err)
+	}
+	m := regexp.MustCompile(`"step":"?(\d+)`).FindSubmatch(text[:min(len(text), 4096)])
+	if m == nil {
+		t.Fatalf("no step in the checkpoint: %q", text[:min(len(text), 400)])
+	}
+	step, _ := strconv.Atoi(string(m[1]))
+	return step
+}
+
+// TestClusterScancel: a cancelled job saves its state within KillWait, and the
+// same script then goes on at that step.
+func TestClusterScancel(t *testing.T) {
+	s := onCluster(t)
+	dir := filepath.Join(s.Dir, "state")
+	args := words("--nodes 4 --ntasks-per-node 1 --checkpoint", dir, long)
+	id := submit(t, s, args...)
+	running(t, s, id)
+	begin := time.Now()
+	if r := s.Exec(t.Context(), "scancel", id); r.Code != 0 {
+		t.Fatal(r)
+	}
+	log := awaitLog(t, s, id, "the tasks ended with code", 10*time.Second)
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("the tasks ended %v after scancel, KillWait is 5 s", took)
+	}
+	if !strings.Contains(log, "ended with code 143") || !strings.Contains(log, "signal TERM") {
+		t.Errorf("the job's log does not say how it ended:\n%s", log)
+	}
+	if job := s.Await(t.Context(), id, "over", lab.Job.Over); job.State() != "CANCELLED" {
+		t.Errorf("%v", job)
+	}
+	saved := savedStep(t, dir)
+	if saved == 0 {
+		t.Error("nothing was trained before the checkpoint")
+	}
+	id = submit(t, s, args...)
+	if at := resumed(t, s, id, 0); at != saved {
+		t.Errorf("resumed at step %d, saved was %d\n%s", at, saved, jobLog(s, id))
+	}
+	// A plain signal to the tasks does the same; the shell hears nothing of it.
+	if r := s.Exec(t.Context(), "scancel", "-s", "USR2", id); r.Code != 0 {
+		t.Error(r)
+	}
+	eventually(t, 10*time.Second, "USR2 saves and goes on", func() bool { return savedStep(t, dir) > saved }, func() string { return jobLog(s, id) })
+	if r := s.Exec(t.Context(), "scancel", "-s", "USR1", id); r.Code != 0 {
+		t.Error(r)
+	}
+	awaitLog(t, s, id, "the tasks ended with code 138", 10*time.Second)
+	if job := s.Await(t.Context(), id, "over", lab.Job.Over); job.State() != "FAILED" || job["ExitCode"] != "138:0" {
+		t.Errorf("%v", job)
+	}
+}
+
+// TestClusterRequeue: a requeued job goes on at the saved step, again and again.
+func TestClusterRequeue(t *testing.T) {
+	s := onCluster(t)
+	dir := filepath.Join(s.Dir, "state")
+	id := submit(t, s, words("--nodes 2 --ntasks-per-node 2 --requeue --mpi pmi2 --checkpoint", dir, long)...)
+	running(t, s, id)
+	before := 0
+	for restart := 1; restart <= 2; restart++ {
+		if r := s.Exec(t.Context(), "scontrol", "requeue", id); r.Code != 0 {
+			t.Fatal(r)
+		}
+		at := resumed(t, s, id, restart)
+		if saved := savedStep(t, dir); at != saved || at <= before {
+			t.Errorf("restart %d began at step %d; saved %d, before %d\n%s", restart, at, saved, before, jobLog(s, id))
+		}
+		before = at
+	}
+	if job := s.Job(t.Context(), id); job["Restarts"] != "2" {
+		t.Errorf("%v", job)
+	}
+	s.Exec(t.Context(), "scancel", id)
+	s.Await(t.Context(), id, "over", lab.Job.Over)
+}
+
+// TestClusterSignal: --signal before the time limit and --requeue carry a run
+// over any number of jobs.
+func TestClusterSignal(t *testing.T) {
+	s := onCluster(t)
+	dir := filepath.Join(s.Dir, "state")
+	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --time 2 --signal USR1@110 --requeue --checkpoint", dir, long)...)
+	running(t, s, id)
+	// Slurm looks at its clocks every 30 s.
+	log := awaitLog(t, s, id, "the tasks ended with code", 60*time.Second)
+	if !strings.Contains(log, "ended with code 138") {
+		t.Errorf("the log does not say that USR1 ended it:\n%s", log)
+	}
+	saved := savedStep(t, dir)
+	if at := resumed(t, s, id, 1); at != saved || saved == 0 {
+		t.Errorf("began again at step %d, saved was %d\n%s", at, saved, jobLog(s, id))
+	}
+	s.Exec(t.Context(), "scancel", id)
+	if job := s.Await(t.Context(), id, "over", lab.Job.Over); job.State() != "CANCELLED" || job["Restarts"] != "1" {
+		t.Errorf("%v", job)
+	}
+}
+
+// TestClusterTimeLimit: at the time limit the run saves and ends by itself.
+func TestClusterTimeLimit(t *testing.T) {
+	s := onCluster(t)
+	dir := filepath.Join(s.Dir, "state")
+	id := submit(t, s, words("--nodes 2 --ntasks-per-node 2 --time 1 --checkpoint", dir, long)...)
+	log := awaitLog(t, s, id, "the tasks ended with code", 110*time.Second)
+	if !strings.Contains(log, "ended with code 143") || !strings.Contains(log, "DUE TO TIME LIMIT") {
+		t.Errorf("the log does not say that the time limit ended it:\n%s", log)
+	}
+	if job := s.Await(t.Context(), id, "over", lab.Job.Over); job.State() != "TIMEOUT" {
+		t.Errorf("%v", job)
+	}
+	if savedStep(t, dir) == 0 {
+		t.Error("nothing saved")
+	}
+}
+
+// TestClusterPreemption: a job of more worth takes the nodes; the run saves,
+// waits its turn and goes on.
+func TestClusterPreemption(t *testing.T) {
+	s := onCluster(t)
+	dir := filepath.Join(s.Dir, "state")
+	id := submit(t, s, words("--nodes 4 --ntasks-per-node 4 --partition low --requeue --checkpoint", dir, long)...)
+	running(t, s, id)
+	winner := s.Submit(t.Context(), "", "-N4", "--ntasks-per-node=4", "-p", "main", "-o", "/dev/null", "--wrap", "srun hostname")
+	log := awaitLog(t, s, id, "the tasks ended with code", 30*time.Second)
+	if !strings.Contains(log, "ended with code 143") || !strings.Contains(log, "DUE TO PREEMPTION") {
+		t.Errorf("the log does not say that preemption ended it:\n%s", log)
+	}
+	saved := savedStep(t, dir)
+	if job := s.Await(t.Context(), winner, "over", lab.Job.Over); job.State() != "COMPLETED" {
+		t.Errorf("the job that preempted: %v", job)
+	}
+	if at := resumed(t, s, id, 1); at != saved || saved == 0 {
+		t.Errorf("began again at step %d, saved was %d\n%s", at, saved, jobLog(s, id))
+	}
+	s.Exec(t.Context(), "scancel", id)
+	s.Await(t.Context(), id, "over", lab.Job.Over)
+}
+
+// TestClusterTemplate submits scripts as they are written and reads what they did.
+func TestClusterTemplate(t *testing.T) {
+	s := onCluster(t)
+	t.Run("array", func(t *testing.T) {
+		dir := filepath.Join(s.Dir, "array")
+		id := submit(t, s, words("--array 0-2 --output", s.Dir+"/%A.%a.log", "--ntasks-per-node 2 --memory per-cpu --checkpoint", dir, "-- --epochs 3 --checkpoint-every 100 --json")...)
+		for i := range 3 {
+			log := filepath.Join(s.Dir, fmt.Sprintf("%s.%d.log", id, i))
+			eventually(t, 60*time.Second, "end of task "+log, func() bool {
+				text, _ := os.ReadFile(log)
+				return strings.Contains(string(text), "the tasks ended with code 0")
+			}, func() string { text, _ := os.ReadFile(log); return string(text) })
+			if saved := savedStep(t, filepath.Join(dir, fmt.Sprint(i))); saved < 100 {
+				t.Errorf("task %d saved step %d", i, saved)
+			}
+			text, _ := os.ReadFile(log)
+			if !strings.Contains(string(text), `"ranks":2`) || !strings.Contains(string(text), "memory of a task: 250 MB") {
+				t.Errorf("task %d:\n%s", i, text)
+			}
+		}
+	})
+	for name, args := range map[string][]string{
+		"placement": words("--nodes 2 --ntasks-per-node 3 --ps 2 --placement spread --cpus-per-task 1 --mpi pmix --memory 100 -J digits -t 5 -p main -- --epochs 1 --json -v"),
+		"roles":     words("--ntasks-per-node 3 --roles worker,ps,worker -- --epochs 1 --json"),
+		"tutorial":  words("--tutorial mnist-03 --partition main --cpus-per-task 1 -- --epochs 1 --json"),
+		"serial":    words("--tutorial mnist-01 --memory site -- --epochs 1 --json"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := submit(t, s, args...)
+			log := awaitLog(t, s, id, "the tasks ended with code", 60*time.Second)
+			if !strings.Contains(log, "ended with code 0") || !strings.Contains(log, `"schema":"fisterra.train/1"`) {
+				t.Errorf("%q:\n%s", args, log)
+			}
+			if name == "placement" && !regexp.MustCompile(`(?s)ps 0 +`+s.Nodes[0]+`.*ps 1 +`+s.Nodes[1]).MatchString(log) {
+				t.Errorf("the servers are not spread over the nodes:\n%s", log)
+			}
+			if job := s.Await(t.Context(), id, "over", lab.Job.Over); job.State() != "COMPLETED" {
+				t.Errorf("%v", job)
+			}
+		})
+	}
+}
