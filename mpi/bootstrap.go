@@ -34,6 +34,10 @@ import (
 // Slurm step.
 const rendezvousPorts = 16
 
+// strangers is how many connections that have proved nothing a listener bears
+// beyond one for each rank, so that ranks that come all at once do not push each other out.
+const strangers = 64
+
 // meeting is a rank on its way into a world, between meet and agree.
 type meeting struct {
 	cfg      *Config
@@ -119,6 +123,7 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 		Self:  func() wire.Self { return m.self([32]byte{}) },
 		Admit: func(p wire.Peer) wire.Verdict { return onlyFor(p, wire.Bootstrap) },
 		Enter: m.enter,
+		Slots: strangers + l.size,
 		Log:   m.cfg.log(),
 	}
 	if m.secret == nil {

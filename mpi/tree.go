@@ -82,7 +82,7 @@ func openTree(ctx context.Context, m *meeting) (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mpi: listening on the published address (%s): %w", m.why, err)
 	}
-	t.door = wire.OpenDoor(listener, wire.DoorConfig{Self: t.whenAgreed, Admit: t.admit, Enter: t.enter, Log: t.log})
+	t.door = wire.OpenDoor(listener, wire.DoorConfig{Self: t.whenAgreed, Admit: t.admit, Enter: t.enter, Slots: strangers + m.l.size, Log: t.log})
 	return t, nil
 }
 

@@ -160,7 +160,7 @@ func Open(cfg Config) (*Provider, error) {
 		return nil, fmt.Errorf("tcp: %w", err)
 	}
 	p.door = wire.OpenDoor(listener, wire.DoorConfig{
-		Self: p.self, Admit: p.admit, Enter: p.enter, Log: cfg.Log,
+		Self: p.self, Admit: p.admit, Enter: p.enter, Slots: cfg.Size + 64, Log: cfg.Log,
 	})
 	return p, nil
 }
