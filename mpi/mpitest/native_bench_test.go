@@ -1,10 +1,8 @@
 package mpitest
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"math"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -92,15 +90,15 @@ func latency(ctx context.Context, w *mpi.World) error {
 		}
 		if c.Rank() == 0 {
 			slices.Sort(values)
-			fmt.Printf("latency %d 2 %.4f\n", n, values[len(values)/2])
+			fmt.Printf("latency %d 2 %.4f %.4f\n", n, values[len(values)/2], values[len(values)/10])
 		}
 	}
 	return nil
 }
 
 // BenchmarkMPILatencyBesideC runs this ping-pong and the C program's by turns,
-// both with the thread level "serialized", and reports for each size the median over the launches
-// of both and of their ratio.
+// both with the thread level "serialized". It reports for each size the median over the launches of
+// the ratio of both, of their medians and, less disturbed on a machine in use, of their 10th percentiles.
 func BenchmarkMPILatencyBesideC(b *testing.B) {
 	eachLibrary(b, func(b *testing.B, l library) {
 		compiler := "mpicc." + l.part
@@ -119,43 +117,45 @@ func BenchmarkMPILatencyBesideC(b *testing.B) {
 		for _, n := range latencySizes {
 			sizes = append(sizes, strconv.Itoa(n))
 		}
-		ours, theirs, ratios := map[int][]float64{}, map[int][]float64{}, map[int][]float64{}
+		var ours, theirs []latencies
 		const launches = 7
 		for b.Loop() {
 			for range launches {
-				own := medians(b, l.ranks(b, 2, "latency"))
+				ours = append(ours, readLatencies(b, l.ranks(b, 2, "latency")))
 				r := l.run(b, 2, nil, program, "latency", "--sizes", strings.Join(sizes, ","), "--thread", "serialized",
 					"--budget-ms", fmt.Sprint(latencyBudget.Milliseconds()), "--rep-ms", fmt.Sprint(latencyRepeat.Milliseconds()))
 				if r.Code != 0 {
 					b.Fatal(r.Stderr)
 				}
-				c := medians(b, r.Stdout)
-				for _, n := range latencySizes {
-					ours[n], theirs[n], ratios[n] = append(ours[n], own[n]), append(theirs[n], c[n]), append(ratios[n], own[n]/c[n])
-				}
+				theirs = append(theirs, readLatencies(b, r.Stdout))
 			}
 		}
 		for _, n := range latencySizes {
-			b.Logf("%8d B: %8.3f µs, C %8.3f µs, ratio %.2f (%.2f)", n, median(ours[n]), median(theirs[n]), median(ratios[n]), ratios[n])
-			b.ReportMetric(median(ratios[n]), fmt.Sprintf("xC/%dB", n))
+			for i, what := range []string{"median", "p10"} {
+				var own, c, ratios []float64
+				for k := range ours {
+					own, c = append(own, ours[k][n][i]), append(c, theirs[k][n][i])
+					ratios = append(ratios, own[k]/c[k])
+				}
+				b.Logf("%8d B: %-6s %8.3f µs, C %8.3f µs, ratio %.2f (%.2f)", n, what, median(own), median(c), median(ratios), ratios)
+				b.ReportMetric(median(ratios), fmt.Sprintf("xC-%s/%dB", what, n))
+			}
 		}
 	})
 }
 
-// medians reads the rows "latency BYTES RANKS MEDIAN ...".
-func medians(b *testing.B, text string) map[int]float64 {
-	found := map[int]float64{}
-	for s := bufio.NewScanner(strings.NewReader(text)); s.Scan(); {
-		f := strings.Fields(s.Text())
-		if len(f) < 4 || f[0] != "latency" {
-			continue
+// latencies are median and 10th percentile in microseconds by message length.
+type latencies map[int][2]float64
+
+// readLatencies reads the rows "latency BYTES RANKS MEDIAN P10 ...".
+func readLatencies(b *testing.B, text string) latencies {
+	found := latencies{}
+	for line := range strings.Lines(text) {
+		var n, ranks int
+		var v [2]float64
+		if count, _ := fmt.Sscanf(line, "latency %d %d %g %g", &n, &ranks, &v[0], &v[1]); count == 4 {
+			found[n] = v
 		}
-		n, err := strconv.Atoi(f[1])
-		v, verr := strconv.ParseFloat(f[3], 64)
-		if err != nil || verr != nil {
-			b.Fatalf("malformed row %q", s.Text())
-		}
-		found[n] = v
 	}
 	if len(found) != len(latencySizes) {
 		b.Fatalf("%d sizes in:\n%s", len(found), text)
@@ -164,9 +164,6 @@ func medians(b *testing.B, text string) map[int]float64 {
 }
 
 func median(v []float64) float64 {
-	if len(v) == 0 {
-		return math.NaN()
-	}
 	s := slices.Clone(v)
 	slices.Sort(s)
 	return s[len(s)/2]
