@@ -32,6 +32,13 @@ func Operations() []Operation {
 		message("mbw_mr", "bandwidth and message rate of pairs of ranks", "Multiple Bandwidth / Message Rate Test", 1, 4*mib),
 		message("pairs", "a message between every two ranks", "All Pairs Test", 1, mib),
 	}
+	for _, op := range []string{"put", "get"} {
+		title := map[string]string{"put": "MPI_Put Latency Test", "get": "MPI_Get Latency Test"}[op]
+		ops = append(ops, Operation{op, "one-sided " + op + " and flush, on memory that ranks can share", title, 1, 4 * mib,
+			func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
+				return oneSided(ctx, c, op, o, row)
+			}})
+	}
 	for _, op := range collectiveOps() {
 		least, most := elementBytes, mib
 		if op.name == "barrier" {

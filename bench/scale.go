@@ -94,7 +94,11 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	}
 	bound := plan.LowerBound(o.Kind, ranks, nBytes, alpha, beta, 1/o.ReduceRate)
 	p.Bound = time.Duration(math.Ceil(bound * 1e9))
-	p.Plan = o.Plan
+	force := map[plan.Kind]string{}
+	if o.Plan != "" {
+		force[o.Kind] = o.Plan
+	}
+	p.Plan = collective.ExplainFor(o.Kind, nBytes, ranks, o.Network.RanksPerNode, collective.Config{Model: model, Force: force}).Plan
 	return p, nil
 }
 

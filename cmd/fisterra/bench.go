@@ -48,7 +48,7 @@ its ranks on this host (-n); under srun, mpirun or fisterra run it joins.`,
 	for _, op := range bench.Operations() {
 		cmd.AddCommand(measureCommand(env, op))
 	}
-	cmd.AddCommand(benchInitCommand(env), benchScaleCommand(env))
+	cmd.AddCommand(benchInitCommand(env), benchModelCommand(env), benchTuneCommand(env), benchExplainCommand(env), benchScaleCommand(env))
 	return cmd
 }
 

@@ -19,6 +19,7 @@ type connectFlags struct {
 	congestion  string
 	peerTimeout time.Duration
 	start       time.Duration
+	site        string
 	verbose     bool
 }
 
@@ -30,6 +31,7 @@ func (c *connectFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&c.congestion, "congestion-control", "", "TCP congestion control of data connections (default: cubic where the system's is bbr)")
 	f.DurationVar(&c.peerTimeout, "peer-timeout", 5*time.Second, "how long a silent rank is waited for before it counts as lost (0: no heartbeats)")
 	f.DurationVar(&c.start, "start-timeout", time.Minute, "how long to wait until all ranks have met")
+	f.StringVar(&c.site, "site", "", "site file of fisterra bench tune, which says which plan is best for a collective")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "log how ranks meet and what is chosen")
 }
 

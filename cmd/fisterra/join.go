@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/launch"
 	"github.com/fisterra-hpc/fisterra/ps"
@@ -82,7 +83,9 @@ func (j *job) join(ctx context.Context) error {
 	if err != nil {
 		return initError(err)
 	}
-	err = j.main(ctx, w)
+	if err = j.configure(w); err == nil {
+		err = j.main(ctx, w)
+	}
 	var exit *exitError
 	switch {
 	case err == nil, errors.As(err, &exit) && exit.err == nil:
@@ -96,6 +99,19 @@ func (j *job) join(ctx context.Context) error {
 		w.Abort(exitFailed, err.Error())
 	}
 	return err
+}
+
+// configure sets how collectives behave.
+func (j *job) configure(w *mpi.World) error {
+	cfg := collective.Config{}
+	if j.connect.site != "" {
+		site, err := readSite(j.connect.site)
+		if err != nil {
+			return usageError(fmt.Errorf("--site: %w", err))
+		}
+		cfg.Site, cfg.Model = site, site.Model
+	}
+	return collective.Configure(w.Comm(), cfg)
 }
 
 func closeWorld(ctx context.Context, w *mpi.World, within time.Duration) error {

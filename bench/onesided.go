@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// The one-sided operations, as OSU's put_latency and get_latency with flush:
+// rank 0 writes to, or reads from, the memory of rank 1, which takes no part.
+// The memory is from mpi.Alloc on both sides.
+
+// oneSided measures put or get. All ranks call it.
+func oneSided(ctx context.Context, c *mpi.Comm, op string, o Options, row func(Row)) error {
+	if c.Size() != 2 {
+		return usage("%s on %d ranks: exactly 2 are needed", op, c.Size())
+	}
+	most := 1
+	for _, n := range o.Sizes {
+		most = max(most, n)
+	}
+	shared, err := mpi.Alloc[byte](c, most)
+	if err != nil {
+		return err
+	}
+	local, err := mpi.Alloc[byte](c, most)
+	if err != nil {
+		return err
+	}
+	w, err := mpi.NewWindow(ctx, c, shared)
+	if err != nil {
+		return err
+	}
+	t := timer{c: c, o: o}
+	for _, n := range o.Sizes {
+		s := &side{c: c, w: w, shared: shared[:n], local: local[:n], op: op}
+		if err := s.verify(ctx); err != nil {
+			return err
+		}
+		samples, calls, err := t.measure(ctx, n, s.batch)
+		if err != nil {
+			return err
+		}
+		if o.Check == CheckEvery {
+			if err := s.verify(ctx); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == 0 {
+			row(rowOf(op, n, c.Size(), [][]float64{samples}, calls))
+		}
+	}
+	if err := w.Free(ctx); err != nil {
+		return err
+	}
+	if err := mpi.Free(c, local); err != nil {
+		return err
+	}
+	return mpi.Free(c, shared)
+}
+
+type side struct {
+	c             *mpi.Comm
+	w             *mpi.Window[byte]
+	shared, local []byte
+	op            string
+}
+
+func (s *side) batch(ctx context.Context, count int) (float64, error) {
+	start := time.Now()
+	if s.c.Rank() == 0 {
+		for range count {
+			if err := s.once(ctx); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return microseconds(start) / float64(count), nil
+}
+
+func (s *side) once(ctx context.Context) error {
+	if s.op == "get" {
+		return s.w.Get(ctx, 1, 0, s.local)
+	}
+	if err := s.w.Put(ctx, 1, 0, s.local); err != nil {
+		return err
+	}
+	return s.w.Flush(ctx, 1)
+}
+
+// verify moves a pattern once and looks at every byte.
+func (s *side) verify(ctx context.Context) error {
+	for i := range s.local {
+		s.local[i], s.shared[i] = pattern(s.c.Rank(), i), pattern(s.c.Rank()+2, i)
+	}
+	if err := s.w.Fence(ctx); err != nil {
+		return err
+	}
+	if s.c.Rank() == 0 {
+		if err := s.once(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.w.Fence(ctx); err != nil {
+		return err
+	}
+	got, from := s.shared, 0
+	if s.op == "get" {
+		got, from = s.local, 3
+	}
+	if (s.op == "get") != (s.c.Rank() == 0) {
+		return nil
+	}
+	for i, b := range got {
+		if want := pattern(from, i); b != want {
+			return fmt.Errorf("bench: %s: %w: byte %d of %d is %#x, not %#x", s.op, ErrWrong, i, len(got), b, want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/bench"
+	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/spf13/cobra"
+)
+
+// siteFlags are those of the commands that measure or explain plans.
+type siteFlags struct {
+	connectFlags
+	ranks  int
+	ops    string
+	sizes  string
+	file   string
+	budget time.Duration
+}
+
+func (s *siteFlags) job(env environment, what string, main func(context.Context, *mpi.World) error) *job {
+	return &job{env: env, connect: s.connectFlags, ranks: s.ranks, main: main,
+		layout: []mpi.LayoutField{{Name: "operation", Value: what}, {Name: "options", Value: fmt.Sprint(s.ops, s.sizes, s.budget)}}}
+}
+
+func (s *siteFlags) bytes() ([]int, error) {
+	var sizes []int
+	for _, w := range commaList(s.sizes) {
+		n, err := parseBytes(w)
+		if err != nil {
+			return nil, fmt.Errorf("--sizes %s: %w", s.sizes, err)
+		}
+		sizes = append(sizes, n)
+	}
+	return sizes, nil
+}
+
+// kinds reads the names of collectives.
+func (s *siteFlags) kinds() ([]plan.Kind, error) {
+	var kinds []plan.Kind
+	for _, name := range commaList(s.ops) {
+		k, err := plan.ParseKind(name)
+		if err != nil {
+			return nil, fmt.Errorf("--op: %w", err)
+		}
+		kinds = append(kinds, k)
+	}
+	return kinds, nil
+}
+
+// write writes a site file, at rank 0.
+func (s *siteFlags) write(w *mpi.World, site *collective.Site) error {
+	if w.Rank() != 0 || s.file == "" {
+		return nil
+	}
+	f, err := os.Create(s.file)
+	if err != nil {
+		return fmt.Errorf("--file: %w", err)
+	}
+	if err := site.Write(f); err != nil {
+		f.Close()
+		return fmt.Errorf("--file: %w", err)
+	}
+	return f.Close()
+}
+
+func benchModelCommand(env environment) *cobra.Command {
+	s := &siteFlags{}
+	cmd := &cobra.Command{
+		Use:   "model",
+		Short: "Measure α, β and γ here, by which plans are priced",
+		Args:  noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.job(env, "model", func(ctx context.Context, w *mpi.World) error {
+				m, err := bench.MeasureModel(ctx, w.Comm(), "measured")
+				if err != nil || w.Rank() != 0 {
+					return err
+				}
+				printModel(env, m)
+				return s.write(w, &collective.Site{Name: "measured", Model: m})
+			}).run(cmd.Context(), os.Args[1:])
+		},
+	}
+	s.flags(cmd, false)
+	return cmd
+}
+
+func (s *siteFlags) flags(cmd *cobra.Command, withOps bool) {
+	f := cmd.Flags()
+	f.IntVarP(&s.ranks, "ranks", "n", 2, "number of ranks to start when alone")
+	f.StringVar(&s.file, "file", "", "site file to write (explain: to read)")
+	if withOps {
+		f.StringVar(&s.ops, "op", "allreduce", "collectives, comma separated")
+		f.StringVar(&s.sizes, "sizes", "8,4K,64K,1M,4M", "sizes in bytes, comma separated")
+	}
+	f.DurationVar(&s.budget, "budget", 50*time.Millisecond, "time per plan and size")
+	s.add(f)
+}
+
+func printModel(env environment, m *plan.Model) {
+	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "bytes\thost one way (µs)\thost exchange\tnetwork one way\tnetwork exchange\treduce\tcopy\t")
+	for _, p := range m.Combine {
+		n := p.Bytes
+		fmt.Fprintf(t, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n, 1e6*m.Host.OneWay.At(n), 1e6*m.Host.Exchange.At(n),
+			1e6*m.Net.OneWay.At(n), 1e6*m.Net.Exchange.At(n), 1e6*p.Seconds, 1e6*m.Copy.At(n))
+	}
+	t.Flush()
+	fmt.Fprintf(env.stdout, "α %.2f µs, β %.3f ns/B on one host; α %.2f µs, β %.3f ns/B between hosts; γ %.3f ns/B\n",
+		1e6*m.Host.OneWay.Alpha(), 1e9*m.Host.OneWay.Beta(), 1e6*m.Net.OneWay.Alpha(), 1e9*m.Net.OneWay.Beta(), 1e9*m.Combine.Beta())
+}
+
+func benchTuneCommand(env environment) *cobra.Command {
+	s := &siteFlags{}
+	cmd := &cobra.Command{
+		Use:   "tune",
+		Short: "Measure every plan and write a site file with the best",
+		Long: `tune measures α, β and γ, then every plan of the collectives at every size, prints the time of the plan
+that the model picks beside its prediction and the best, and with --file writes what was best. Training and
+measuring read such a file by --site.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			kinds, err := s.kinds()
+			if err != nil {
+				return usageError(err)
+			}
+			sizes, err := s.bytes()
+			if err != nil {
+				return usageError(err)
+			}
+			return s.job(env, "tune", func(ctx context.Context, w *mpi.World) error { return s.tune(ctx, env, w, kinds, sizes) }).run(cmd.Context(), os.Args[1:])
+		},
+	}
+	s.flags(cmd, true)
+	return cmd
+}
+
+func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kinds []plan.Kind, sizes []int) error {
+	m, err := bench.MeasureModel(ctx, w.Comm(), "measured")
+	if err != nil {
+		return err
+	}
+	site := &collective.Site{Name: "measured", Model: m}
+	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+	if w.Rank() == 0 {
+		fmt.Fprintln(t, "collective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tbest\tmeasured (µs)")
+	}
+	for _, k := range kinds {
+		err := bench.Tune(ctx, w.Comm(), m, k.String(), bench.Options{Sizes: sizes, Budget: s.budget}, func(x bench.Tuned) {
+			if w.Rank() == 0 {
+				fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%.2f\t%s\t%.2f\n", x.Op, x.Bytes, x.Chosen, x.Predicted, x.Of(x.Chosen), x.Best, x.Of(x.Best))
+			}
+			total := x.Bytes
+			if k == plan.Allgather || k == plan.Alltoall || k == plan.Gather || k == plan.Scatter {
+				total *= w.Size()
+			}
+			site.Add(collective.Rule{Collective: x.Op, Ranks: w.Size(), Hosts: hostCount(w), UpToBytes: total, Plan: x.Best})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	t.Flush()
+	return s.write(w, site)
+}
+
+func benchExplainCommand(env environment) *cobra.Command {
+	s := &siteFlags{}
+	var perHost int
+	cmd := &cobra.Command{
+		Use:   "explain",
+		Short: "Print which plan a collective takes, why, its price, and the runners-up",
+		Args:  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			kinds, err := s.kinds()
+			if err != nil {
+				return usageError(err)
+			}
+			sizes, err := s.bytes()
+			if err != nil {
+				return usageError(err)
+			}
+			if s.ranks < 1 || perHost < 0 {
+				return usageError(fmt.Errorf("-n %d --ranks-per-host %d: want at least 1 and 0", s.ranks, perHost))
+			}
+			if perHost == 0 {
+				perHost = s.ranks
+			}
+			cfg := collective.Config{}
+			if s.file != "" {
+				if cfg.Site, err = readSite(s.file); err != nil {
+					return usageError(err)
+				}
+				cfg.Model = cfg.Site.Model
+			}
+			for _, k := range kinds {
+				for _, n := range sizes {
+					fmt.Fprintln(env.stdout, collective.ExplainFor(k, n, s.ranks, perHost, cfg))
+				}
+			}
+			return nil
+		},
+	}
+	s.flags(cmd, true)
+	cmd.Flags().IntVar(&perHost, "ranks-per-host", 0, "ranks that share a host (0: all)")
+	return cmd
+}
+
+func readSite(path string) (*collective.Site, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return collective.ReadSite(f, path)
+}
