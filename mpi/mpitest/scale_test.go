@@ -2,7 +2,6 @@ package mpitest
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -58,8 +57,8 @@ func TestVirtualScale(t *testing.T) {
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			s := fabric.Stats()
-			t.Log(fmt.Sprintf("%d ranks: %v of virtual time in %v, %d messages, %d events, %d MiB from the system",
-				k.ranks, fabric.Elapsed(), time.Since(begun).Round(time.Millisecond), s.Messages, s.Events, m.Sys>>20))
+			t.Logf("%d ranks: %v of virtual time in %v, %d messages, %d events, %d MiB from the system",
+				k.ranks, fabric.Elapsed(), time.Since(begun).Round(time.Millisecond), s.Messages, s.Events, m.Sys>>20)
 			if m.Sys > 8<<30 {
 				t.Errorf("%d MiB from the system, the limit is 8 GiB", m.Sys>>20)
 			}
