@@ -45,7 +45,7 @@ var imports = []struct {
 	{"bench", "internal/kernel ps ps/train collective collective/... mpi mpi/transport mpi/transport/sim gonum", "measures what the others do"},
 	{"bench/peers", "", "starts programs and reads what they print"},
 	{"cmd/fisterra", "... cobra pflag x/term x/sys", "the only package that may know all others"},
-	{"examples/...", "mpi collective ps slurm mpi/launch", "what a user may import"},
+	{"examples/...", "mpi collective ps slurm mpi/launch pflag", "what a user may import"},
 }
 
 var outside = map[string]string{
