@@ -35,7 +35,8 @@ func drawCurve(w io.Writer, title string, metrics []Metric) error {
 		return err
 	}
 	top.Title.Text = title
-	if len(loss) > 0 {
+	// A logarithmic axis needs two different values.
+	if _, _, low, high := plotter.XYRange(loss); low < high {
 		top.Y.Scale = plot.LogScale{}
 		top.Y.Tick.Marker = plot.LogTicks{Prec: -1}
 	}

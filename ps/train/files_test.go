@@ -1,0 +1,224 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/ps"
+)
+
+func TestCheckpointAndResume(t *testing.T) {
+	for _, c := range []ps.Cluster{ps.Counts(2, 3), ps.Counts(0, 2)} {
+		for _, o := range []ps.Optimizer{ps.Momentum, ps.Adam} {
+			cfg := Config{Cluster: c, Mode: ps.Sync, Hidden: 32, Epochs: 2, Rule: ps.Rule{Optimizer: o}, Seed: 3}
+			model := func(out string) string {
+				_, tensors, err := readTensors(filepath.Join(out, "model.safetensors"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(tensors["hidden.weight"].bytes) + string(tensors["output.bias"].bytes)
+			}
+			cfg.Out = t.TempDir()
+			launch(t, cfg, nil).fine(t)
+			whole := model(cfg.Out)
+
+			cfg.Out, cfg.Checkpoint = t.TempDir(), filepath.Join(t.TempDir(), "state")
+			interrupt := make(chan struct{})
+			told := c.Workers[len(c.Workers)-1] // not the chief
+			f := launch(t, cfg, func(rank int, f *fleet, c *Config) {
+				c.Interrupt = nil
+				if rank == told {
+					c.Interrupt = interrupt
+					c.Hooks = []Hook{{AfterStep: func(_ context.Context, s Session, i StepInfo) error {
+						if i.Step == 60 {
+							close(interrupt)
+						}
+						return nil
+					}}}
+				}
+			})
+			f.fine(t)
+			chief := c.Workers[0]
+			if r := f.results[chief]; !r.Interrupted || r.Steps < 61 || r.Steps > 62 {
+				t.Fatalf("interrupted after step 60: %+v", r)
+			}
+			f = launch(t, cfg, nil)
+			f.fine(t)
+			if r := f.results[chief]; r.Interrupted || r.Resumed < 61 || r.Steps != 2*79 && r.Steps != 2*80 {
+				t.Errorf("resumed: %+v", r)
+			}
+			if model(cfg.Out) != whole {
+				t.Errorf("%d ps, %s: the resumed run's model differs from the whole run's", len(c.Servers), o)
+			}
+			cfg.Seed++
+			f = launch(t, cfg, func(rank int, f *fleet, c *Config) { c.Deadline = time.Second })
+			if err := f.errs[chief]; err == nil || !strings.Contains(err.Error(), `seed "3", this run "4"`) {
+				t.Errorf("another seed: %v", err)
+			}
+		}
+	}
+}
+
+func TestCheckpointOnDemandAndByItself(t *testing.T) {
+	dir := t.TempDir()
+	save := make(chan struct{}, 1)
+	var steps []string
+	file := filepath.Join(dir, "state")
+	f := launch(t, Config{Cluster: ps.Counts(1, 2), Mode: ps.Sync, Hidden: 8, Stop: ps.Stop{LastStep: 50}, Checkpoint: file, CheckpointEvery: 20}, func(rank int, f *fleet, c *Config) {
+		if rank != 1 {
+			return
+		}
+		c.Save = save
+		c.Hooks = []Hook{{BeforeStep: func(_ context.Context, s Session) error {
+			if s.Step == 30 {
+				save <- struct{}{}
+			}
+			if meta, _, err := readTensors(file); err == nil && (len(steps) == 0 || steps[len(steps)-1] != meta["step"]) {
+				steps = append(steps, meta["step"])
+			}
+			return nil
+		}}}
+	})
+	f.fine(t)
+	if got := strings.Join(steps, " "); got != "20 31" {
+		t.Errorf("checkpoints at %q, want 20 and, as asked, 31", got)
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, ".*"))
+	if len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestOutputFiles(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "a", "b")
+	f := launch(t, Config{Cluster: ps.Counts(1, 3), Mode: ps.Sync, Epochs: 3, Out: out, Transport: "sim"}, nil)
+	f.fine(t)
+	r := f.results[1]
+	raw, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	if len(lines) < 80 || len(lines) > 130 {
+		t.Errorf("%d metrics", len(lines))
+	}
+	evaluated := 0
+	for i, line := range lines {
+		var m Metric
+		d := json.NewDecoder(strings.NewReader(line))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&m); err != nil {
+			t.Fatalf("line %d: %v", i+1, err)
+		}
+		if m.Accuracy != nil {
+			evaluated++
+		}
+	}
+	if evaluated != 4 {
+		t.Errorf("%d evaluations, want one per epoch and the last", evaluated)
+	}
+	svg, err := os.Open(filepath.Join(out, "curve.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer svg.Close()
+	paths := 0
+	for d := xml.NewDecoder(svg); ; {
+		token, err := d.Token()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatalf("curve.svg: %v", err)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "path" {
+			paths++
+		}
+	}
+	if paths < 4 {
+		t.Errorf("%d paths in the curve", paths)
+	}
+	// The model file alone gives the accuracy that the result claims.
+	meta, tensors, err := readTensors(filepath.Join(out, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := NewModel[float32](meta["model"], Shape{Features: 64, Classes: 10, Hidden: DefaultHidden})
+	params := make([]float32, Params(m))
+	for _, x := range m.Tensors() {
+		if err := numbers(tensors, x.Name, params[x.Offset:x.Offset+x.Len()]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, _ := Open(Optdigits, 0)
+	if _, accuracy := Evaluate(m, params, &d.Test); accuracy != r.TestAccuracy {
+		t.Errorf("the model file reaches %v, the result says %v", accuracy, r.TestAccuracy)
+	}
+	var object map[string]any
+	if err := json.Unmarshal(r.JSON(), &object); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"schema", "data", "model", "mode", "ranks", "ps", "workers", "epochs", "steps", "test_accuracy", "train_loss", "seconds", "samples_per_second", "transport", "lost"} {
+		if _, ok := object[key]; !ok {
+			t.Errorf("the result lacks %q", key)
+		}
+		delete(object, key)
+	}
+	if len(object) > 0 {
+		t.Errorf("the result has also %v", object)
+	}
+}
+
+func FuzzTensors(f *testing.F) {
+	file := filepath.Join(f.TempDir(), "x")
+	if err := writeTensors(file, map[string]string{"a": "b"}, []namedTensor{tensor("t", []float32{1, 2}, 2, 1), tensor("u", []float64{3})}); err != nil {
+		f.Fatal(err)
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Add(whole[:20])
+	f.Add([]byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, tensors, err := parseTensors(strings.NewReader(string(b)), int64(len(b)))
+		if err != nil {
+			return
+		}
+		for name, x := range tensors {
+			n := int(dtypeBytes(x.dtype))
+			for _, d := range x.shape {
+				n *= d
+			}
+			if n != len(x.bytes) {
+				t.Fatalf("%q of shape %v has %d bytes", name, x.shape, len(x.bytes))
+			}
+		}
+	})
+}
+
+// Few or strange metrics still make a picture.
+func TestCurveOfFewMetrics(t *testing.T) {
+	half := 0.5
+	for _, metrics := range [][]Metric{
+		nil,
+		{{Epoch: 1, Loss: 2, Accuracy: &half}},
+		{{Epoch: 1, Loss: 2}, {Epoch: 2, Loss: 2}},
+		{{Epoch: 1, Loss: 0}, {Epoch: 1, Loss: math.Inf(1), Accuracy: &half}, {Epoch: 2, Loss: math.NaN(), Accuracy: &half}},
+		{{Epoch: 1, Loss: 1e-300}, {Epoch: 2, Loss: 1e300}},
+	} {
+		var b strings.Builder
+		if err := drawCurve(&b, "a title", metrics); err != nil || !strings.Contains(b.String(), "</svg>") {
+			t.Errorf("%+v: %v", metrics, err)
+		}
+	}
+}

@@ -1,0 +1,317 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/ps"
+)
+
+// exchange is what a worker trains with: a parameter server, or collectives.
+type exchange[F Float] interface {
+	// begin returns the parameters to start with and the global step they belong
+	// to. The chief's params and slots are the state to begin with.
+	begin(ctx context.Context, params []F, slots [][]F, step int64) (int64, error)
+	// step contributes a gradient and fetches the parameters after it.
+	step(ctx context.Context, grad, params []F, c ps.Contribution) (position, global int64, dropped bool, err error)
+	// stopped reports whether somebody asked everybody to stop.
+	stopped() bool
+	// barrier waits for all workers and names those that are lost.
+	barrier(ctx context.Context) (lost []int, err error)
+	// state fetches the parameters and the optimizer's vectors as they are.
+	state(ctx context.Context, params []F, slots [][]F) error
+	// finish says goodbye with a status and waits for everybody.
+	finish(ctx context.Context, status, epoch int) (lost []int, err error)
+}
+
+// worker is the state of a worker's loop.
+type worker[F Float] struct {
+	cfg   *Config
+	plan  plan
+	index int
+	data  *Dataset
+	shard Split
+	model Model[F]
+	x     exchange[F]
+	hooks hooks
+
+	params, grad []F
+	slots        [][]F // for checkpoints; chief
+	features     []F
+	classes      []int32
+	order        []int
+	epoch        int
+
+	resumed  int64
+	global   int64 // global step
+	position int64 // which of its own batches comes next
+	chief    *chief[F]
+}
+
+// work is a worker's part.
+func work[F Float](ctx context.Context, cfg *Config, data *Dataset) (*Result, error) {
+	w, err := newWorker[F](ctx, cfg, data)
+	if err != nil {
+		cfg.Comm.Revoke()
+		return nil, err
+	}
+	r, err := w.run(ctx)
+	if err != nil && w.chief != nil {
+		w.chief.abandon()
+	}
+	return r, err
+}
+
+func newWorker[F Float](ctx context.Context, cfg *Config, data *Dataset) (*worker[F], error) {
+	w := &worker[F]{cfg: cfg, index: slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank()), data: data, hooks: cfg.Hooks, epoch: -1}
+	if w.index < 0 {
+		return nil, fmt.Errorf("train: rank %d has no role", cfg.Comm.Rank())
+	}
+	var err error
+	if w.model, err = NewModel[F](cfg.Model, Shape{Features: data.Train.Features, Classes: len(data.Labels), Hidden: cfg.Hidden}); err != nil {
+		return nil, err
+	}
+	n := Params(w.model)
+	if w.plan, err = cfg.plan(data.Train.Rows()); err != nil {
+		return nil, err
+	}
+	w.params, w.grad = make([]F, n), make([]F, n)
+	if w.index == 0 {
+		for range w.plan.rule.Slots() {
+			w.slots = append(w.slots, make([]F, n))
+		}
+	}
+	w.shard = data.Train.Select(w.plan.batches.Shard(w.index))
+	if w.index > 0 {
+		data.Train.X = nil // the shard is all that is needed
+	}
+	w.x, err = w.connect(ctx, sizes{int64(data.Train.Rows()), int64(n)})
+	return w, err
+}
+
+func (w *worker[F]) connect(ctx context.Context, s sizes) (exchange[F], error) {
+	if w.cfg.collective() {
+		return newAllreduce[F](w.cfg, w.plan), nil
+	}
+	pc, _, err := w.cfg.psConfig(s)
+	if err != nil {
+		return nil, err
+	}
+	pw, err := ps.NewWorker(pc)
+	if err != nil {
+		return nil, err
+	}
+	if w.index == 0 {
+		for _, server := range w.cfg.Cluster.Servers {
+			if err := mpi.Send(ctx, w.cfg.Comm, []int64{s.rows, s.params}, server, tagSizes); err != nil {
+				return nil, fmt.Errorf("train: sizes to ps: %w", ps.Explain(ctx, "start", w.cfg.Comm, w.cfg.Cluster, err))
+			}
+		}
+	}
+	return &served[F]{Worker: pw, together: w.cfg.together()}, nil
+}
+
+// run trains to the end and says goodbye, also when it fails by itself.
+func (w *worker[F]) run(ctx context.Context) (*Result, error) {
+	r := w.cfg.result(w.data.Name, w.plan)
+	err := w.train(ctx, r)
+	w.hooks.end(ctx, w.session(), err)
+	if err != nil {
+		w.sayFailed(ctx, err)
+		return nil, err
+	}
+	lost, err := w.x.finish(ctx, 0, int(w.global/w.plan.perEpoch))
+	if err != nil {
+		return nil, err
+	}
+	r.Lost = append(r.Lost[:0], lost...)
+	if w.chief != nil {
+		if err := w.chief.finish(r, w); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// sayFailed tells the others of a failure of this worker's own. The servers
+// know of all others.
+func (w *worker[F]) sayFailed(ctx context.Context, err error) {
+	if errors.Is(err, ps.ErrFailed) || errors.Is(err, mpi.ErrPeerLost) || errors.Is(err, mpi.ErrRevoked) {
+		return
+	}
+	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	w.x.finish(short, 1, 0)
+}
+
+// farewell is how long a worker that failed waits for the others to hear of it.
+const farewell = 5 * time.Second
+
+func (w *worker[F]) session() Session {
+	return Session{Worker: w.index, Chief: w.index == 0, Step: w.global}
+}
+
+// train makes this worker's steps.
+func (w *worker[F]) train(ctx context.Context, r *Result) error {
+	if err := w.hooks.begin(ctx, w.session()); err != nil {
+		return err
+	}
+	if err := w.start(ctx, r); err != nil {
+		return err
+	}
+	if err := w.hooks.afterCreate(ctx, w.session()); err != nil {
+		return err
+	}
+	joined, begun := w.global, time.Now()
+	if w.index == 0 {
+		var err error
+		if w.chief, err = newChief(w, begun); err != nil {
+			return err
+		}
+	}
+	asked := false
+	for !w.plan.stop.Reached(joined, w.global) && !w.x.stopped() {
+		if err := w.hooks.beforeStep(ctx, w.session()); err != nil {
+			return err
+		}
+		asked = asked || closed(w.cfg.Interrupt)
+		if err := w.step(ctx, asked); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+	}
+	r.Interrupted = w.x.stopped() && !w.plan.stop.Reached(joined, w.global)
+	lost, err := w.x.barrier(ctx)
+	if err != nil {
+		return err
+	}
+	r.Seconds, r.Resumed = time.Since(begun).Seconds(), w.resumed
+	return w.conclude(ctx, r, lost, joined, begun)
+}
+
+// conclude looks at the final parameters. The worker that does is the chief or,
+// if that was lost, the first that is left.
+func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined int64, begun time.Time) error {
+	r.Steps = w.global
+	for i, rank := range w.cfg.Cluster.Workers {
+		if i == w.index {
+			break
+		}
+		if !slices.Contains(lost, rank) {
+			return nil
+		}
+	}
+	if w.chief == nil { // taking over
+		w.cfg.Log.Warn("the chief was lost; this worker evaluates in its place", "worker", w.index)
+		data, err := Open(w.cfg.Data, w.cfg.Seed)
+		if err != nil {
+			return err
+		}
+		w.data = data
+		for range w.plan.rule.Slots() {
+			w.slots = append(w.slots, make([]F, len(w.params)))
+		}
+		if w.chief, err = newChief(w, begun); err != nil {
+			return err
+		}
+	}
+	if err := w.x.state(ctx, w.params, w.slots); err != nil {
+		return err
+	}
+	if w.cfg.Checkpoint != "" && r.Interrupted {
+		if err := w.save(); err != nil {
+			return err
+		}
+	}
+	w.chief.conclude(r, w)
+	if r.Seconds > 0 {
+		samples := float64(w.global-joined) / float64(w.plan.perEpoch) * float64(w.data.Train.Rows())
+		r.SamplesPerSecond = samples / r.Seconds
+	}
+	return nil
+}
+
+// start agrees on the parameters to begin with.
+func (w *worker[F]) start(ctx context.Context, r *Result) error {
+	var step int64
+	if w.index == 0 {
+		w.model.Init(w.params, w.cfg.Seed)
+		var err error
+		if step, err = w.resume(); err != nil {
+			return err
+		}
+		w.resumed = step
+	}
+	var err error
+	if w.global, err = w.x.begin(ctx, w.params, w.slots, step); err != nil {
+		return err
+	}
+	w.position = w.global
+	if !w.cfg.together() {
+		w.position = w.global / int64(len(w.cfg.Cluster.Workers))
+	}
+	if w.cfg.StartBarrier && !w.cfg.collective() {
+		_, err = w.x.barrier(ctx)
+	}
+	return err
+}
+
+// step computes the gradient of the next batch and exchanges it.
+func (w *worker[F]) step(ctx context.Context, stop bool) error {
+	x, y := w.batch(w.position)
+	loss := w.model.Gradient(w.params, x, y, w.grad)
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return fmt.Errorf("train: worker %d: the loss is %v at step %d: training diverged; a learning rate below %v may help", w.index, loss, w.global, w.plan.rule.Rate)
+	}
+	position, global, dropped, err := w.x.step(ctx, w.grad, w.params, ps.Contribution{Weight: float64(len(y)), CountStep: true, Stop: stop})
+	if err != nil {
+		return err
+	}
+	w.global = global
+	w.position++
+	if w.cfg.together() {
+		w.position = position
+	}
+	info := StepInfo{Step: global, Loss: loss / float64(len(y)), Samples: len(y), Dropped: dropped}
+	if err := w.hooks.afterStep(ctx, w.session(), info); err != nil {
+		return err
+	}
+	if w.chief != nil {
+		return w.chief.afterStep(ctx, w, info)
+	}
+	return nil
+}
+
+// batch gathers the rows of the worker's n-th batch.
+func (w *worker[F]) batch(n int64) ([]F, []int32) {
+	steps := int64(w.plan.batches.Steps())
+	if epoch := int(n / steps); epoch != w.epoch {
+		w.epoch = epoch
+		w.order = w.plan.batches.Order(w.index, epoch, w.shard.Rows())
+	}
+	begin, end := w.plan.batches.Bounds(w.index, int(n%steps))
+	w.features, w.classes = w.features[:0], w.classes[:0]
+	for _, row := range w.order[begin:end] {
+		for _, v := range w.shard.Row(row) {
+			w.features = append(w.features, F(v))
+		}
+		w.classes = append(w.classes, w.shard.Y[row])
+	}
+	return w.features, w.classes
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,136 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/ps"
+)
+
+// killAt makes a hook that kills its worker before the given of its steps.
+func killAt(step int) Hook {
+	n := 0
+	return Hook{BeforeStep: func(context.Context, Session) error {
+		if n++; n > step {
+			return errDead
+		}
+		return nil
+	}}
+}
+
+// die ends a worker without a word: no farewell as for an error of its own.
+func die(f *fleet, rank, step int) Hook {
+	n := 0
+	return Hook{BeforeStep: func(context.Context, Session) error {
+		if n++; n > step {
+			f.fabric.Kill(rank)
+			return errDead
+		}
+		return nil
+	}}
+}
+
+func TestSyncAndCollectiveEndWhenAWorkerIsLost(t *testing.T) {
+	for _, c := range []ps.Cluster{ps.Counts(1, 3), ps.Counts(0, 4)} {
+		begin := time.Now()
+		f := launch(t, Config{Cluster: c, Mode: ps.Sync, Epochs: 1000, Hidden: 16}, func(rank int, f *fleet, c *Config) {
+			if rank == 2 {
+				c.Hooks = []Hook{die(f, rank, 5)}
+			}
+		})
+		for rank, err := range f.errs {
+			if rank != 2 && (err == nil || !strings.Contains(err.Error(), "rank 2 on n2")) {
+				t.Errorf("%d ps: rank %d says %v", len(c.Servers), rank, err)
+			}
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	}
+}
+
+func TestAsyncFinishesWithoutALostWorker(t *testing.T) {
+	out := t.TempDir()
+	f := launch(t, Config{Cluster: ps.Counts(1, 3), Epochs: 3, Out: out}, func(rank int, f *fleet, c *Config) {
+		if rank == 2 {
+			c.Hooks = []Hook{die(f, rank, 5)}
+		}
+	})
+	f.fine(t, 2)
+	r := f.results[1]
+	if !slices.Equal(r.Lost, []int{2}) || r.TestAccuracy < 0.9 {
+		t.Errorf("%+v", r)
+	}
+	var object map[string]any
+	if err := json.Unmarshal(r.JSON(), &object); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(object["lost"]); got != "[2]" {
+		t.Errorf("lost is %s", got)
+	}
+}
+
+// When the chief is lost the next worker evaluates and writes.
+func TestAsyncChiefIsReplaced(t *testing.T) {
+	out := t.TempDir()
+	f := launch(t, Config{Cluster: ps.Counts(1, 3), Epochs: 3, Out: out}, func(rank int, f *fleet, c *Config) {
+		if rank == 1 {
+			c.Hooks = []Hook{die(f, rank, 5)}
+		}
+	})
+	f.fine(t, 1)
+	if r := f.results[2]; !r.Evaluated || !slices.Equal(r.Lost, []int{1}) || r.TestAccuracy < 0.9 {
+		t.Errorf("%+v", r)
+	}
+	if r := f.results[3]; r.Evaluated {
+		t.Error("two workers evaluate")
+	}
+	if _, err := os.Stat(filepath.Join(out, "model.safetensors")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWorkersOwnErrorIsTold(t *testing.T) {
+	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
+		f := launch(t, Config{Cluster: c, Mode: ps.Sync, Epochs: 1000, Hidden: 16}, func(rank int, f *fleet, c *Config) {
+			if rank == 2 {
+				c.Hooks = []Hook{killAt(5)}
+			}
+		})
+		for rank, err := range f.errs {
+			if err == nil || rank == 2 != errors.Is(err, errDead) {
+				t.Errorf("%d ps: rank %d says %v", len(c.Servers), rank, err)
+			}
+		}
+	}
+}
+
+// A rank that cannot begin keeps nobody waiting.
+func TestNobodyWaitsForARankThatCannotBegin(t *testing.T) {
+	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
+		for _, wrong := range []int{c.Workers[0], c.Workers[1]} {
+			begin := time.Now()
+			f := launch(t, Config{Cluster: c, Mode: ps.Sync, Hidden: 8, Epochs: 1000}, func(rank int, f *fleet, c *Config) {
+				if rank == wrong {
+					c.Data = "missing.csv"
+				}
+			})
+			for rank, err := range f.errs {
+				if err == nil || rank == wrong != strings.Contains(err.Error(), "missing.csv") {
+					t.Errorf("%d ps, rank %d wrong: rank %d says %v", len(c.Servers), wrong, rank, err)
+				}
+			}
+			if took := time.Since(begin); took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		}
+	}
+}
