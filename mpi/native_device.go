@@ -130,24 +130,26 @@ func (d *nativeDevice) probe(ctx context.Context, c *Comm, src, tag int) (Status
 	}
 	o, r := d.get(opRecv, c)
 	defer d.put(o, o.gen)
-	if err := n.Probe(r, src, d.tags.out(tag)); err != nil {
-		return Status{}, false, d.failure(c, "probe", src, tag, err)
+	var done bool
+	if err = n.Probe(r, src, d.tags.out(tag)); err == nil {
+		done, err = r.Test()
 	}
-	var s native.Status
-	switch done, err := r.Test(); {
-	case err != nil:
-		return Status{}, false, d.failure(c, "probe", src, tag, err)
-	case done:
-		return d.status(r.Status()), true, nil
-	case ctx == nil:
+	if err == nil && !done && ctx != nil {
+		_, err = d.lib.Wait(ctx, r)
+		done = err == nil
+	}
+	if !done {
 		_ = r.Cancel() // of a probe: at once, and never refused
+	}
+	switch {
+	case err == nil && done:
+		return d.status(r.Status()), true, nil
+	case err == nil:
 		return Status{}, false, nil
+	case c.revoked.Load():
+		err = ErrRevoked
 	}
-	if s, err = d.lib.Wait(ctx, r); err != nil {
-		_ = r.Cancel()
-		return Status{}, false, d.failure(c, "probe", src, tag, err)
-	}
-	return d.status(s), true, nil
+	return Status{}, false, d.failure(c, "probe", src, tag, err)
 }
 
 // close waits for all ranks and ends MPI in this process.

@@ -83,7 +83,12 @@ func TestMPIRank(t *testing.T) {
 	}
 	err = rankPrograms[program](ctx, w)
 	if err == nil {
-		err = w.Close(ctx)
+		if err = w.Close(ctx); err == nil {
+			if err := mpi.Send(ctx, w.Comm(), []byte{1}, 0, 1); !errors.Is(err, mpi.ErrClosed) {
+				fmt.Println("send after close:", err)
+				os.Exit(4)
+			}
+		}
 	}
 	if err != nil {
 		fmt.Printf("rank %d failed: %v\n", w.Rank(), err)
