@@ -2,6 +2,7 @@ package ps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -126,7 +127,8 @@ func (s *Server) flush(ctx context.Context) error {
 			if k > 0 {
 				r.Cancel()
 			}
-			if _, err := r.Wait(ctx); err != nil && ctx.Err() != nil {
+			// Nobody fetches a payload that was given up; its memory must be free.
+			if _, err := r.Wait(ctx); err != nil && (ctx.Err() != nil || errors.Is(err, mpi.ErrInFlight)) {
 				return fmt.Errorf("ps: last answers: %w", err)
 			}
 			s.out[i].reqs[k] = mpi.Request{}

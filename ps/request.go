@@ -230,9 +230,16 @@ func (s *Server) answerPull(sl *slab, a asker) {
 		return
 	}
 	// Vectors of the optimizer are pulled for checkpoints only: a copy will do.
-	p := &page{bytes: aligned(sl.bytes())}
+	p := sl.spare
+	sl.spare = nil
+	if p == nil {
+		p = &page{bytes: s.store.arena.bytes(sl.bytes())}
+	}
 	copy(p.bytes, sl.slots[a.h.slot-1])
 	s.answer(a, sl, p)
+	if p.readers == 0 {
+		sl.spare = p
+	}
 }
 
 // serveWaiting answers those whose version has come.

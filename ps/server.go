@@ -134,6 +134,7 @@ func (s *Server) Serve(ctx context.Context) (Summary, error) {
 	if err := s.flush(ctx); err != nil {
 		return sum, err
 	}
+	s.store.arena.free()
 	return sum, finalBarrier(ctx, s.cfg, s.absent)
 }
 

@@ -17,6 +17,7 @@ type slab struct {
 	*block
 	rule    Rule
 	gate    *gate
+	arena   *arena
 	page    *page
 	slots   [][]byte // the optimizer's vectors
 	version int64    // updates made, -1 until the values are set
@@ -37,6 +38,7 @@ type slab struct {
 // store is the part of the tables that one server owns.
 type store struct {
 	blocks [][]*slab // nil where another server owns it
+	arena  arena
 	pool   map[int][][]byte
 
 	boundBytes int
@@ -46,7 +48,7 @@ type store struct {
 }
 
 func newStore(c Config, s *shards, server int) (*store, error) {
-	st := &store{boundBytes: c.UnappliedBytes, pool: map[int][][]byte{}}
+	st := &store{boundBytes: c.UnappliedBytes, pool: map[int][][]byte{}, arena: arena{comm: c.Comm, log: c.Log}}
 	workers := len(c.Cluster.Workers)
 	if need := workers * s.ownedBytes(server); c.backup() && need > c.UnappliedBytes {
 		return nil, configError("aggregating %d of %d workers needs room for %d bytes of gradients on ps %d, the bound is %d", c.Aggregate, workers, need, server, c.UnappliedBytes)
@@ -73,9 +75,9 @@ func newStore(c Config, s *shards, server int) (*store, error) {
 			if g == nil {
 				g = newGate(c.Mode, workers, c.Aggregate, 1)
 			}
-			sl := &slab{block: b, rule: c.Rule, gate: g, page: &page{bytes: aligned(b.bytes())}, version: -1}
+			sl := &slab{block: b, rule: c.Rule, gate: g, arena: &st.arena, page: &page{bytes: st.arena.bytes(b.bytes())}, version: -1}
 			for range c.Rule.Slots() {
-				sl.slots = append(sl.slots, aligned(b.bytes()))
+				sl.slots = append(sl.slots, st.arena.bytes(b.bytes()))
 			}
 			if c.Mode == Sync {
 				sl.staged = make([][]byte, workers)
@@ -137,7 +139,7 @@ func (st *store) stage(n int) []byte {
 	st.peakBytes = max(st.peakBytes, st.usedBytes)
 	free := st.pool[n]
 	if len(free) == 0 {
-		return aligned(n)
+		return st.arena.bytes(n)
 	}
 	b := free[len(free)-1]
 	st.pool[n] = free[:len(free)-1]
@@ -158,7 +160,7 @@ func (sl *slab) writable() []byte {
 	p := sl.spare
 	sl.spare = nil
 	if p == nil {
-		p = &page{bytes: aligned(sl.bytes())}
+		p = &page{bytes: sl.arena.bytes(sl.bytes())}
 	}
 	copy(p.bytes, sl.page.bytes)
 	sl.page = p

@@ -81,7 +81,8 @@ type Contribution struct {
 // has taken its part: applied in Async mode, added to its step in Sync mode.
 // grad belongs to the library until then. Push blocks while the window of a
 // server is full; ctx ends that. Cost: one message per block and server, two
-// above 16 KiB, and the answers. All errors are reported by Future.Wait.
+// above 16 KiB, and the answers. Memory from mpi.Alloc is best for tables that
+// large. All errors are reported by Future.Wait.
 func Push[F Float](ctx context.Context, w *Worker, table string, grad []F, c Contribution) *Future {
 	return start(ctx, w, opPush, table, grad, nil, c, 0)
 }

@@ -80,7 +80,12 @@ func newWorker[F Float](ctx context.Context, cfg *Config, data *Dataset) (*worke
 	if w.plan, err = cfg.plan(data.Train.Rows()); err != nil {
 		return nil, err
 	}
-	w.params, w.grad = make([]F, n), make([]F, n)
+	if w.params, err = mpi.Alloc[F](cfg.Comm, n); err != nil {
+		return nil, fmt.Errorf("train: parameters: %w", err)
+	}
+	if w.grad, err = mpi.Alloc[F](cfg.Comm, n); err != nil {
+		return nil, fmt.Errorf("train: gradient: %w", err)
+	}
 	if w.index == 0 {
 		for range w.plan.rule.Slots() {
 			w.slots = append(w.slots, make([]F, n))
@@ -135,6 +140,13 @@ func (w *worker[F]) run(ctx context.Context) (*Result, error) {
 			return nil, err
 		}
 	}
+	// A run that failed keeps its memory: a peer may still be reading it.
+	for _, m := range [][]F{w.params, w.grad} {
+		if err := mpi.Free(w.cfg.Comm, m); err != nil {
+			return nil, fmt.Errorf("train: %w", err)
+		}
+	}
+	w.params, w.grad = nil, nil
 	return r, nil
 }
 
