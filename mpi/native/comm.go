@@ -58,7 +58,8 @@ func (c *Comm) tag(t int) uintptr {
 
 // Isend starts sending buf to rank dst. buf must not change until r is complete. It
 // never blocks; the error is one of the arguments' or of the library's refusal, and
-// then r was not started.
+// then r was not started. MPICH completes a send to this rank itself only when the
+// receive has been posted, whatever its length.
 func (c *Comm) Isend(r *Request, buf []byte, dst, tag int) error {
 	if err := c.check(opIsend, dst, tag, 0, 0); err != nil {
 		return err

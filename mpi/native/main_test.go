@@ -111,17 +111,23 @@ var launches = []launch{
 func each(t *testing.T, f func(t *testing.T, l launch)) {
 	for _, l := range launches {
 		t.Run(l.part, func(t *testing.T) {
-			if !clib.Available {
-				t.Skip("built without support for C libraries")
-			}
-			why := ""
-			if _, err := exec.LookPath(l.argv[0]); err != nil {
-				why = err.Error()
-			}
-			need.Part(t, l.part, why)
+			l.needed(t)
 			f(t, l)
 		})
 	}
+}
+
+// needed skips where the launcher, or the right to call C, is not there.
+func (l launch) needed(t testing.TB) {
+	t.Helper()
+	if !clib.Available {
+		t.Skip("built without support for C libraries")
+	}
+	why := ""
+	if _, err := exec.LookPath(l.argv[0]); err != nil {
+		why = err.Error()
+	}
+	need.Part(t, l.part, why)
 }
 
 // throughUCX makes Debian's Open MPI use UCX, which it does not by itself.
@@ -133,7 +139,7 @@ type outcome struct {
 }
 
 // start runs n ranks of a program and returns what became of it.
-func (l launch) start(t *testing.T, n int, program string, env ...string) outcome {
+func (l launch) start(t testing.TB, n int, program string, env ...string) outcome {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 120*time.Second)
 	defer stop()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -32,7 +33,24 @@ func pingpong(ctx context.Context, w *World) error {
 	return nil
 }
 
-// It asserts nothing about time; -v shows the figures.
-func TestPingPong(t *testing.T) {
-	each(t, func(t *testing.T, l launch) { l.ranks(t, 2, "pingpong") })
+// BenchmarkPingPong reports the medians of two ranks on this host, one run however often
+// the benchmark is to be repeated.
+func BenchmarkPingPong(b *testing.B) {
+	for _, l := range launches {
+		b.Run(l.part, func(b *testing.B) {
+			l.needed(b)
+			o := l.start(b, 2, "pingpong")
+			if o.code != 0 {
+				b.Fatal(o)
+			}
+			for line := range strings.Lines(o.text) {
+				var n int
+				var median float64
+				if _, err := fmt.Sscanf(strings.TrimSpace(line), "%d B one way: median %f", &n, &median); err == nil {
+					b.ReportMetric(median, fmt.Sprintf("µs/%dB", n))
+				}
+			}
+			b.ReportMetric(0, "ns/op") // of the launch: of no interest
+		})
+	}
 }
