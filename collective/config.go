@@ -20,6 +20,9 @@ type Config struct {
 	Site *Site
 	// Force names the plan of a collective, whatever it costs, where it fits.
 	Force map[plan.Kind]string
+	// Library says what goes to the system's MPI library, on communicators that
+	// stand on one.
+	Library Library
 	// CheckAll compares what the ranks called also for messages too long to
 	// carry it (over 2 KiB), at the price of a barrier before each such collective.
 	CheckAll bool

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 // ErrArgument: a call's own arguments make no sense, whatever the other ranks do.
@@ -37,8 +35,3 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
-
-// mismatch wraps mpi.ErrMismatch with who called what.
-func mismatch(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", mpi.ErrMismatch, fmt.Sprintf(format, args...))
-}

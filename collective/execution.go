@@ -31,6 +31,7 @@ type execution struct {
 	stage []byte    // signed messages of the round
 	parts []byte    // landing place of folds, window parts for each
 
+	native   mpi.Request // of the system's MPI library
 	round    int
 	started  bool       // the round's messages are under way
 	incoming []incoming // of the round
@@ -95,6 +96,13 @@ func (x *execution) advance(ctx context.Context, block bool) bool {
 }
 
 func (x *execution) run(ctx context.Context, block bool) bool {
+	if x.entry.library {
+		_, ok, err := x.await(ctx, x.native, -1, block)
+		if err != nil {
+			x.fail(err)
+		}
+		return ok || err != nil
+	}
 	rounds := len(x.entry.plan.Rounds)
 	for x.round < rounds {
 		if !x.started {

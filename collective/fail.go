@@ -37,7 +37,9 @@ func (x *execution) fail(err error) {
 			s.announce(x.shadow, why)
 		}
 	}
-	if inFlight != nil {
+	if errors.Is(err, mpi.ErrInFlight) {
+		x.spoilt = true
+	} else if inFlight != nil {
 		x.spoilt = true
 		err = fmt.Errorf("%w (%w)", err, inFlight)
 	}

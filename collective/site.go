@@ -52,7 +52,7 @@ func (s *Site) Check() error {
 		if err != nil {
 			return fmt.Errorf("collective: site file %s: rule %d: %w", s.Name, i, err)
 		}
-		if _, ok := plan.Named(kind, r.Plan); !ok {
+		if _, ok := plan.Named(kind, r.Plan); !ok && r.Plan != libraryPlan {
 			return fmt.Errorf("collective: site file %s: rule %d: no plan for %v is called %q; they are %v", s.Name, i, kind, r.Plan, planNames(kind))
 		}
 		if r.Ranks < 1 || r.Hosts < 1 || r.UpToBytes < -1 {
@@ -65,8 +65,18 @@ func (s *Site) Check() error {
 	return nil
 }
 
-// pick finds the rule with the smallest size that covers the problem.
+// pick finds the plan for a problem.
 func (s *Site) pick(p *plan.Problem) (plan.Planner, bool) {
+	r, ok := s.rule(p)
+	if !ok {
+		return plan.Planner{}, false
+	}
+	a, ok := plan.Named(p.Kind, r.Plan)
+	return a, ok && a.Why(p) == ""
+}
+
+// rule finds the rule with the smallest size that covers the problem.
+func (s *Site) rule(p *plan.Problem) (Rule, bool) {
 	hosts := 1
 	if p.Nodes != nil {
 		hosts = len(p.Nodes.Members)
@@ -82,10 +92,9 @@ func (s *Site) pick(p *plan.Problem) (plan.Planner, bool) {
 		}
 	}
 	if best < 0 {
-		return plan.Planner{}, false
+		return Rule{}, false
 	}
-	a, ok := plan.Named(p.Kind, s.Rules[best].Plan)
-	return a, ok && a.Why(p) == ""
+	return s.Rules[best], true
 }
 
 // Add puts a rule into the table, in place of one for the same case.

@@ -52,6 +52,7 @@ type entry struct {
 	key
 	counts    [3][]int // Counts, SendCounts, RecvCounts
 	plan      *plan.Plan
+	library   bool // the system's MPI library does it; plan is empty
 	combine   kernel.Func
 	signature signature
 	idle      []*execution
@@ -145,6 +146,9 @@ func (s *state) acquire(c *mpi.Comm, q *call, floating bool) (*execution, error)
 	x.floating = floating
 	x.begin(c, s.seq, q.send, q.recv)
 	s.watch.add(x)
+	if e.library {
+		x.native = x.callLibrary(q.send, q.recv)
+	}
 	return x, nil
 }
 
@@ -187,9 +191,14 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		}
 	}
 	p := s.problem(c, e)
-	planner, index := s.choose(p)
-	e.plan = planner.Build(p)
-	e.signature = q.sign(index)
+	if libraryHas(c, e) && s.config.usesLibrary(p) {
+		e.library, e.plan = true, &plan.Plan{Name: libraryPlan}
+		e.signature = q.sign(noOp)
+	} else {
+		planner, index := s.choose(p)
+		e.plan = planner.Build(p)
+		e.signature = q.sign(index)
+	}
 	for k := range s.entries {
 		if len(s.entries) < maxEntries {
 			break

@@ -87,14 +87,6 @@ type Problem struct {
 	Nodes *Nodes
 }
 
-// block is the number of elements of one rank's share.
-func (p *Problem) block(rank int) int {
-	if p.Counts == nil {
-		return p.Count
-	}
-	return p.Counts[rank]
-}
-
 // TotalBytes is the size that tables and prices go by: of the message for
 // Bcast, Reduce, Allreduce and scans, of all blocks together otherwise.
 func (p *Problem) TotalBytes() int {

@@ -1,0 +1,203 @@
+package collective
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/need"
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/tcp"
+)
+
+// assortment is a selection of everything, for transports other than the
+// simulated one: collectives, plans, types, lengths around every protocol switch.
+func assortment(ctx context.Context, c *mpi.Comm) error {
+	cases := []reduceCase{
+		caseOf("sum of float32", Sum, sumOf[float32]), caseOf("concat", concat, concatOne), caseOf("max of int16", Max, maxOf[int16]),
+	}
+	size := c.Size()
+	for i, n := range []int{0, 1, 2, 500, 4 << 10, 70_001} {
+		for j, k := range cases {
+			if n > 500 && j == 1 {
+				continue
+			}
+			if err := k.run(ctx, c, i, n, (i+j)%size, (i+j)%2 == 0); err != nil {
+				return fmt.Errorf("%s, %d elements: %w", k.name, n, err)
+			}
+		}
+		if err := moveAll[int32](ctx, c, i, n, i%size, i%2 == 0); err != nil {
+			return fmt.Errorf("%d elements: %w", n, err)
+		}
+	}
+	for _, kind := range plan.Kinds() {
+		for _, f := range chosenPlans(kind) {
+			f.Library = LibraryNever
+			if err := reconfigure(ctx, c, f); err != nil {
+				return err
+			}
+			for _, n := range []int{3, 9000} {
+				if err := cases[0].run(ctx, c, n, n, 1%size, false); err != nil {
+					return fmt.Errorf("%v, %d elements: %w", f.Force, n, err)
+				}
+				if err := moveAll[int64](ctx, c, n, n, 1%size, true); err != nil {
+					return fmt.Errorf("%v, %d elements: %w", f.Force, n, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// overProviders runs f on n ranks of this process, each with a provider of
+// its own.
+func overProviders(t *testing.T, n int, open func(rank int, set transport.Set) (transport.Provider, error), f func(context.Context, *mpi.Comm) error) {
+	t.Helper()
+	members := make([]mpi.Member, n)
+	assemblies := make([]mpi.Assembly, n)
+	for r := range n {
+		set, err := mpi.NewSleep()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := open(r, set)
+		if err != nil {
+			t.Fatalf("rank %d: %v", r, err)
+		}
+		members[r] = mpi.Member{Rank: r, Position: r, Host: "here", Addresses: map[string][]byte{p.Name(): p.Address()}}
+		assemblies[r] = mpi.Assembly{Rank: r, Providers: []transport.Provider{p}, Set: set, Launcher: "test"}
+	}
+	worlds := make([]*mpi.World, n)
+	for r, a := range assemblies {
+		a.Members = members
+		w, err := mpi.Assemble(a)
+		if err != nil {
+			t.Fatalf("rank %d: %v", r, err)
+		}
+		worlds[r] = w
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	for r, w := range worlds {
+		all.Go(func() {
+			if err := f(ctx, w.Comm()); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	all.Wait()
+	for r, w := range worlds {
+		if err := w.Close(ctx); err != nil && !t.Failed() {
+			t.Errorf("rank %d: close: %v", r, err)
+		}
+	}
+}
+
+var testSecret = []byte("known to the ranks of this test!")
+
+func TestAssortmentOverSharedMemory(t *testing.T) {
+	// Ranks of one process spin for each other: as many as there are processors at least.
+	for _, n := range []int{2, 3} {
+		overProviders(t, n, func(rank int, set transport.Set) (transport.Provider, error) {
+			return shm.Open(shm.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Set: set})
+		}, assortment)
+	}
+}
+
+func TestAssortmentOverTCP(t *testing.T) {
+	for _, n := range []int{2, 5} {
+		overProviders(t, n, func(rank int, set transport.Set) (transport.Provider, error) {
+			p, err := tcp.Open(tcp.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Host: "127.0.0.1", Set: set})
+			if err == nil {
+				p.SetLayout([32]byte{1})
+			}
+			return p, err
+		}, assortment)
+	}
+}
+
+// The tests over the system's MPI libraries start this test binary again.
+const (
+	libraryVariable = "FISTERRA_TEST_COLLECTIVE_LIBRARY"
+	policyVariable  = "FISTERRA_TEST_COLLECTIVE_POLICY"
+)
+
+// TestLibraryRank is a rank of TestAssortmentOverMPI.
+func TestLibraryRank(t *testing.T) {
+	policy, ok := os.LookupEnv(policyVariable)
+	if !ok {
+		t.Skip("a rank of TestAssortmentOverMPI")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	defer cancel()
+	w, err := mpi.Init(ctx, &mpi.Config{
+		Transport: "mpi", MPILibrary: os.Getenv(libraryVariable),
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.Comm()
+	if policy == "always" {
+		err = Configure(c, Config{Library: LibraryAlways})
+		if _, ok := c.Native(); !ok && err == nil {
+			err = fmt.Errorf("the library has no collectives of its own")
+		}
+	}
+	if err == nil {
+		err = assortment(ctx, c)
+	}
+	if err != nil {
+		fmt.Printf("rank %d failed: %v\n", w.Rank(), err)
+		w.Abort(3, err.Error())
+	}
+	if err := w.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	os.Exit(0) // without the testing package's own report, once for each rank
+}
+
+// The same over Open MPI and MPICH, with our plans on their messages and with
+// their own collectives.
+func TestAssortmentOverMPI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts mpirun; not for -short")
+	}
+	for part, launcher := range map[string][]string{
+		"openmpi": {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"},
+		"mpich":   {"mpiexec.mpich"},
+	} {
+		t.Run(part, func(t *testing.T) {
+			if _, err := exec.LookPath(launcher[0]); err != nil {
+				need.Part(t, part, err.Error())
+			}
+			self, err := filepath.Abs(os.Args[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, policy := range []string{"never", "always"} {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				args := append(launcher[1:len(launcher):len(launcher)], "-n", "3", self, "-test.run=^TestLibraryRank$")
+				cmd := exec.CommandContext(ctx, launcher[0], args...)
+				cmd.Env = append(os.Environ(), policyVariable+"="+policy)
+				cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+				cmd.WaitDelay = 5 * time.Second
+				out, err := cmd.CombinedOutput()
+				cancel()
+				if err != nil {
+					t.Errorf("library %s: %v\n%s", policy, err, out)
+				}
+			}
+		})
+	}
+}
