@@ -155,8 +155,12 @@ func (w *waiter) signal() {
 func (e *engine) await(ctx context.Context, cond condition) error {
 	for !cond.met() {
 		if e.leader == leaderCaller || e.leader == leaderKeeper || e.leader == leaderAsleep && e.sleeper != nil {
-			if e.park(ctx, cond); ctx.Err() != nil && !cond.met() {
+			e.park(ctx, cond)
+			if met := cond.met(); met || ctx.Err() != nil {
 				e.handOver() // the signal may have been an offer to lead
+				if met {
+					return nil
+				}
 				return context.Cause(ctx)
 			}
 			continue
