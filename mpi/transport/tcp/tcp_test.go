@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -155,13 +156,17 @@ func TestMalformedStream(t *testing.T) {
 		b := make([]byte, maxHeadBytes)
 		return b[:packHeader(b, &h, payload)]
 	}
+	word := func(n uint32) []byte {
+		return append(binary.LittleEndian.AppendUint32(nil, n), make([]byte, wordBytes-4)...)
+	}
 	for name, raw := range map[string][]byte{
 		"garbage":       bytes.Repeat([]byte("GET / HTTP/1.1\r\n"), 10),
-		"flags":         {0xf1, 0x46, 2, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		"flags":         {0xf1, 0, 2, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		"padding":       {0xf1, 64, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 		"eager too big": valid(transport.Header{Kind: 2}, 1<<40),
 		"data too big":  valid(transport.Header{Kind: transport.Data}, 1<<63),
-		"chunk too big": append(valid(transport.Header{Kind: transport.Data, Token: 1}, 1<<40), 0xff, 0xff, 0xff, 0x7f),
-		"chunk beyond":  append(valid(transport.Header{Kind: transport.Data, Token: 1}, 10), 11, 0, 0, 0),
+		"chunk too big": append(valid(transport.Header{Kind: transport.Data, Token: 1}, 1<<40), word(1<<31)...),
+		"chunk beyond":  append(valid(transport.Header{Kind: transport.Data, Token: 1}, 10), word(11)...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks := connected(t, 2)
