@@ -40,6 +40,7 @@ type engine struct {
 	context  uint32           // next free context id
 	doomed   map[uint32]bool  // contexts revoked before they were attached here
 	shrinks  map[shrinkID]*shrinkState
+	early    []earlyAsk // shrink.go
 	handlers [256]func(peer int, h *transport.Header, payload []byte)
 	windows  windowTable
 
@@ -441,6 +442,7 @@ func (e *engine) attach(_ context.Context, c *Comm) error {
 				m.unacked++
 			}
 		}
+		e.answerEarly(m.context)
 	}
 	return nil
 }

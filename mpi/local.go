@@ -53,7 +53,7 @@ func Local(n int, o LocalOptions) ([]*World, error) {
 	for r := range n {
 		a := Assembly{Rank: r, Members: members, Providers: providers[r : r+1], Launcher: "sim", Log: o.Log, Still: o.Still}
 		if !o.Still {
-			a.Membership = circle
+			a.Membership = localSeat{circle, o.Fabric, r}
 		}
 		w, err := Assemble(a)
 		if err != nil {
@@ -62,6 +62,27 @@ func Local(n int, o LocalOptions) ([]*World, error) {
 		worlds[r] = w
 	}
 	return worlds, nil
+}
+
+// localSeat is a rank's place in the circle. A rank that the fabric has killed
+// says nothing any more: its own view is that everybody else is lost.
+type localSeat struct {
+	*circle
+	fabric *sim.Fabric
+	rank   int
+}
+
+func (s localSeat) AnnounceLost(rank int, why string) {
+	if !s.fabric.Killed(s.rank) {
+		s.circle.AnnounceLost(rank, why)
+	}
+}
+
+func (s localSeat) Bye(ctx context.Context) error {
+	if s.fabric.Killed(s.rank) {
+		return nil
+	}
+	return s.circle.Bye(ctx)
 }
 
 // circle is the Membership of worlds in one process: goodbyes are counted.

@@ -173,6 +173,7 @@ func (e *engine) await(ctx context.Context, cond condition) error {
 			return context.Cause(ctx)
 		}
 	}
+	e.handOver() // a signal that came together with the outcome may have been an offer to lead
 	return nil
 }
 

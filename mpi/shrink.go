@@ -92,6 +92,25 @@ func (e *engine) shrinkState(id shrinkID) *shrinkState {
 	return s
 }
 
+// earlyAsk is a question about a communicator that this rank does not have yet.
+type earlyAsk struct {
+	from int
+	h    transport.Header
+}
+
+// answerEarly answers what was asked before a communicator was attached.
+func (e *engine) answerEarly(context uint32) {
+	asks := e.early
+	e.early = nil
+	for _, a := range asks {
+		if a.h.Context == context {
+			e.shrinkMessage(a.from, &a.h, nil)
+		} else {
+			e.early = append(e.early, a)
+		}
+	}
+}
+
 // agreement is the condition a caller of Shrink waits for.
 type agreement struct {
 	e  *engine
@@ -176,6 +195,9 @@ func (e *engine) say(id shrinkID, rank int, what uint64, lost []int) {
 func (e *engine) shrinkMessage(from int, h *transport.Header, payload []byte) {
 	c := e.comms[h.Context]
 	if c == nil {
+		if h.Aux == shrinkAsk { // this rank has yet to finish the Shrink that makes that communicator
+			e.early = append(e.early, earlyAsk{from, *h})
+		}
 		return
 	}
 	rank := c.RankOf(from)
