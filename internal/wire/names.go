@@ -11,7 +11,7 @@ const (
 	EnvLocalSize = "FISTERRA_LOCAL_SIZE" // number of ranks on this host
 	EnvJob       = "FISTERRA_JOB"        // job name, unique on this host
 	EnvRoot      = "FISTERRA_ROOT"       // host:port where rank 0 listens
-	EnvRootFD    = "FISTERRA_ROOT_FD"    // rank 0 only: descriptor of that listening socket
+	EnvRootFD    = "FISTERRA_ROOT_FD"    // rank 0 only: descriptor of that listening socket; without it rank 0 opens it
 	EnvSecretFD  = "FISTERRA_SECRET_FD"  // descriptor from which the job's secret is read
 	EnvAliveFD   = "FISTERRA_ALIVE_FD"   // descriptor that reads EOF when the launcher is gone
 	EnvRestart   = "FISTERRA_RESTART"    // incarnation of the job, 0 for the first
