@@ -259,8 +259,8 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestRunPassesCodesAndLabels(t *testing.T) {
-	r := fisterra(t, "run", "-n", "3", "-l", "--", "sh", "-c", "echo rank $FISTERRA_RANK of $FISTERRA_SIZE; exit $FISTERRA_RANK")
-	if r.Code < 1 || !strings.Contains(r.Stdout, "2: rank 2 of 3\n") {
+	r := fisterra(t, "run", "-n", "3", "-l", "--", "sh", "-c", "echo rank $FISTERRA_RANK of $FISTERRA_SIZE; [ $FISTERRA_RANK != 2 ] || exit 5; exec sleep 100")
+	if r.Code != 5 || !strings.Contains(r.Stdout, "2: rank 2 of 3\n") {
 		t.Error(r)
 	}
 	r = fisterra(t, "run", "-n", "2", "--timeout", "300ms", "--", "sleep", "100")

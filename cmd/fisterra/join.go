@@ -96,7 +96,11 @@ func (j *job) join(ctx context.Context) error {
 		// The others fail for the same reason: this rank is no loss of its own.
 		closeWorld(ctx, w, failedGoodbyeTime)
 	default:
-		w.Abort(exitFailed, err.Error())
+		code := exitFailed
+		if exit != nil {
+			code = exit.code
+		}
+		w.Abort(code, err.Error())
 	}
 	return err
 }

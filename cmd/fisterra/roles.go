@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/slurm"
 	"github.com/spf13/pflag"
 )
@@ -43,6 +44,20 @@ func (r *roleFlags) ranks() (int, error) {
 		return 0, fmt.Errorf("--ps %d --workers %d: want at least 0 and 1", r.ps, workers)
 	}
 	return r.ps + workers, nil
+}
+
+// fit compares the number of roles with the number of ranks that the
+// launcher has started, where both are known.
+func (r *roleFlags) fit(env environment) error {
+	l, err := mpi.Detect(env.lookup)
+	if err != nil || l.Size < 0 || r.list == "" && !r.flags.Changed("workers") {
+		return err
+	}
+	want, err := r.ranks()
+	if err == nil && want != l.Size {
+		err = fmt.Errorf("%s are %d roles, but %s has started %d ranks", r.text(), want, l.Kind, l.Size)
+	}
+	return err
 }
 
 const defaultWorkers = 3

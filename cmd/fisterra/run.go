@@ -27,8 +27,9 @@ func runCommand(env environment) *cobra.Command {
 		Use:   "run -n N [flags] -- PROGRAM [ARGUMENTS]",
 		Short: "Start a program's ranks on this host",
 		Long: `run starts N processes of a program on this host and waits for them. The first that fails
-ends the rest (SIGTERM, then SIGKILL after 5 s). The exit code is the highest of the ranks, 128+n for
-signal n, 124 when --timeout ends the job. Ctrl-C ends the ranks gracefully, a second one kills them.
+ends the rest (SIGTERM, then SIGKILL after 5 s). The exit code is the highest of the ranks that
+ended by themselves, 128+n for signal n, 124 when --timeout ends the job, 130 after Ctrl-C, which ends the
+ranks gracefully; a second one kills them.
 Each process gets FISTERRA_RANK, FISTERRA_SIZE, FISTERRA_LOCAL_RANK and FISTERRA_LOCAL_SIZE; the job's
 secret reaches it by an inherited descriptor.`,
 		Args: cobra.MinimumNArgs(1),

@@ -79,6 +79,8 @@ type Exit struct {
 	Rank   int
 	Code   int // 128+n for signal n
 	Signal syscall.Signal
+	// Ended: the launcher had asked it to end by then.
+	Ended bool
 }
 
 func (x Exit) String() string {
@@ -90,7 +92,9 @@ func (x Exit) String() string {
 
 // Outcome is how a job ended.
 type Outcome struct {
-	// Code is the highest exit code of the ranks; 124 after a timeout.
+	// Code is the highest exit code of the ranks that ended by themselves; 124
+	// after a timeout, 130 after an interrupt. Ranks that were ended because another failed, or on request,
+	// do not count: theirs would hide the code that tells why.
 	Code int
 	// First is the first rank that failed by itself, nil if none did.
 	First *Exit
@@ -104,8 +108,11 @@ type Outcome struct {
 // ErrStart: a rank could not be started; none is left running.
 var ErrStart = errors.New("launch: cannot start")
 
-// ExitTimeout is the exit code of a job that ran out of time.
-const ExitTimeout = 124
+// Exit codes of jobs that ran out of time, and that were interrupted (SIGINT).
+const (
+	ExitTimeout     = 124
+	ExitInterrupted = 128 + int(syscall.SIGINT)
+)
 
 const defaultGrace = 5 * time.Second
 
@@ -248,6 +255,7 @@ func (j *job) wait(ctx context.Context) Outcome {
 		select {
 		case x := <-j.ended:
 			left--
+			x.Ended = ending
 			j.exits[x.Rank] = x
 			if x.Code != 0 && out.First == nil && !ending {
 				first := x
@@ -289,10 +297,17 @@ func (j *job) wait(ctx context.Context) Outcome {
 	}
 	out.Exits = j.exits
 	for _, x := range j.exits {
-		out.Code = max(out.Code, x.Code)
+		if !x.Ended {
+			out.Code = max(out.Code, x.Code)
+		}
 	}
-	if out.TimedOut {
+	switch {
+	case out.TimedOut:
 		out.Code = ExitTimeout
+	case out.Interrupted && out.Code == 0:
+		out.Code = ExitInterrupted
+	case ending && out.Code == 0: // ctx has ended
+		out.Code = 128 + int(syscall.SIGTERM)
 	}
 	return out
 }

@@ -68,8 +68,8 @@ func TestFirstFailureEndsTheRest(t *testing.T) {
 	if o.First == nil || o.First.Rank != 1 || o.First.Code != 7 {
 		t.Errorf("first failure %+v", o.First)
 	}
-	if o.Code != 128+int(syscall.SIGTERM) {
-		t.Errorf("code %d, want the highest: 143", o.Code)
+	if o.Code != 7 || o.Exits[0].Signal != syscall.SIGTERM || !o.Exits[0].Ended {
+		t.Errorf("%+v: want code 7, and rank 0 ended by SIGTERM", o)
 	}
 	if len(said) == 0 || !strings.Contains(said[0], "rank 1 on ") || !strings.Contains(said[0], "exit code 7") {
 		t.Errorf("said %q", said)
@@ -111,7 +111,7 @@ func TestSecondInterruptKills(t *testing.T) {
 		Program: "sh", Args: []string{"-c", `trap "" TERM; echo ready; while :; do sleep 0.05; done`},
 		Stdout: &interrupter{stop: stop, after: 2},
 	})
-	if err != nil || !o.Interrupted || o.Code != 137 {
+	if err != nil || !o.Interrupted || o.Code != ExitInterrupted || o.Exits[0].Signal != syscall.SIGKILL {
 		t.Errorf("%+v, %v", o, err)
 	}
 }
