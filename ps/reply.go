@@ -104,6 +104,14 @@ func (s *Server) left(o *outgoing) bool {
 	return true
 }
 
+// settle looks whether the answers that read a block have left, before an
+// update that would otherwise go to a copy.
+func (s *Server) settle(sl *slab) {
+	if sl.page.readers > 0 {
+		s.reap(0)
+	}
+}
+
 // reap looks through the answers on their way if there are more than above.
 func (s *Server) reap(above int) {
 	if len(s.out) <= above {

@@ -96,6 +96,7 @@ func (s *Server) land(o offer) {
 		return
 	}
 	if o.h.op == opSet {
+		s.settle(sl)
 		sl.set(int(o.h.slot), o.buf, o.h.version)
 		s.store.release(o.buf)
 		s.answer(o.asker, nil, nil)
@@ -119,6 +120,7 @@ func (s *Server) land(o offer) {
 		if stale := sl.version - o.h.version; s.cfg.StaleDiscount && stale > 1 {
 			weight *= float64(stale)
 		}
+		s.settle(sl)
 		sl.update(o.buf, weight)
 		s.store.release(o.buf)
 		s.updates++
@@ -168,6 +170,7 @@ func (s *Server) step(of *slab) {
 				a.dropped = true
 			}
 		}
+		s.settle(sl)
 		flags |= sl.step(s.store)
 		s.updates++
 	}
