@@ -54,7 +54,7 @@ SIGTERM and SIGUSR1 (sbatch --signal) save a checkpoint and end the run after th
 	f.StringVar(&t.data, "data", train.Optdigits, "optdigits, or a path")
 	f.StringVar(&t.optimizer, "optimizer", string(ps.Momentum), "sgd, momentum, adam")
 	f.IntVar(&t.epochs, "epochs", train.DefaultEpochs, "passes over the training set")
-	f.IntVar(&t.batch, "batch", train.DefaultBatch, "samples per update: of all workers together (sync), of one (async)")
+	f.IntVar(&t.batch, "batch", train.DefaultBatch, "samples that all workers compute together: one update (sync), or one of each worker's share (async)")
 	f.IntVar(&t.hidden, "hidden", train.DefaultHidden, "hidden units of the mlp")
 	f.Float64Var(&t.rate, "lr", 0, "learning rate to begin with (0: the optimizer's)")
 	f.Uint64Var(&t.seed, "seed", 1, "of initial parameters and order of samples")
@@ -232,7 +232,7 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		log.Info("the run failed", "error", err) // and on stderr, at the end
 		return trainError(err)
 	}
-	if isChief {
+	if result.Evaluated { // the chief, or who has taken its place
 		screen.result(result)
 	}
 	if result.Interrupted {
