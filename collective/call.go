@@ -16,6 +16,11 @@ func run(ctx context.Context, c *mpi.Comm, q *call) error {
 	if q.err != nil {
 		return s.reject(q, q.err)
 	}
+	if s.needArena(c, q.kind) {
+		if err := s.makeArena(ctx, c); err != nil {
+			return s.fault(q.kind, 0, err)
+		}
+	}
 	if s.checksFirst(q) {
 		if err := s.agree(ctx, c, q); err != nil {
 			return err

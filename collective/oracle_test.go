@@ -264,7 +264,7 @@ func reconfigure(ctx context.Context, c *mpi.Comm, f Config) error {
 func TestLongVectorsTravelInParts(t *testing.T) {
 	for _, size := range []int{2, 3, 5} {
 		together(t, size, func(ctx context.Context, c *mpi.Comm) error {
-			n := 3*plan.PartBytes/4*size + 17
+			n := 3*plan.PartBytes/8*size + 17
 			send, recv := make([]int32, n), make([]int32, n)
 			for _, f := range chosenPlans(plan.Allreduce) {
 				if err := reconfigure(ctx, c, f); err != nil {

@@ -31,6 +31,9 @@ type state struct {
 	last    *entry // of the last call, found without hashing
 	nodes   *plan.Nodes
 
+	arenaTried bool
+	arena      *arena // shared memory of the ranks, where there is one
+
 	broken atomic.Pointer[Error] // why no collective may start any more
 	watch  watch
 }

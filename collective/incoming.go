@@ -1,0 +1,138 @@
+package collective
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// nearWindow is how many parts of a fold are under way at once from a rank
+// whose memory this one reads itself: they stay in the second-level cache. Over a network all
+// are, since the permission to send the next one would queue behind outgoing data.
+const nearWindow = 2
+
+// incoming is a Get or Fold under way.
+type incoming struct {
+	step     plan.Step
+	bytes    int // of the whole step
+	part     int // bytes of one part
+	count    int // parts
+	posted   int
+	finished int
+	signed   bool
+	stage    int // its place in stage (signed) or parts
+	window   int // parts under way at once
+	first    int // place of its requests in receives, window of them
+}
+
+// expect notes a receive and where it will land.
+func (x *execution) expect(st *plan.Step, stage, parts *int) {
+	size := x.entry.typ.size
+	m := incoming{step: *st, bytes: st.N * size, part: st.N * size, count: 1, window: 1, signed: x.signed(st.N), first: len(x.receives)}
+	if st.Action == plan.Fold && x.entry.plan.Parts(st.N) > 1 {
+		m.count = x.entry.plan.Parts(st.N)
+		m.part = x.entry.plan.Part * size
+		m.window = m.count
+		if transport, _ := x.shadow.Transport(int(st.Peer)); transport == "shm" {
+			m.window = nearWindow
+		}
+	}
+	for range m.window {
+		x.receives = append(x.receives, mpi.Request{})
+	}
+	switch {
+	case m.signed:
+		m.stage = *stage
+		*stage += stageBytes(m.bytes)
+	case st.Action == plan.Fold:
+		m.stage = *parts
+		*parts += m.window * m.part
+	}
+	x.incoming = append(x.incoming, m)
+}
+
+// stageBytes is what a signed message takes, kept aligned for any element.
+func stageBytes(payload int) int { return (signatureBytes + payload + 15) &^ 15 }
+
+// landing is where part i of a message is received.
+func (x *execution) landing(m *incoming, i int) []byte {
+	n := min(m.part, m.bytes-i*m.part)
+	switch {
+	case m.signed:
+		return x.stage[m.stage:][:signatureBytes+m.bytes]
+	case m.step.Action == plan.Fold:
+		return x.parts[m.stage+i%m.window*m.part:][:n]
+	}
+	return x.span(m.step.Dst, m.step.N)
+}
+
+// heldBack: a message from the same rank has parts that are not posted yet, and messages
+// between two ranks match in order.
+func (x *execution) heldBack(i int) bool {
+	for j := range x.incoming[:i] {
+		if m := &x.incoming[j]; m.step.Peer == x.incoming[i].step.Peer && m.posted < m.count {
+			return true
+		}
+	}
+	return false
+}
+
+// postFirst starts the receives of a message that may be under way together.
+func (x *execution) postFirst(m *incoming) {
+	for m.posted < m.window {
+		x.post(m)
+	}
+}
+
+// postNext goes on after a part of message i has come: with its next part, or
+// with the messages that its last part held back.
+func (x *execution) postNext(i int) {
+	m := &x.incoming[i]
+	if m.posted == m.count {
+		return
+	}
+	x.post(m)
+	for j := i + 1; m.posted == m.count && j < len(x.incoming); j++ {
+		if n := &x.incoming[j]; n.posted == 0 && !x.heldBack(j) {
+			x.postFirst(n)
+		}
+	}
+}
+
+// post starts the receive of a message's next part.
+func (x *execution) post(m *incoming) {
+	x.receives[m.first+m.posted%m.window] = mpi.Irecv(x.shadow, x.landing(m, m.posted), int(m.step.Peer), x.tag)
+	m.posted++
+}
+
+// accept checks what has been received and puts it where it belongs.
+func (x *execution) accept(m *incoming, status mpi.Status, err error) error {
+	b := x.landing(m, m.finished)
+	if err != nil && !errors.Is(err, mpi.ErrTruncated) {
+		return err
+	}
+	if x.state.sizesOnly {
+		if err == nil && m.step.Action == plan.Fold {
+			x.combine(&m.step, b, b, b)
+		}
+		return err
+	}
+	if m.signed && err == nil && status.Bytes == len(b) && signature(b[:signatureBytes]) == x.signature {
+		x.deliver(m, b[signatureBytes:])
+		return nil
+	}
+	if !m.signed && err == nil && status.Bytes == len(b) {
+		if m.step.Action == plan.Fold {
+			x.deliver(m, b)
+		}
+		return nil
+	}
+	peer := int(m.step.Peer)
+	if other, ok := readSignature(b[:min(len(b), status.Bytes)]); ok && other != x.signature {
+		return x.signature.compare(x.state.rank, peer, x.comm.Host(peer), other)
+	}
+	return &mismatchError{text: fmt.Sprintf("rank %d called %v and expects %d B from rank %d (%s), which sent %d B",
+		x.state.rank, x.signature, len(b), peer, x.comm.Host(peer), status.Bytes)}
+}
