@@ -419,37 +419,3 @@ func TestWindowOwnerComputes(t *testing.T) {
 		return w.Free(ctx)
 	})
 }
-
-func TestAllocRefusals(t *testing.T) {
-	runWorlds(t, shmWorlds(t, 1), func(_ context.Context, c *mpi.Comm) error {
-		if _, err := mpi.Alloc[byte](c, -1); err == nil {
-			return errors.New("a negative length was allocated")
-		}
-		if _, err := mpi.Alloc[float64](c, 1<<52); err == nil {
-			return errors.New("32 PiB were allocated")
-		}
-		empty, err := mpi.Alloc[int](c, 0)
-		if err != nil || len(empty) != 0 {
-			return fmt.Errorf("nothing: %v, %v", empty, err)
-		}
-		buf, err := mpi.Alloc[uint16](c, 12345)
-		if err != nil {
-			return err
-		}
-		for i, v := range buf {
-			if v != 0 {
-				return fmt.Errorf("element %d is %d", i, v)
-			}
-		}
-		if err := mpi.Free(c, buf); err != nil {
-			return err
-		}
-		if err := mpi.Free(c, empty); err != nil {
-			return err
-		}
-		if err := mpi.Free(c, make([]int, 5)); err == nil {
-			return errors.New("heap memory was freed")
-		}
-		return nil
-	})
-}
