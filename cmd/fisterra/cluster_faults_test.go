@@ -1,0 +1,240 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
+	"github.com/fisterra-hpc/fisterra/ps/train"
+)
+
+var endless = words("--epochs 1000000")
+
+// oneEach starts one rank on each of the four nodes. srun ends no task because
+// another did: how the others end is the program's own doing.
+var oneEach = words("srun -N4 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0")
+
+// named waits until the log of each process has an error that names the lost
+// rank and its host.
+func (x *step) named(limit time.Duration, rank int, host string, by ...string) {
+	x.t.Helper()
+	error := regexp.MustCompile(fmt.Sprintf(`the run failed.*rank %d (on |\()%s`, rank, host))
+	for _, name := range by {
+		eventually(x.t, limit, fmt.Sprintf("%s names rank %d on %s", name, rank, host),
+			func() bool { return error.MatchString(x.log(name)) }, x.state)
+	}
+}
+
+// TestClusterWorkerKilled: where the reference system hung for ever.
+func TestClusterWorkerKilled(t *testing.T) {
+	s := onCluster(t)
+	t.Run("sync", func(t *testing.T) {
+		x := startStep(t, s, filepath.Join(s.Dir, "sync"), oneEach, endless...)
+		x.signal("worker2", "KILL")
+		if code := x.wait(10 * time.Second); code == 0 {
+			t.Errorf("exit code 0\n%s", x.state())
+		}
+		x.named(0, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
+		x.gone(stepRoles...)
+	})
+	t.Run("async", func(t *testing.T) {
+		x := startStep(t, s, filepath.Join(s.Dir, "async"), oneEach, words("--mode async --json --epochs 30")...)
+		x.signal("worker1", "KILL")
+		// srun's code is the killed task's.
+		if code := x.wait(60 * time.Second); code != 128+9 {
+			t.Errorf("exit code %d\n%s", code, x.state())
+		}
+		if r := lastResult(t, x.out.String()); !slices.Equal(r.Lost, []int{2}) || r.Interrupted {
+			t.Errorf("%+v", r)
+		}
+		x.gone(stepRoles...)
+	})
+	// A task that stands still is no lost one while its node answers pings of its own:
+	// its heart is the process's.
+	t.Run("stopped", func(t *testing.T) {
+		x := startStep(t, s, filepath.Join(s.Dir, "stopped"), oneEach, endless...)
+		x.signal("worker2", "STOP")
+		x.named(15*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
+		x.signal("worker2", "CONT")
+		if code := x.wait(15 * time.Second); code == 0 {
+			t.Errorf("exit code 0\n%s", x.state())
+		}
+	})
+}
+
+// lastResult is the result in mixed output.
+func lastResult(t *testing.T, text string) (r train.Result) {
+	t.Helper()
+	i := strings.LastIndex(text, `{"schema"`)
+	if i < 0 {
+		t.Fatalf("no result in\n%s", text)
+	}
+	line, _, _ := strings.Cut(text[i:], "\n")
+	if err := json.Unmarshal([]byte(line), &r); err != nil {
+		t.Fatalf("%v in %s", err, line)
+	}
+	return r
+}
+
+// TestClusterNodeCrash: own heartbeats notice a node without power within the
+// peer timeout, long before Slurm does.
+func TestClusterNodeCrash(t *testing.T) {
+	s := onCluster(t, "SlurmdTimeout=20")
+	x := startStep(t, s, filepath.Join(s.Dir, "sync"), oneEach, endless...)
+	crashed := time.Now()
+	s.Crash(x.node("worker2"))
+	x.named(12*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
+	t.Logf("all have named the lost rank %.1f s after the crash", time.Since(crashed).Seconds())
+	eventually(t, 5*time.Second, "the others are gone", func() bool {
+		for _, name := range stepRoles[:3] {
+			if r := s.On(t.Context(), x.node(name), "kill", "-0", fmt.Sprint(x.pids[name])); r.Code == 0 {
+				return false
+			}
+		}
+		return true
+	}, x.state)
+	if r := s.Exec(t.Context(), "sinfo", "-h", "-n", x.hosts["worker2"], "-p", "main", "-o", "%T"); !strings.Contains(r.Stdout, "alloc") && !strings.Contains(r.Stdout, "mix") {
+		t.Logf("Slurm has noticed already: %v", r)
+	}
+	if code := x.wait(60 * time.Second); code == 0 { // until Slurm gives up on the node
+		t.Errorf("exit code 0\n%s", x.state())
+	}
+	s.Boot(x.node("worker2"))
+}
+
+// TestClusterNoKill: an asynchronous run with --no-kill goes on without the node
+// that failed.
+func TestClusterNoKill(t *testing.T) {
+	s := onCluster(t, "SlurmdTimeout=10")
+	dir := filepath.Join(s.Dir, "out")
+	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill -- --mode async --json --epochs 1000000 --checkpoint-every 25 --checkpoint", dir)...)
+	running(t, s, id)
+	awaitLog(t, s, id, "saved a checkpoint", 30*time.Second)
+	s.Crash(3)
+	awaitLog(t, s, id, `rank.*lost|lost.*rank`, 15*time.Second)
+	// Slurm takes the node out of the job, which goes on.
+	s.Await(t.Context(), id, "smaller", func(j lab.Job) bool { return j["NumNodes"] == "3" && j.State() == "RUNNING" })
+	if r := s.Exec(t.Context(), "scancel", "-s", "USR1", id); r.Code != 0 {
+		t.Fatal(r)
+	}
+	log := awaitLog(t, s, id, "the tasks ended with code", 60*time.Second)
+	if r := lastResult(t, log); !slices.Equal(r.Lost, []int{3}) || !r.Interrupted {
+		t.Errorf("%+v\n%s", r, log)
+	}
+	s.Await(t.Context(), id, "over", lab.Job.Over)
+}
+
+// TestClusterCable: a network that is gone for 8 s ends the run by name with the
+// usual patience of 5 s, and is ridden through with 15 s.
+func TestClusterCable(t *testing.T) {
+	s := onCluster(t, "SlurmdTimeout=60")
+	t.Run("default", func(t *testing.T) {
+		x := startStep(t, s, filepath.Join(s.Dir, "default"), oneEach, endless...)
+		s.Unplug(3)
+		unplugged := time.Now()
+		x.named(12*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
+		t.Logf("all others have named the lost rank after %.1f s", time.Since(unplugged).Seconds())
+		time.Sleep(time.Until(unplugged.Add(8 * time.Second)))
+		s.Plug(3)
+		if code := x.wait(20 * time.Second); code == 0 {
+			t.Errorf("exit code 0\n%s", x.state())
+		}
+		x.gone(stepRoles...)
+	})
+	t.Run("patient", func(t *testing.T) {
+		x := startStep(t, s, filepath.Join(s.Dir, "patient"), oneEach, words("--peer-timeout 15s", endless)...)
+		s.Unplug(3)
+		time.Sleep(8 * time.Second)
+		if !x.running() || strings.Contains(x.state(), "rank lost") {
+			t.Fatalf("ended while the cable was out\n%s", x.state())
+		}
+		s.Plug(3)
+		before := x.saves()
+		eventually(t, 20*time.Second, "the run goes on", func() bool { return x.saves() > before }, x.state)
+		for _, name := range stepRoles {
+			x.signal(name, "USR1")
+		}
+		if code := x.wait(20 * time.Second); code != 128+10 || strings.Contains(x.state(), "rank lost") {
+			t.Errorf("exit code %d\n%s", code, x.state())
+		}
+		x.gone(stepRoles...)
+	})
+	t.Run("for ever", func(t *testing.T) {
+		x := startStep(t, s, filepath.Join(s.Dir, "forever"), oneEach, endless...)
+		s.Unplug(3)
+		x.named(12*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
+		// The one without a cable ends, too, and says that it is alone.
+		eventually(t, 15*time.Second, "the rank that is cut off ends", func() bool {
+			return strings.Contains(x.log("worker2"), "the run failed")
+		}, x.state)
+		eventually(t, 10*time.Second, "every process has ended", func() bool {
+			for _, name := range stepRoles {
+				if r := s.On(t.Context(), x.node(name), "kill", "-0", fmt.Sprint(x.pids[name])); r.Code == 0 {
+					return false
+				}
+			}
+			return true
+		}, x.state)
+		s.Plug(3) // for srun to hear of it
+		if code := x.wait(40 * time.Second); code == 0 {
+			t.Errorf("exit code 0\n%s", x.state())
+		}
+	})
+}
+
+// TestClusterFence: Slurm requeues the job of a node whose slurmd is gone while
+// the task there lives on. That task finds no way into the new run, and its saved state is
+// not overwritten.
+func TestClusterFence(t *testing.T) {
+	s := onCluster(t, "SlurmdTimeout=10")
+	let := filepath.Join(s.Dir, "let") // tasks wait for let.RESTART.RANK
+	script := fmt.Sprintf(`#!/bin/bash
+#SBATCH -N2 --ntasks-per-node=1 --nodelist=%[4]s --requeue -o %[1]s/%%j.log --open-mode=append
+echo "restart ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST"
+srun --kill-on-bad-exit=0 --wait=0 bash -c 'echo $$ >%[2]s.pid.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID
+  until [ -e %[2]s.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID ]; do sleep 0.05; done
+  unset SLURM_STEP_RESV_PORTS # they differ; the other ports do not
+  exec %[3]s train --ps 1 --workers 1 --epochs 2 --json --start-timeout $((8 + 50 * ${SLURM_RESTART_COUNT:-0}))s -v 2>%[2]s.err.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID'
+echo "the tasks ended with code $?"
+`, s.Dir, let, lab.Fisterra(t), s.Nodes[0])
+	id := s.Submit(t.Context(), script)
+	release := func(restart, rank int) {
+		if err := os.WriteFile(fmt.Sprintf("%s.%d.%d", let, restart, rank), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exists := func(format string, args ...any) func() bool {
+		return func() bool { return fileExists(let + fmt.Sprintf(format, args...)) }
+	}
+	state := func() string { return jobLog(s, id) + fmt.Sprint(s.Job(t.Context(), id)) }
+	eventually(t, 20*time.Second, "both tasks wait", func() bool { return exists(".pid.0.0")() && exists(".pid.0.1")() }, state)
+	pid, err := os.ReadFile(filepath.Join(s.Dir, "state."+s.Nodes[1], "slurmd.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := s.On(t.Context(), 1, "kill", "-KILL", strings.TrimSpace(string(pid))); r.Code != 0 {
+		t.Fatal(r)
+	}
+	// On other nodes, but with position 0 where it was, listening at the same ports.
+	eventually(t, 60*time.Second, "the job runs again", exists(".pid.1.0"), state)
+	release(1, 0)
+	eventually(t, 20*time.Second, "its position 0 is there", exists(".err.1.0"), state)
+	release(0, 1) // the one that lives on
+	old := func() string { text, _ := os.ReadFile(let + ".err.0.1"); return string(text) }
+	eventually(t, 30*time.Second, "the old task fails to get in", func() bool { return strings.Contains(old(), "did not find position 0") }, func() string { return old() + state() })
+	if want := "another job.step.restart than " + id + ".0.0"; !strings.Contains(old(), want) {
+		t.Errorf("it does not say %q: %s", want, old())
+	}
+	release(1, 1)
+	log := awaitLog(t, s, id, "the tasks ended with code", 30*time.Second)
+	if r := lastResult(t, log); r.Ranks != 2 || len(r.Lost) != 0 || !strings.Contains(log, "ended with code 0") {
+		t.Errorf("the new run: %s", log)
+	}
+}
