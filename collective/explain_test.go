@@ -1,0 +1,132 @@
+package collective
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+func TestExplainSaysWhatRuns(t *testing.T) {
+	together(t, 6, func(ctx context.Context, c *mpi.Comm) error {
+		e := Explain(plan.Allreduce, 1<<20, c)
+		if e.Ranks != 6 || e.Hosts != 2 || e.Bytes != 1<<20 || e.Seconds <= 0 {
+			return fmt.Errorf("%+v", e)
+		}
+		if e.Plan != e.Candidates[0].Plan {
+			return fmt.Errorf("%s is taken although %s is cheaper", e.Plan, e.Candidates[0].Plan)
+		}
+		if len(e.Candidates)+len(e.Unfit) != len(planNames(plan.Allreduce)) {
+			return fmt.Errorf("%d candidates and %d others of %d plans", len(e.Candidates), len(e.Unfit), len(planNames(plan.Allreduce)))
+		}
+		for i := 1; i < len(e.Candidates); i++ {
+			if e.Candidates[i].Seconds < e.Candidates[i-1].Seconds {
+				return fmt.Errorf("candidates are not in order: %v", e)
+			}
+		}
+		if text := e.String(); !strings.Contains(text, "* "+e.Plan) || !strings.Contains(text, "6 ranks on 2 hosts") {
+			return fmt.Errorf("the table does not show the choice:\n%s", text)
+		}
+		site := &Site{Name: "here", Rules: []Rule{{Collective: "allreduce", Ranks: 6, Hosts: 2, UpToBytes: -1, Plan: "ring"}}}
+		if err := reconfigure(ctx, c, Config{Site: site}); err != nil {
+			return err
+		}
+		if e := Explain(plan.Allreduce, 1<<20, c); e.Plan != "ring" || e.Why != "site table here" {
+			return fmt.Errorf("the site's rule is not followed: %s, %s", e.Plan, e.Why)
+		}
+		if err := reconfigure(ctx, c, Config{Site: site, Force: map[plan.Kind]string{plan.Allreduce: "doubling"}}); err != nil {
+			return err
+		}
+		if e := Explain(plan.Allreduce, 1<<20, c); e.Plan != "doubling" || e.Why != "forced" {
+			return fmt.Errorf("the forced plan is not taken: %s, %s", e.Plan, e.Why)
+		}
+		return nil
+	})
+}
+
+func TestSiteTakesTheSmallestRuleThatCovers(t *testing.T) {
+	s := &Site{Name: "x"}
+	for _, r := range []Rule{{"bcast", 4, 1, -1, "scatter+ring"}, {"bcast", 4, 1, 1024, "linear"}, {"bcast", 4, 1, 8192, "binomial"}} {
+		s.Add(r)
+	}
+	s.Add(Rule{"bcast", 4, 1, 1024, "scatter+bruck"}) // in place of linear
+	var file bytes.Buffer
+	if err := s.Write(&file); err != nil {
+		t.Fatal(err)
+	}
+	s, err := ReadSite(&file, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[int]string{4: "scatter+bruck", 1024: "scatter+bruck", 1028: "binomial", 1 << 20: "scatter+ring"} {
+		p := &plan.Problem{Kind: plan.Bcast, Size: 4, Count: n / 4, ElemBytes: 4}
+		if a, ok := s.pick(p); !ok || a.Name != want {
+			t.Errorf("%d B: %q, want %q", n, a.Name, want)
+		}
+		p.Size = 5
+		if _, ok := s.pick(p); ok {
+			t.Errorf("%d B on 5 ranks: a rule for 4 ranks was taken", n)
+		}
+	}
+}
+
+func TestReadSiteNamesTheMistake(t *testing.T) {
+	for file, want := range map[string]string{
+		`{"rules":[{"collective":"bcats","ranks":2,"hosts":1,"up_to_bytes":8,"plan":"linear"}]}`: "bcats",
+		`{"rules":[{"collective":"bcast","ranks":2,"hosts":1,"up_to_bytes":8,"plan":"rign"}]}`:   "rign",
+		`{"rules":[{"collective":"bcast","ranks":0,"hosts":1,"up_to_bytes":8,"plan":"linear"}]}`: "0 ranks",
+		`{"ruels":[]}`: "ruels",
+		`{"rules":[],"model":{"copy":[{"bytes":-1,"seconds":1}]}}`: "-1 bytes",
+	} {
+		_, err := ReadSite(strings.NewReader(file), "test")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", file, err, want)
+		}
+	}
+}
+
+func FuzzReadSite(f *testing.F) {
+	f.Add(`{"name":"a","rules":[{"collective":"bcast","ranks":2,"hosts":1,"up_to_bytes":8,"plan":"linear"}]}`)
+	f.Add(`{"rules":null,"model":{"name":"m","host":{"one_way":[{"bytes":0,"seconds":1e-6}]}}}`)
+	f.Fuzz(func(t *testing.T, file string) {
+		s, err := ReadSite(strings.NewReader(file), "fuzz")
+		if err != nil {
+			return
+		}
+		for _, k := range plan.Kinds() {
+			p := &plan.Problem{Kind: k, Size: 2, Count: 2, ElemBytes: 4}
+			if a, ok := s.pick(p); ok && a.Why(p) != "" {
+				t.Fatalf("%s was picked, which does not fit", a.Name)
+			}
+		}
+	})
+}
+
+func FuzzNews(f *testing.F) {
+	f.Add(news{kind: newsAbort, class: classMismatch, seq: 7, text: "why"}.encode())
+	f.Add([]byte{2})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n, err := decodeNews(b)
+		if err != nil {
+			return
+		}
+		again, err := decodeNews(n.encode())
+		if err != nil || again != n {
+			t.Fatalf("%+v becomes %+v, %v", n, again, err)
+		}
+	})
+}
+
+func FuzzSignature(f *testing.F) {
+	s := (&key{kind: plan.Bcast, count: 3}).sign(1)
+	f.Add(s[:])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if s, ok := readSignature(b); ok && s.String() == "" {
+			t.Fatal("a signature without words")
+		}
+	})
+}
