@@ -16,8 +16,9 @@ type device interface {
 	isend(c *Comm, buf []byte, dst, tag int) Request
 	irecv(c *Comm, buf []byte, src, tag int) Request
 
-	// probe looks for a message without receiving it. With a nil context it looks once.
-	probe(ctx context.Context, c *Comm, src, tag int) (Status, bool, error)
+	// probe waits for a message without receiving it; iprobe looks once.
+	probe(ctx context.Context, c *Comm, src, tag int) (Status, error)
+	iprobe(c *Comm, src, tag int) (Status, bool, error)
 
 	wait(ctx context.Context, r Request) (Status, error)
 	test(r Request) (Status, bool, error)

@@ -361,27 +361,32 @@ func (e *engine) waitAny(ctx context.Context, rs []Request) (int, Status, error)
 	return any.at, s, err
 }
 
-// probe waits for a message, or looks once when ctx is nil.
-func (e *engine) probe(ctx context.Context, c *Comm, src, tag int) (Status, bool, error) {
+// probe waits for a message and leaves it where it is.
+func (e *engine) probe(ctx context.Context, c *Comm, src, tag int) (Status, error) {
 	e.lock()
 	defer e.unlock()
 	e.calls++
 	look := &sighting{prober: prober{e: e}, c: c, env: c.envelope(src, tag)}
-	if ctx == nil {
-		if !look.met() {
-			e.pollOnce()
-		}
-		if !look.met() {
-			return Status{}, false, nil
-		}
-	} else if err := e.await(ctx, look); err != nil {
-		return Status{}, false, c.fail("probe", src, tag, err, "")
+	if err := e.await(ctx, look); err != nil {
+		return Status{}, c.fail("probe", src, tag, err, "")
 	}
-	if look.err != nil {
-		return Status{}, false, c.fail("probe", src, tag, look.err, "")
+	return look.status(src, tag)
+}
+
+// iprobe looks once, after making some progress if nothing is there.
+func (e *engine) iprobe(c *Comm, src, tag int) (Status, bool, error) {
+	e.lock()
+	defer e.unlock()
+	e.calls++
+	look := &sighting{prober: prober{e: e}, c: c, env: c.envelope(src, tag)}
+	if !look.met() {
+		e.pollOnce()
 	}
-	a := look.found
-	return Status{Source: c.RankOf(int(a.env.source)), Tag: int(a.env.tag), Bytes: a.bytes}, true, nil
+	if !look.met() {
+		return Status{}, false, nil
+	}
+	status, err := look.status(src, tag)
+	return status, err == nil, err
 }
 
 func (c *Comm) envelope(src, tag int) envelope {

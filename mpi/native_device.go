@@ -123,7 +123,22 @@ func (d *nativeDevice) irecv(c *Comm, buf []byte, src, tag int) Request {
 	return Request{o: o, dev: d, gen: o.gen}
 }
 
-func (d *nativeDevice) probe(ctx context.Context, c *Comm, src, tag int) (Status, bool, error) {
+// probe waits for a message and leaves it where it is.
+func (d *nativeDevice) probe(ctx context.Context, c *Comm, src, tag int) (Status, error) {
+	status, _, err := d.look(c, src, tag, func(r *native.Request) (bool, error) {
+		_, err := d.lib.Wait(ctx, r)
+		return err == nil, err
+	})
+	return status, err
+}
+
+// iprobe looks once.
+func (d *nativeDevice) iprobe(c *Comm, src, tag int) (Status, bool, error) {
+	return d.look(c, src, tag, func(*native.Request) (bool, error) { return false, nil })
+}
+
+// look looks for a message, and calls otherwise if there is none yet.
+func (d *nativeDevice) look(c *Comm, src, tag int, otherwise func(*native.Request) (bool, error)) (Status, bool, error) {
 	n, err := d.comm(c)
 	if err != nil {
 		return Status{}, false, d.failure(c, "probe", src, tag, err)
@@ -134,9 +149,8 @@ func (d *nativeDevice) probe(ctx context.Context, c *Comm, src, tag int) (Status
 	if err = n.Probe(r, src, d.tags.out(tag)); err == nil {
 		done, err = r.Test()
 	}
-	if err == nil && !done && ctx != nil {
-		_, err = d.lib.Wait(ctx, r)
-		done = err == nil
+	if err == nil && !done {
+		done, err = otherwise(r)
 	}
 	if !done {
 		_ = r.Cancel() // of a probe: at once, and never refused

@@ -115,6 +115,15 @@ func (s *sighting) met() bool {
 	return s.err != nil
 }
 
+// status describes what was found for a probe of src and tag.
+func (s *sighting) status(src, tag int) (Status, error) {
+	if s.err != nil {
+		return Status{}, s.c.fail("probe", src, tag, s.err, "")
+	}
+	v := s.found.env
+	return Status{Source: s.c.RankOf(int(v.source)), Tag: int(v.tag), Bytes: s.found.bytes}, nil
+}
+
 // prober is the part of a condition that is met by something other than an op
 // finishing: its waiter is signalled whenever such a thing happens.
 type prober struct {

@@ -84,8 +84,7 @@ func (c *Comm) Probe(ctx context.Context, src, tag int) (Status, error) {
 	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
 		return Status{Source: ProcNull, Tag: AnyTag}, err
 	}
-	status, _, err := c.dev.probe(ctx, c, src, tag)
-	return status, err
+	return c.dev.probe(ctx, c, src, tag)
 }
 
 // Iprobe is Probe that looks once, making progress, and reports whether there
@@ -94,7 +93,7 @@ func (c *Comm) Iprobe(src, tag int) (Status, bool, error) {
 	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
 		return Status{Source: ProcNull, Tag: AnyTag}, err == nil, err
 	}
-	return c.dev.probe(nil, c, src, tag) //nolint:staticcheck // nil context: look once
+	return c.dev.iprobe(c, src, tag)
 }
 
 func (c *Comm) checkSend(dst, tag int) error {
