@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/ps/train"
 )
@@ -47,13 +48,20 @@ func watchSignals() *signals {
 // report has what comes from now on written to a log.
 func (s *signals) report(log *slog.Logger) { s.log.Store(log) }
 
-// why is the signal that ended the run: this rank's own, or SIGTERM where
-// another rank got it.
+// signalSpread is how much later than to another rank a signal of Slurm's may
+// come to this one.
+const signalSpread = 2 * time.Second
+
+// why is the signal that ended the run. Slurm sends it to every rank, but the run may
+// be over before this one has it: srun's exit code is the ranks' highest, so all must name
+// the same. SIGTERM stands for one that only another rank got.
 func (s *signals) why() int {
-	if n := s.first.Load(); n != 0 {
-		return int(n)
+	select {
+	case <-s.interrupt:
+		return int(s.first.Load())
+	case <-time.After(signalSpread):
+		return int(syscall.SIGTERM)
 	}
-	return int(syscall.SIGTERM)
 }
 
 func (s *signals) stop() {

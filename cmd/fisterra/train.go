@@ -145,7 +145,8 @@ func (t *trainFlags) join(ctx context.Context, env environment, j *job) error {
 	}
 	err := j.join(ctx)
 	if err != nil && ctx.Err() != nil {
-		return &exitError{128 + s.why(), fmt.Errorf("ended by signal %d while the ranks met: %w", s.why(), err)}
+		why := s.why()
+		return &exitError{128 + why, fmt.Errorf("ended by signal %d while the ranks met: %w", why, err)}
 	}
 	return err
 }
