@@ -73,16 +73,7 @@ func (x *execution) abandon() (inFlight error) {
 
 // announce tells all other ranks that collectives on the communicator are over, and why.
 func (s *state) announce(shadow *mpi.Comm, why *Error) {
-	n := news{kind: newsAbort, seq: why.Seq, text: why.Error()}
-	n.class = classGaveUp
-	if errors.Is(why.Err, mpi.ErrMismatch) {
-		n.class = classMismatch
-		var m *mismatchError
-		if errors.As(why.Err, &m) {
-			n.text = m.text
-		}
-	}
-	b := n.encode()
+	b := abortOf(why).encode()
 	requests := make([]mpi.Request, 0, s.size)
 	for r := range s.size {
 		if r != s.rank {
@@ -92,6 +83,20 @@ func (s *state) announce(shadow *mpi.Comm, why *Error) {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
 	_ = mpi.WaitAll(ctx, requests) // whom it does not reach has left, or has a deadline of its own
+}
+
+// abortOf is the announcement of a failure.
+func abortOf(why *Error) news {
+	n := news{kind: newsAbort, seq: why.Seq, text: why.Error()}
+	n.class = classGaveUp
+	if errors.Is(why.Err, mpi.ErrMismatch) {
+		n.class = classMismatch
+		var m *mismatchError
+		if errors.As(why.Err, &m) {
+			n.text = m.text
+		}
+	}
+	return n
 }
 
 // announced is what another rank's announcement means here.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,9 @@ type watch struct {
 	note    string        // what the program says it is doing
 	noted   time.Time
 
-	// The goroutine's own, by sequence number.
+	// The goroutine's own; the maps are by sequence number.
+	sends    []mpi.Request
+	letter   letter
 	answers  map[uint32]string
 	patience map[uint32]*patience
 }
@@ -148,30 +151,54 @@ func (s *state) push() bool {
 	return floats > 0
 }
 
-// read handles what has come on the control tag; false when the communicator is of no more use.
+// read handles what has come on the control tag; false when the communicator
+// is of no more use. Nothing in here blocks: the world may be closed meanwhile.
 func (s *state) read(shadow *mpi.Comm) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
-	defer cancel()
+	w := &s.watch
+	w.sends = slices.DeleteFunc(w.sends, func(r mpi.Request) bool {
+		_, done, _ := r.Test() // one that failed went to a rank that is lost or has left
+		return done
+	})
 	for {
-		status, ok, err := shadow.Iprobe(mpi.AnySource, ctrlTag)
+		if w.letter.text == nil {
+			status, ok, err := shadow.Iprobe(mpi.AnySource, ctrlTag)
+			if err != nil {
+				// Closed, revoked, or a rank is lost. Package mpi fails all waits; one that
+				// was about to begin is called off here.
+				s.callOff(&Error{Op: "collective", Comm: s.name, Rank: s.rank, Err: s.nameLost(shadow, err)})
+				return false
+			}
+			if !ok {
+				return true
+			}
+			w.letter.text, w.letter.from = make([]byte, status.Bytes), status.Source
+			w.letter.request = mpi.Irecv(shadow, w.letter.text, status.Source, ctrlTag)
+		}
+		_, done, err := w.letter.request.Test()
+		if !done {
+			return true // the rest comes until the next tick
+		}
+		got := w.letter
+		w.letter = letter{}
 		if err != nil {
-			// Closed, revoked, or a rank is lost. Package mpi fails all waits; one that
-			// was about to begin is called off here.
-			s.callOff(&Error{Op: "collective", Comm: s.name, Rank: s.rank, Err: s.nameLost(shadow, err)})
 			return false
 		}
-		if !ok {
-			return true
-		}
-		b := make([]byte, status.Bytes)
-		status, err = mpi.Recv(ctx, shadow, b, status.Source, ctrlTag)
-		if err != nil {
-			return false
-		}
-		if n, err := decodeNews(b); err == nil {
-			s.heed(ctx, shadow, status.Source, n)
+		if n, err := decodeNews(got.text); err == nil {
+			s.heed(shadow, got.from, n)
 		}
 	}
+}
+
+// letter is news being received.
+type letter struct {
+	text    []byte
+	from    int
+	request mpi.Request
+}
+
+// post sends news without waiting for it to leave.
+func (s *state) post(shadow *mpi.Comm, n news, to int) {
+	s.watch.sends = append(s.watch.sends, mpi.Isend(shadow, n.encode(), to, ctrlTag))
 }
 
 // nameLost says which rank it is about in an error of a probe for any rank.
@@ -184,7 +211,7 @@ func (s *state) nameLost(shadow *mpi.Comm, err error) error {
 }
 
 // heed acts on one message.
-func (s *state) heed(ctx context.Context, shadow *mpi.Comm, from int, n news) {
+func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 	switch n.kind {
 	case newsAbort:
 		s.callOff(s.announced(from, shadow.Host(from), n))
@@ -196,12 +223,16 @@ func (s *state) heed(ctx context.Context, shadow *mpi.Comm, from int, n news) {
 		if mine.seq == n.seq && mine.signature != n.signature {
 			err := mine.signature.compare(s.rank, from, shadow.Host(from), n.signature)
 			why := &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank, Err: err}
-			s.announce(shadow, why)
+			abort := abortOf(why)
+			for r := range s.size {
+				if r != s.rank {
+					s.post(shadow, abort, r)
+				}
+			}
 			s.callOff(why)
 			return
 		}
-		reply := news{kind: newsReply, seq: n.seq, text: answer}
-		_ = mpi.Send(ctx, shadow, reply.encode(), from, ctrlTag) // it asks again if it is still there
+		s.post(shadow, news{kind: newsReply, seq: n.seq, text: answer}, from)
 	case newsReply:
 		if len(s.watch.answers) > history {
 			clear(s.watch.answers)
@@ -230,10 +261,27 @@ func (s *state) describe(seq uint32) string {
 	if s.watch.note != "" {
 		fmt.Fprintf(&b, "last seen in %s %.1f s ago; ", s.watch.note, time.Since(s.watch.noted).Seconds())
 	}
-	stack := make([]byte, 8<<10)
-	stack = stack[:runtime.Stack(stack, true)]
-	fmt.Fprintf(&b, "its stacks:\n%s", stack)
+	b.WriteString("its stacks:")
+	for _, stack := range programStacks() {
+		if b.Len()+len(stack) > stackBytes {
+			break
+		}
+		b.WriteString("\n" + stack)
+	}
 	return b.String()
+}
+
+// stackBytes bounds what is told of a rank's stacks.
+const stackBytes = 8 << 10
+
+// programStacks is the stacks of all goroutines but those that the runtime's
+// library keeps for itself, which say nothing about the program.
+func programStacks() []string {
+	all := make([]byte, 256<<10)
+	all = all[:runtime.Stack(all, true)]
+	return slices.DeleteFunc(strings.Split(string(all), "\n\n"), func(stack string) bool {
+		return strings.Contains(stack, ").lookOut(") || strings.Contains(stack, ").startKeeper")
+	})
 }
 
 // glimpse is what the look-out sees of an execution.
@@ -289,8 +337,5 @@ func (s *state) inspect(c *mpi.Comm) bool {
 
 // ask wants to know what the rank does for which this one waits.
 func (s *state) ask(shadow *mpi.Comm, g glimpse) {
-	q := news{kind: newsQuery, seq: g.seq, signature: g.signature}
-	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
-	defer cancel()
-	_ = mpi.Send(ctx, shadow, q.encode(), g.peer, ctrlTag) // unanswered is reported as such
+	s.post(shadow, news{kind: newsQuery, seq: g.seq, signature: g.signature}, g.peer)
 }
