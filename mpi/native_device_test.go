@@ -48,13 +48,13 @@ func TestOpenMPISettingsGiveWayToTheUsers(t *testing.T) {
 		}
 		return set
 	}
-	const flags, limit = "OMPI_MCA_btl_vader_flags", "OMPI_MCA_btl_vader_eager_limit"
+	const flags, limit = "OMPI_MCA_btl_vader_flags", "OMPI_MCA_btl_vader_max_send_size"
 	if set := settle(nil); set[flags] != "send,inplace" || set[limit] == "" || set["OMPI_MCA_btl_tcp_flags"] != "send,inplace" {
 		t.Errorf("by default: %v", set)
 	}
-	set := settle(map[string]string{limit: "4096"})
+	set := settle(map[string]string{limit: "32768"})
 	if _, ours := set[limit]; ours || set[flags] == "" {
-		t.Errorf("with the user's eager limit: %v", set)
+		t.Errorf("with the user's fragments: %v", set)
 	}
 	set = settle(map[string]string{flags: "send,get"})
 	for name := range set {
