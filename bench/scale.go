@@ -54,7 +54,9 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	start := time.Now()
 	f := sim.New(sim.Config{Ranks: ranks, Network: o.Network, SizesOnly: true, Seed: 1})
 	host := func(r int) string { return fmt.Sprintf("n%d", o.Network.NodeOf(r)) }
-	worlds, err := mpi.Local(ranks, mpi.LocalOptions{Fabric: f, Still: true, Host: host})
+	compute := make([]func(time.Duration), ranks)
+	worlds, err := mpi.Local(ranks, mpi.LocalOptions{Fabric: f, Still: true, Host: host,
+		Opened: func(rank int, p *sim.Provider) { compute[rank] = p.Compute }})
 	if err != nil {
 		return ScalePoint{}, err
 	}
@@ -66,10 +68,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	failed := make([]error, ranks)
 	err = f.Run(ctx, func(rank int) {
 		c := worlds[rank].Comm()
-		cfg := collective.Config{Model: model, Phantom: phantom, Nodes: nodes, StallAfter: -1}
-		if p, err := f.Open(rank); err == nil {
-			cfg.Charge = p.Compute
-		}
+		cfg := collective.Config{Model: model, Phantom: phantom, Nodes: nodes, StallAfter: -1, Charge: compute[rank]}
 		if o.Plan != "" {
 			cfg.Force = map[plan.Kind]string{o.Kind: o.Plan}
 		}

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"runtime"
 	"slices"
@@ -65,7 +66,11 @@ const (
 	// maxEntries bounds the plans kept for one communicator.
 	maxEntries = 256
 	// ctrlTag is for the library's own news about collectives; the others count them.
-	ctrlTag = mpi.MaxTag
+	ctrlTag = mpi.ReservedTags
+	// firstTag and tags are those of the collectives: few enough for any MPI
+	// library, and so many that no two under way share one.
+	firstTag = ctrlTag + 1
+	tags     = 1 << 20
 )
 
 // states finds a communicator's state by its address; entries vanish with
@@ -212,9 +217,9 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	return e, nil
 }
 
-// count numbers the next collective: from 1, never ctrlTag nor 0. The state is locked.
+// count numbers the next collective, from 1. The state is locked.
 func (s *state) count() {
-	if s.seq++; s.seq == ctrlTag {
+	if s.seq++; s.seq == math.MaxInt32 {
 		s.seq = 1
 	}
 }

@@ -21,7 +21,10 @@ type LocalOptions struct {
 	// Still: progress is made only by waiting ranks, as virtual time needs.
 	// The worlds of a virtual fabric are closed after Fabric.Run has returned.
 	Still bool
-	Log   *slog.Logger
+	// Opened is given each rank's end of the fabric, for what only a
+	// simulation can do (sim.Provider.Compute). May be nil.
+	Opened func(rank int, p *sim.Provider)
+	Log    *slog.Logger
 }
 
 // Local opens n worlds in this process over a simulated fabric: element i is
@@ -36,16 +39,11 @@ func Local(n int, o LocalOptions) ([]*World, error) {
 	providers := make([]transport.Provider, n)
 	members := make([]Member, n)
 	for r := range n {
-		var err error
-		if o.Pull {
-			providers[r], err = o.Fabric.OpenMemory(r)
-		} else {
-			providers[r], err = o.Fabric.Open(r)
-		}
+		p, err := o.open(r)
 		if err != nil {
 			return nil, fmt.Errorf("mpi: rank %d: %w", r, err)
 		}
-		p := providers[r]
+		providers[r] = p
 		members[r] = Member{Rank: r, Position: r, Host: o.Host(r), Addresses: map[string][]byte{p.Name(): p.Address()}}
 	}
 	circle := &circle{living: n, lost: make([]bool, n), left: make(chan struct{})}
@@ -62,6 +60,22 @@ func Local(n int, o LocalOptions) ([]*World, error) {
 		worlds[r] = w
 	}
 	return worlds, nil
+}
+
+// open opens a rank's end of the fabric.
+func (o *LocalOptions) open(rank int) (transport.Provider, error) {
+	if o.Pull {
+		p, err := o.Fabric.OpenMemory(rank)
+		if err == nil && o.Opened != nil {
+			o.Opened(rank, p.Provider)
+		}
+		return p, err
+	}
+	p, err := o.Fabric.Open(rank)
+	if err == nil && o.Opened != nil {
+		o.Opened(rank, p)
+	}
+	return p, err
 }
 
 // localSeat is a rank's place in the circle. A rank that the fabric has killed

@@ -100,13 +100,13 @@ func (e *engine) startRecv(c *Comm, buf []byte, src, tag int) *op {
 	o := e.ops.get()
 	o.kind, o.comm, o.buf, o.peer = opRecv, c, buf, -1
 	o.env = c.envelope(src, tag)
-	if a := e.match.find(o.env); a != nil && !c.revoked.Load() {
-		e.match.release(a)
-		e.receive(o, a)
-		return o
-	}
 	if err := e.broken(c); err != nil {
 		e.finish(o, err)
+		return o
+	}
+	if a := e.match.find(o.env); a != nil {
+		e.match.release(a)
+		e.receive(o, a)
 		return o
 	}
 	if o.env.source >= 0 {

@@ -195,10 +195,10 @@ func TestClusterSpec(t *testing.T) {
 			}
 		})
 	}
-	ctx := within(t, time.Minute)
+	ctx := within(t, 3*time.Minute) // these nodes may be busy with another test
 	// Lists of addresses that are put together by hand can be permuted; only the host can tell.
 	for list, code := range map[string]int{"172.28.71.1 172.28.71.2": 0, "172.28.71.2 172.28.71.1": exitUsage} {
-		r := s.Exec(ctx, words("env", []string{"TFSERVER=" + list}, "srun -N2 -n2", lab.Fisterra(t), "spec --ps 1 --workers 1")...)
+		r := s.Exec(ctx, words("env", []string{"TFSERVER=" + list}, "srun -N2 -n2 -w", s.Nodes[0]+","+s.Nodes[1], lab.Fisterra(t), "spec --ps 1 --workers 1")...)
 		if r.Code != code || code == 0 && strings.Count(r.Stdout, `"source":"tfserver"`) != 2 || code != 0 && !strings.Contains(r.Stderr, "not this host's own") {
 			t.Errorf("TFSERVER=%q: want exit %d: %v", list, code, r)
 		}
