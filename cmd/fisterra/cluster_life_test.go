@@ -13,13 +13,25 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
-// long is a run that ends only because somebody ends it.
-var long = []string{"--", "--epochs", "1000000"}
+// long is a run that ends only because somebody ends it. That it saves by itself
+// now and then shows that all its ranks train.
+var long = words("-- --epochs 1000000 --checkpoint-every 20")
 
-// running waits until a job of submit trains in its first run.
-func running(t *testing.T, s *lab.Slurm, id string) {
+// running waits until a job of submit trains after so many restarts: its ranks have
+// met, made steps and saved.
+func running(t *testing.T, s *lab.Slurm, id string, restarts int) {
 	t.Helper()
-	awaitLog(t, s, id, `(?s)job \d+, restart 0, .*rank +role`, 60*time.Second)
+	awaitLog(t, s, id, fmt.Sprintf(`(?s)job \d+, restart %d, .*saved a checkpoint`, restarts), 60*time.Second)
+}
+
+// savedWhenAsked checks that the last state was saved because a signal asked for the
+// end, not by chance before.
+func savedWhenAsked(t *testing.T, log string) {
+	t.Helper()
+	asked, saved := strings.Index(log, "ends after this step, as asked"), strings.LastIndex(log, "saved a checkpoint")
+	if asked < 0 || saved < asked {
+		t.Errorf("nothing was saved after the signal:\n%s", log)
+	}
 }
 
 // resumed waits until a job goes on with a checkpoint, after so many restarts, and
@@ -55,9 +67,8 @@ func savedStep(t *testing.T, dir string) int {
 func TestClusterScancel(t *testing.T) {
 	s := onCluster(t)
 	dir := filepath.Join(s.Dir, "state")
-	args := words("--nodes 4 --ntasks-per-node 1 --checkpoint", dir, long)
-	id := submit(t, s, args...)
-	running(t, s, id)
+	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --checkpoint", dir, long)...)
+	running(t, s, id, 0)
 	begin := time.Now()
 	if r := s.Exec(t.Context(), "scancel", id); r.Code != 0 {
 		t.Fatal(r)
@@ -76,7 +87,8 @@ func TestClusterScancel(t *testing.T) {
 	if saved == 0 {
 		t.Error("nothing was trained before the checkpoint")
 	}
-	id = submit(t, s, args...)
+	savedWhenAsked(t, log)
+	id = submit(t, s, words("--nodes 4 --ntasks-per-node 1 --checkpoint", dir, "-- --epochs 1000000")...)
 	if at := resumed(t, s, id, 0); at != saved {
 		t.Errorf("resumed at step %d, saved was %d\n%s", at, saved, jobLog(s, id))
 	}
@@ -99,17 +111,19 @@ func TestClusterRequeue(t *testing.T) {
 	s := onCluster(t)
 	dir := filepath.Join(s.Dir, "state")
 	id := submit(t, s, words("--nodes 2 --ntasks-per-node 2 --requeue --mpi pmi2 --checkpoint", dir, long)...)
-	running(t, s, id)
+	running(t, s, id, 0)
 	before := 0
 	for restart := 1; restart <= 2; restart++ {
 		if r := s.Exec(t.Context(), "scontrol", "requeue", id); r.Code != 0 {
 			t.Fatal(r)
 		}
-		at := resumed(t, s, id, restart)
-		if saved := savedStep(t, dir); at != saved || at <= before {
+		eventually(t, 20*time.Second, "the tasks have ended", func() bool { return strings.Count(jobLog(s, id), "the tasks ended with code 143") == restart }, func() string { return jobLog(s, id) })
+		saved := savedStep(t, dir)
+		if at := resumed(t, s, id, restart); at != saved || at <= before {
 			t.Errorf("restart %d began at step %d; saved %d, before %d\n%s", restart, at, saved, before, jobLog(s, id))
 		}
-		before = at
+		before = saved
+		running(t, s, id, restart)
 	}
 	if job := s.Job(t.Context(), id); job["Restarts"] != "2" {
 		t.Errorf("%v", job)
@@ -124,12 +138,13 @@ func TestClusterSignal(t *testing.T) {
 	s := onCluster(t)
 	dir := filepath.Join(s.Dir, "state")
 	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --time 2 --signal USR1@110 --requeue --checkpoint", dir, long)...)
-	running(t, s, id)
+	running(t, s, id, 0)
 	// Slurm looks at its clocks every 30 s.
 	log := awaitLog(t, s, id, "the tasks ended with code", 60*time.Second)
 	if !strings.Contains(log, "ended with code 138") {
 		t.Errorf("the log does not say that USR1 ended it:\n%s", log)
 	}
+	savedWhenAsked(t, log)
 	saved := savedStep(t, dir)
 	if at := resumed(t, s, id, 1); at != saved || saved == 0 {
 		t.Errorf("began again at step %d, saved was %d\n%s", at, saved, jobLog(s, id))
@@ -152,9 +167,7 @@ func TestClusterTimeLimit(t *testing.T) {
 	if job := s.Await(t.Context(), id, "over", lab.Job.Over); job.State() != "TIMEOUT" {
 		t.Errorf("%v", job)
 	}
-	if savedStep(t, dir) == 0 {
-		t.Error("nothing saved")
-	}
+	savedWhenAsked(t, log)
 }
 
 // TestClusterPreemption: a job of more worth takes the nodes; the run saves,
@@ -163,12 +176,13 @@ func TestClusterPreemption(t *testing.T) {
 	s := onCluster(t)
 	dir := filepath.Join(s.Dir, "state")
 	id := submit(t, s, words("--nodes 4 --ntasks-per-node 4 --partition low --requeue --checkpoint", dir, long)...)
-	running(t, s, id)
+	running(t, s, id, 0)
 	winner := s.Submit(t.Context(), "", "-N4", "--ntasks-per-node=4", "-p", "main", "-o", "/dev/null", "--wrap", "srun hostname")
 	log := awaitLog(t, s, id, "the tasks ended with code", 30*time.Second)
 	if !strings.Contains(log, "ended with code 143") || !strings.Contains(log, "DUE TO PREEMPTION") {
 		t.Errorf("the log does not say that preemption ended it:\n%s", log)
 	}
+	savedWhenAsked(t, log)
 	saved := savedStep(t, dir)
 	if job := s.Await(t.Context(), winner, "over", lab.Job.Over); job.State() != "COMPLETED" {
 		t.Errorf("the job that preempted: %v", job)
