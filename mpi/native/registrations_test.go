@@ -71,29 +71,28 @@ func registrations(ctx context.Context, w *World) error {
 	passing, small, kept := make([]byte, 1<<20), make([]byte, forgetBytes-1), make([]byte, 1<<20)
 	w.Keep(kept)
 	for _, b := range [][]byte{passing, small, kept, kept[1000:500000]} {
-		if n := events(b); n != 0 {
-			return fmt.Errorf("%d events before the transfer", n)
+		// The C library may have given the same addresses back before.
+		want := events(b)
+		if &b[0] == &passing[0] {
+			want++
 		}
 		if err := exchange(b); err != nil {
 			return err
-		}
-		want := 0
-		if &b[0] == &passing[0] {
-			want = 1
 		}
 		if n := events(b); n != want {
 			return fmt.Errorf("%d events after a transfer of %d B, want %d", n, len(b), want)
 		}
 	}
 	var r Request
+	want := events(passing[:1<<19]) + 1
 	if err := w.comm.Iallreduce(&r, nil, passing[:1<<19], Float32, Sum); err != nil {
 		return err
 	}
 	if _, err := w.Wait(ctx, &r); err != nil {
 		return err
 	}
-	if n := events(passing[:1<<19]); n != 2 {
-		return fmt.Errorf("%d events after a collective, want 2", n)
+	if n := events(passing[:1<<19]); n != want {
+		return fmt.Errorf("%d events after a collective, want %d", n, want)
 	}
 	return nil
 }
