@@ -94,9 +94,9 @@ func Assemble(a Assembly) (*World, error) {
 			}
 		}
 	}
-	e.spinMost, e.yieldTime = spinAlone, yieldAlone
+	e.spinLeast, e.spinMost, e.yieldTime = spinLeast, spinAlone, yieldAlone
 	if w.localSize > runtime.NumCPU() {
-		e.spinMost, e.yieldTime = spinCrowded, yieldCrowded
+		e.spinLeast, e.spinMost, e.yieldTime = spinCrowded, spinCrowded, yieldCrowded
 	}
 	e.spinTime = e.spinMost
 	w.adopt(e)

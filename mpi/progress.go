@@ -27,7 +27,8 @@ type progress struct {
 	set     *sleepSet         // nil with a sleeper
 	sleeper transport.Sleeper // nil with a set
 
-	spinTime  time.Duration // adapts between spinCrowded and spinMost
+	spinTime  time.Duration // adapts between spinLeast and spinMost
+	spinLeast time.Duration
 	spinMost  time.Duration
 	yieldTime time.Duration
 	keeper    keeper
@@ -45,8 +46,12 @@ const (
 const (
 	// A rank spins this long before it yields when every rank of the host has a
 	// core, and the shorter time when there are more ranks than cores.
-	spinAlone   = 30 * time.Microsecond
+	spinAlone   = 50 * time.Microsecond
 	spinCrowded = 1 * time.Microsecond
+	// spinLeast is what spinning is never shortened below while every rank
+	// has a core: more than an answer over TCP takes. On a machine that others use too, a
+	// yield can cost a time slice, and two ranks that both only yield would never find back to spinning.
+	spinLeast = 20 * time.Microsecond
 	// Then it yields, at least so often and at least so long. Two ranks that
 	// answer each other must not both sleep: each would wait for the other's wake-up, which takes
 	// 45 µs on a virtual machine, and neither would find the other awake again.
@@ -282,7 +287,7 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 		if e.yieldSome(cond) {
 			// What came while the core was given away may have needed that
 			// core: spin less the next time.
-			e.spinTime = max(e.spinTime/2, spinCrowded)
+			e.spinTime = max(e.spinTime/2, e.spinLeast)
 			idle = 0
 			continue
 		}
