@@ -119,6 +119,8 @@ func (t *trainFlags) run(ctx context.Context, env environment) error {
 		if j.ranks > 1 {
 			return t.start(ctx, j)
 		}
+	} else if err := t.roles.fit(env); err != nil {
+		return usageError(err)
 	}
 	return t.join(ctx, env, j)
 }
