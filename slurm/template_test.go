@@ -1,7 +1,6 @@
 package slurm
 
 import (
-	"bytes"
 	"errors"
 	"flag"
 	"os"
@@ -9,9 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/fisterra-hpc/fisterra/internal/need"
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -218,10 +216,8 @@ func TestScriptRefuses(t *testing.T) {
 // A running Slurm takes each script as it stands on sbatch's standard input, and
 // the options are what was asked for. Names of partitions, accounts and features
 // are the site's own and are left out.
-func TestSbatchTakesScripts(t *testing.T) {
-	if out, err := exec.Command("sinfo", "-h", "-t", "idle,mixed,alloc").CombinedOutput(); err != nil || len(out) == 0 {
-		need.Part(t, "slurm", strings.TrimSpace("no controller with nodes answers sinfo: "+string(out)))
-	}
+func TestClusterTakesScripts(t *testing.T) {
+	cluster := lab.Cluster(t, 1, 24)
 	for name, b := range batches(t) {
 		b.Partition, b.Account, b.Constraint = "", "", ""
 		b.CPUsPerTask, b.MemoryPerTask, b.Nodes = 1, 0, 1
@@ -232,20 +228,13 @@ func TestSbatchTakesScripts(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		cmd := exec.Command("sbatch", "--test-only")
+		cmd := cluster.Command(t.Context(), "sbatch", "--test-only")
 		cmd.Stdin = strings.NewReader(text)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: %v\n%s\n%s", name, err, out, text)
+		if r := cmd.Run(); r.Code != 0 || r.Err != nil {
+			t.Errorf("%s: %v\n%s", name, r, text)
 		}
 	}
-	dir, err := os.MkdirTemp(".", "sbatch")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if dir, err = filepath.Abs(dir); err != nil {
-		t.Fatal(err)
-	}
+	dir := cluster.Dir
 	b := Batch{
 		JobName: "golden", TasksPerNode: 2, Time: "1", Memory: MemoryPerCPU, Signal: "USR1@60", Requeue: true, Output: filepath.Join(dir, "my log #%j.txt"),
 		Checkpoint: filepath.Join(dir, "it's"), Command: []string{"bash", "-c", `echo "task $SLURM_PROCID: $*"`, "-"}, Args: []string{"$HOME", "two  blanks"},
@@ -254,32 +243,16 @@ func TestSbatchTakesScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("sbatch", "--parsable")
-	cmd.Stdin = strings.NewReader(text)
-	id, err := cmd.Output()
+	job := cluster.Submit(t.Context(), text)
+	cluster.Await(t.Context(), job, "over", lab.Job.Over)
+	got, err := os.ReadFile(filepath.Join(dir, "my log #"+job+".txt"))
 	if err != nil {
-		t.Fatalf("%v\n%s", err, text)
+		t.Error(err)
 	}
-	job := strings.TrimSpace(string(id))
-	t.Cleanup(func() { _ = exec.Command("scancel", job).Run() })
-	log := filepath.Join(dir, "my log #"+job+".txt")
-	deadline := time.Now().Add(60 * time.Second)
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		got, _ := os.ReadFile(log)
-		if bytes.Contains(got, []byte("the tasks ended with code 0")) {
-			for _, want := range []string{"restart 0", "memory of a task: ", "task 0: --checkpoint=" + b.Checkpoint + " $HOME two  blanks", "task 1: "} {
-				if !strings.Contains(string(got), want) {
-					t.Errorf("no %q in the log\n%s", want, got)
-				}
-			}
-			break
+	for _, want := range []string{"restart 0", "memory of a task: ", "task 0: --checkpoint=" + b.Checkpoint + " $HOME two  blanks", "task 1: ", "the tasks ended with code 0"} {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("no %q in the log\n%s", want, got)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("job %s has not ended; its log:\n%s", job, got)
-		}
-		<-tick.C
 	}
 	if _, err := os.Stat(b.Checkpoint); err != nil {
 		t.Error(err)

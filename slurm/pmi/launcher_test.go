@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 	"github.com/fisterra-hpc/fisterra/internal/need"
 )
 
@@ -81,12 +83,18 @@ func launch(t *testing.T, n int, version int, launcher string, args ...string) {
 	if err != nil {
 		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
 	}
+	reported(t, n, version, string(out))
+}
+
+// reported checks that each of n ranks said that it is done, by the wanted version if there is one.
+func reported(t *testing.T, n, version int, out string) {
+	t.Helper()
 	for rank := range n {
-		if !strings.Contains(string(out), fmt.Sprintf("rank %d of %d, PMI-", rank, n)) {
+		if !strings.Contains(out, fmt.Sprintf("rank %d of %d, PMI-", rank, n)) {
 			t.Errorf("rank %d of %d did not report\n%s", rank, n, out)
 		}
 	}
-	if version > 0 && strings.Count(string(out), fmt.Sprintf("PMI-%d", version)) != n {
+	if version > 0 && strings.Count(out, fmt.Sprintf("PMI-%d", version)) != n {
 		t.Errorf("not all speak PMI-%d\n%s", version, out)
 	}
 	t.Logf("%s", out)
@@ -114,15 +122,23 @@ func TestUnderHydra(t *testing.T) {
 }
 
 // Under srun of a running Slurm; --mpi=pmi2 serves both versions.
-func TestUnderSrun(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if out, err := exec.CommandContext(ctx, "sinfo", "-h", "-t", "idle,mixed,alloc").CombinedOutput(); err != nil || len(out) == 0 {
-		need.Part(t, "slurm", fmt.Sprintf("no controller with nodes answers sinfo: %v %.200s", err, out))
+func TestClusterSrun(t *testing.T) {
+	cluster := lab.Cluster(t, 2, 4)
+	binary := filepath.Join(cluster.Dir, "peer.test") // where both nodes see it
+	self, err := os.ReadFile(os.Args[0])
+	if err == nil {
+		err = os.WriteFile(binary, self, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, version := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("version %d", version), func(t *testing.T) {
-			launch(t, 4, version, "srun", "--mpi=pmi2", "-n", "4", "--overcommit", "-t", "1")
+			r := cluster.Exec(t.Context(), "env", asPeer+"="+strconv.Itoa(version), "srun", "--mpi=pmi2", "-N2", "-n4", "--ntasks-per-node=2", binary)
+			if r.Code != 0 || r.Err != nil {
+				t.Fatal(r)
+			}
+			reported(t, 4, version, r.Stdout)
 		})
 	}
 }
