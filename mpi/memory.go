@@ -42,6 +42,10 @@ type imported struct {
 // free ones. Windows on it are accessed by those ranks without the help of
 // this one (NewWindow). It may hold no Go pointers, which no Elem has.
 //
+// On the system's MPI library registrations of this memory with the network's cards are
+// used again by later transfers; those of the Go heap are not, since the runtime gives its pages
+// back to the system and the library does not see it.
+//
 // Not collective; may be called by any goroutine. The memory stays until Free, also
 // after the slice has gone out of scope. An error says how much could not be had.
 func Alloc[T Elem](c *Comm, n int) ([]T, error) {
@@ -59,6 +63,9 @@ func Alloc[T Elem](c *Comm, n int) ([]T, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.slabs = append(m.slabs, s)
+	if r, ok := c.dev.(registrar); ok {
+		r.keepMemory(s.mem)
+	}
 	return View[T](s.mem)[:n:n], nil
 }
 
@@ -85,7 +92,19 @@ func Free[T Elem](c *Comm, buf []T) error {
 	for mapper, handle := range s.handles {
 		mapper.Unexport(handle)
 	}
+	if r, ok := c.dev.(registrar); ok {
+		r.releaseMemory(s.mem)
+	}
 	return s.close()
+}
+
+// registrar is a device whose library registers buffers with a network's cards and
+// keeps those registrations for the next transfer.
+type registrar interface {
+	// keepMemory announces memory that is not unmapped before releaseMemory.
+	keepMemory(mem []byte)
+	// releaseMemory ends that, and all registrations in mem.
+	releaseMemory(mem []byte)
 }
 
 const hugePageBytes = 2 << 20

@@ -166,6 +166,9 @@ func (d *nativeDevice) look(c *Comm, src, tag int, otherwise func(*native.Reques
 	return Status{}, false, d.failure(c, "probe", src, tag, err)
 }
 
+func (d *nativeDevice) keepMemory(mem []byte)    { d.lib.Keep(mem) }
+func (d *nativeDevice) releaseMemory(mem []byte) { d.lib.Release(mem) }
+
 // close waits for all ranks and ends MPI in this process.
 func (d *nativeDevice) close(ctx context.Context) error {
 	if err := d.lib.Close(ctx); err != nil {

@@ -24,11 +24,15 @@ func openNative(ctx context.Context, cfg *Config, l *launch) (*World, error) {
 	if err := settleOpenMPI(os.LookupEnv, os.Setenv); err != nil {
 		return nil, err
 	}
+	registrations, err := registrationRule(cfg.lookup())
+	if err != nil {
+		return nil, err
+	}
 	library, err := native.Open(native.Config{Path: cfg.MPILibrary, Lookup: cfg.lookup(), Log: cfg.log()})
 	if err != nil {
 		return nil, fmt.Errorf("mpi: %w: %w", ErrTransport, err)
 	}
-	lib, err := library.Init(ctx, native.Options{Ranks: max(l.size, 0)})
+	lib, err := library.Init(ctx, native.Options{Ranks: max(l.size, 0), Registrations: registrations})
 	switch {
 	case errors.Is(err, native.ErrLauncher):
 		return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
@@ -45,6 +49,24 @@ func openNative(ctx context.Context, cfg *Config, l *launch) (*World, error) {
 		return nil, err
 	}
 	return w, nil
+}
+
+// registrationsVariable says when cached registrations of buffers on the Go heap are
+// dropped: "auto" where the host has an RDMA device, "always", for devices that do not show in
+// /sys/class/infiniband, or "never", where all large buffers are memory from Alloc.
+const registrationsVariable = "FISTERRA_MPI_REGISTRATIONS"
+
+func registrationRule(lookup func(string) (string, bool)) (native.Registrations, error) {
+	switch value, _ := lookup(registrationsVariable); value {
+	case "", "auto":
+		return native.ForgetOnRDMA, nil
+	case "always":
+		return native.ForgetAlways, nil
+	case "never":
+		return native.ForgetNever, nil
+	default:
+		return 0, fmt.Errorf("mpi: %w: %s=%q in the environment: want auto, always or never", ErrTransport, registrationsVariable, value)
+	}
 }
 
 // nativeCard is what a rank tells the others.

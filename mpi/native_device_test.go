@@ -69,6 +69,20 @@ func TestOpenMPISettingsGiveWayToTheUsers(t *testing.T) {
 	}
 }
 
+func TestRegistrationRule(t *testing.T) {
+	for value, want := range map[string]native.Registrations{
+		"": native.ForgetOnRDMA, "auto": native.ForgetOnRDMA, "always": native.ForgetAlways, "never": native.ForgetNever,
+	} {
+		if got, err := registrationRule(func(string) (string, bool) { return value, true }); got != want || err != nil {
+			t.Errorf("%q is %v, %v, want %v", value, got, err, want)
+		}
+	}
+	_, err := registrationRule(func(string) (string, bool) { return "off", true })
+	if err == nil || !strings.Contains(err.Error(), `FISTERRA_MPI_REGISTRATIONS="off" in the environment: want auto, always or never`) {
+		t.Errorf("an unknown rule: %v", err)
+	}
+}
+
 func TestOwnLauncherStartsNoMPILibrary(t *testing.T) {
 	cfg := &Config{Lookup: func(string) (string, bool) { return "", false }}
 	w, err := openNative(context.Background(), cfg, &launch{kind: byFisterra, size: 2})

@@ -41,6 +41,7 @@ var rankPrograms = map[string]func(context.Context, *mpi.World) error{
 	"revoked":     revoked,
 	"background":  background,
 	"latency":     latency,
+	"memory":      registeredMemory,
 	"nothing":     func(context.Context, *mpi.World) error { return nil },
 	"abort": func(ctx context.Context, w *mpi.World) error {
 		if w.Rank() == 1 {

@@ -2,6 +2,7 @@ package native
 
 import (
 	"os"
+	"slices"
 	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/internal/clib"
@@ -21,11 +22,9 @@ type span struct{ from, to uintptr }
 // new physical pages under an old registration, and an RDMA transfer goes to the old
 // ones.
 func (w *World) openRegistrations(rule Registrations) {
-	if rule == ForgetNever || rule == ForgetOnRDMA && !hasRDMA("/sys/class/infiniband") {
-		return
-	}
-	w.forgetFn = clib.Global("ucm_vm_munmap")
-	w.log.Debug("cached registrations of buffers outside kept memory are dropped after use", "ucx", w.forgetFn != 0)
+	w.unmapFn = clib.Global("ucm_vm_munmap")
+	w.forgets = w.unmapFn != 0 && (rule == ForgetAlways || rule == ForgetOnRDMA && hasRDMA("/sys/class/infiniband"))
+	w.log.Debug("registrations that the library may have cached", "ucx", w.unmapFn != 0, "dropped_after_use", w.forgets)
 }
 
 func hasRDMA(dir string) bool {
@@ -33,8 +32,8 @@ func hasRDMA(dir string) bool {
 	return err == nil && len(devices) > 0
 }
 
-// Keep announces memory that will not be given back to the system before Close, such as
-// mpi.Alloc's: registrations of buffers inside it stay cached.
+// Keep announces memory that will not be given back to the system before Release or
+// Close, such as mpi.Alloc's: registrations of buffers inside it stay cached.
 func (w *World) Keep(memory []byte) {
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
 	w.lock()
@@ -42,9 +41,28 @@ func (w *World) Keep(memory []byte) {
 	w.mu.Unlock()
 }
 
+// Release takes back what Keep announced, named by the same memory, and drops the
+// registrations in it. It is called before the memory is unmapped, and no transfer may
+// be under way there.
+func (w *World) Release(memory []byte) {
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
+	w.lock()
+	defer w.mu.Unlock()
+	w.kept = slices.DeleteFunc(w.kept, func(s span) bool { return s.from == from })
+	if w.unmapFn != 0 && !w.closed {
+		w.unmapped(from, len(memory))
+	}
+}
+
+// unmapped tells UCX that memory is no longer what it was. The lock is held.
+func (w *World) unmapped(at uintptr, bytes int) {
+	b := clib.Block{Fn: w.unmapFn, A: [clib.MaxArgs]uintptr{at, uintptr(bytes)}}
+	b.Call()
+}
+
 // forget drops what the library may have cached about r's buffers. The lock is held.
 func (w *World) forget(r *Request) {
-	if w.forgetFn == 0 {
+	if !w.forgets {
 		return
 	}
 	for _, m := range [...]struct {
@@ -52,8 +70,7 @@ func (w *World) forget(r *Request) {
 		bytes int
 	}{{r.buf, r.bytes}, {r.from, r.fromBytes}} {
 		if m.at != nil && m.bytes >= forgetBytes && !w.isKept(uintptr(m.at), uintptr(m.at)+uintptr(m.bytes)) {
-			b := clib.Block{Fn: w.forgetFn, A: [clib.MaxArgs]uintptr{uintptr(m.at), uintptr(m.bytes)}}
-			b.Call()
+			w.unmapped(uintptr(m.at), m.bytes)
 		}
 	}
 }

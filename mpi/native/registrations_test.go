@@ -55,7 +55,7 @@ func registrations(ctx context.Context, w *World) error {
 		return fmt.Errorf("UCX refused the handler: %d", rc)
 	}
 	w.openRegistrations(ForgetAlways)
-	if w.forgetFn == 0 {
+	if !w.forgets {
 		return errors.New("ucm_vm_munmap was not found although UCX is loaded")
 	}
 	events := func(b []byte) int {
@@ -83,8 +83,21 @@ func registrations(ctx context.Context, w *World) error {
 			return fmt.Errorf("%d events after a transfer of %d B, want %d", n, len(b), want)
 		}
 	}
+	w.openRegistrations(ForgetNever)
+	want := events(kept) + 1
+	if w.Release(kept); events(kept) != want {
+		return fmt.Errorf("%d events after kept memory was released, want %d", events(kept), want)
+	}
+	w.openRegistrations(ForgetAlways)
+	want = events(kept) + 1
+	if err := exchange(kept); err != nil {
+		return err
+	}
+	if n := events(kept); n != want {
+		return fmt.Errorf("%d events after a transfer of what is no longer kept, want %d", n, want)
+	}
 	var r Request
-	want := events(passing[:1<<19]) + 1
+	want = events(passing[:1<<19]) + 1
 	if err := w.comm.Iallreduce(&r, nil, passing[:1<<19], Float32, Sum); err != nil {
 		return err
 	}

@@ -83,8 +83,9 @@ type World struct {
 	pool    []*Request
 	nudge   Request // results of Progress, which nobody reads
 
-	forgetFn uintptr
-	kept     []span
+	unmapFn uintptr // UCX's entry for unmapped memory, 0 without UCX
+	forgets bool    // buffers outside kept memory, after each transfer
+	kept    []span
 }
 
 // Init initialises the library with MPI_THREAD_SERIALIZED, on a thread that is kept for
