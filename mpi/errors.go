@@ -75,3 +75,31 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// describe makes the caller's error from an op's.
+func (e *engine) describe(o *op, err error) error {
+	c := o.comm
+	what, peer := "send", -1
+	if o.kind == opRecv {
+		what = "recv"
+		if o.env.source >= 0 {
+			peer = c.RankOf(int(o.env.source))
+		} else if o.peer >= 0 {
+			peer = c.RankOf(int(o.peer))
+		}
+	} else {
+		peer = c.RankOf(int(o.peer))
+	}
+	var detail string
+	switch {
+	case errors.Is(err, ErrTruncated):
+		detail = fmt.Sprintf("%d B into %d B", o.status.Bytes, len(o.buf))
+	case errors.Is(err, ErrPeerLost):
+		var l *lostError
+		if errors.As(err, &l) {
+			peer, detail = c.RankOf(l.rank), l.why
+			err = ErrPeerLost
+		}
+	}
+	return c.fail(what, peer, int(o.env.tag), err, detail)
+}

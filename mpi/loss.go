@@ -271,3 +271,18 @@ func (e *engine) revokeContext(context uint32) {
 		w.signal()
 	}
 }
+
+type loss struct {
+	rank int
+	err  error
+}
+
+// lostError carries which rank was lost from the engine to the caller's error.
+type lostError struct {
+	rank int
+	why  string
+}
+
+func (l *lostError) Error() string { return fmt.Sprintf("rank %d lost: %s", l.rank, l.why) }
+
+func (l *lostError) Unwrap() error { return ErrPeerLost }

@@ -96,64 +96,6 @@ func (a *anyOf) watch(w *waiter) {
 	}
 }
 
-// sighting is met when a message can be received.
-type sighting struct {
-	prober
-	c     *Comm
-	env   envelope
-	found *arrival
-	err   error
-}
-
-func (s *sighting) met() bool {
-	if s.found = s.e.match.find(s.env); s.found != nil && !s.c.revoked.Load() {
-		return true
-	}
-	s.err = s.e.broken(s.c)
-	if s.err == nil && s.env.source >= 0 {
-		if p := s.e.peers[s.env.source]; p != nil {
-			s.err = p.lost
-		}
-	} else if s.err == nil && s.c.unacked > 0 {
-		s.err = s.e.lastLoss(s.c)
-	}
-	return s.err != nil
-}
-
-// status describes what was found for a probe of src and tag.
-func (s *sighting) status(src, tag int) (Status, error) {
-	if s.err != nil {
-		return Status{}, s.c.fail("probe", src, tag, s.err, "")
-	}
-	v := s.found.env
-	return Status{Source: s.c.RankOf(int(v.source)), Tag: int(v.tag), Bytes: s.found.bytes}, nil
-}
-
-// prober is the part of a condition that is met by something other than an op
-// finishing: its waiter is signalled whenever such a thing happens.
-type prober struct {
-	e *engine
-	w *waiter
-}
-
-func (p *prober) watch(w *waiter) {
-	if w != nil {
-		p.e.probers = append(p.e.probers, w)
-		p.w = w
-		return
-	}
-	if i := slices.Index(p.e.probers, p.w); i >= 0 {
-		p.e.probers = slices.Delete(p.e.probers, i, i+1)
-	}
-}
-
-// sighted wakes the probers while somebody else leads.
-func (e *engine) sighted() {
-	for _, w := range e.probers {
-		w.signal()
-	}
-}
-
 // waiter is how a caller that does not lead is woken.
 type waiter struct{ c chan struct{} }
 

@@ -146,6 +146,11 @@ func (w *Window[T]) Len(rank int) int { return w.lengths[rank] }
 // Direct reports whether this rank accesses a rank's part as memory.
 func (w *Window[T]) Direct(rank int) bool { return rank == w.c.rank || w.direct[rank] != nil }
 
+// Part is a rank's part as memory, the caller's own included; nil if it is not
+// Direct. It is read and written under the rules of the window and must not be
+// used after Free.
+func (w *Window[T]) Part(rank int) []T { return w.direct[rank] }
+
 // atomicHere reports whether this rank may change elements of a part itself.
 func (w *Window[T]) atomicHere(rank int) bool { return w.Direct(rank) && lockFree[T]() }
 

@@ -1,0 +1,101 @@
+package mpi
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// route is how a peer is reached.
+type route struct {
+	provider int // index, -1: none
+	reason   string
+}
+
+// peer is what the engine keeps about another rank it has talked to.
+type peer struct {
+	rank     int
+	provider transport.Provider
+	memory   transport.Memory // nil: cannot pull
+	caps     transport.Caps
+	credit   int // bytes that may still be sent eagerly
+	owed     int // bytes consumed and not yet credited back
+	out      outbox
+	lost     error
+}
+
+func (e *engine) caps() DeviceCaps {
+	c := DeviceCaps{Name: "fisterra", NamesLost: true, CancelsSends: true, SleepsInKernel: true}
+	for _, p := range e.providers {
+		c.SizesOnly = c.SizesOnly || p.Caps().SizesOnly
+	}
+	return c
+}
+
+func (e *engine) transport(rank int) (name, reason string) {
+	if rank == e.rank {
+		return "self", "the rank itself"
+	}
+	e.lock()
+	defer e.unlock()
+	r := e.route(rank)
+	if r.provider < 0 {
+		return "none", r.reason
+	}
+	return e.providers[r.provider].Name(), r.reason
+}
+
+// route picks for a peer the first provider that can reach it.
+func (e *engine) route(rank int) *route {
+	if e.routes[rank] != nil {
+		return e.routes[rank]
+	}
+	r := &route{provider: -1}
+	e.routes[rank] = r
+	if rank == e.rank {
+		r.reason = "the rank itself"
+		return r
+	}
+	var why []string
+	for i, p := range e.providers {
+		address, ok := e.members[rank].Addresses[p.Name()]
+		if !ok {
+			why = append(why, p.Name()+": not published by the rank")
+			continue
+		}
+		if err := p.Connect(rank, address); err != nil {
+			why = append(why, fmt.Sprintf("not %s: %v", p.Name(), err))
+			continue
+		}
+		r.provider = i
+		if p.Caps().SameHost {
+			why = append(why, "same host")
+		} else {
+			why = append(why, "reachable by "+p.Name())
+		}
+		break
+	}
+	r.reason = strings.Join(why, "; ")
+	return r
+}
+
+// peer returns the state of a rank, made on first use.
+func (e *engine) peer(rank int) *peer {
+	p := e.peers[rank]
+	if p != nil {
+		return p
+	}
+	p = &peer{rank: rank}
+	r := e.route(rank)
+	if r.provider < 0 {
+		p.lost = fmt.Errorf("%w: %s", ErrTransport, r.reason)
+	} else {
+		p.provider = e.providers[r.provider]
+		p.memory, _ = p.provider.(transport.Memory)
+		p.caps = p.provider.Caps()
+		p.credit = p.caps.CreditBytes
+	}
+	e.peers[rank] = p
+	return p
+}

@@ -1,0 +1,236 @@
+package mpi
+
+import (
+	"context"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// The receiving side of the protocol.
+
+// recv is the blocking receive.
+func (e *engine) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (Status, error) {
+	e.lock()
+	e.calls++
+	var o *op
+	if e.match.posted == 0 && e.match.unexpected == 0 && e.own.phase == phaseFree && src >= 0 && c.sound() {
+		o = e.recvDirect(c, buf, src, tag)
+	} else {
+		o = e.startRecv(c, buf, src, tag)
+	}
+	s, err := e.finishWait(ctx, o)
+	e.unlock()
+	return s, err
+}
+
+// recvDirect posts a receive that needs no place in the queues: nothing waits
+// to be matched, so it is the oldest receive until it has its message.
+func (e *engine) recvDirect(c *Comm, buf []byte, src, tag int) *op {
+	o := e.own
+	o.gen += 2
+	o.kind, o.comm, o.buf, o.peer = opRecv, c, buf, -1
+	o.env = envelope{context: c.context, source: c.group[src], tag: int32(tag)}
+	o.err = nil
+	if p := e.peers[o.env.source]; p != nil && p.lost != nil {
+		e.finish(o, p.lost)
+		return o
+	}
+	o.phase = phasePosted
+	e.direct = o
+	return o
+}
+
+func (e *engine) irecv(c *Comm, buf []byte, src, tag int) Request {
+	e.lock()
+	e.calls++
+	o := e.startRecv(c, buf, src, tag)
+	e.unlock()
+	return Request{o: o, dev: e, gen: o.gen}
+}
+
+// startRecv begins a receive. The op may be finished when it returns.
+func (e *engine) startRecv(c *Comm, buf []byte, src, tag int) *op {
+	o := e.ops.get()
+	o.kind, o.comm, o.buf, o.peer = opRecv, c, buf, -1
+	o.env = c.envelope(src, tag)
+	if err := e.broken(c); err != nil {
+		e.finish(o, err)
+		return o
+	}
+	if a := e.match.find(o.env); a != nil {
+		e.match.release(a)
+		e.receive(o, a)
+		return o
+	}
+	if o.env.source >= 0 {
+		if p := e.peers[o.env.source]; p != nil && p.lost != nil {
+			e.finish(o, p.lost)
+			return o
+		}
+	} else if c.unacked > 0 {
+		e.finish(o, e.lastLoss(c))
+		return o
+	}
+	o.phase = phasePosted
+	e.match.post(o)
+	return o
+}
+
+// claim finds the receive that takes a message.
+func (e *engine) claim(v envelope) *op {
+	if o := e.direct; o != nil && o.env.accepts(v) {
+		e.direct = nil
+		return o
+	}
+	return e.match.take(v)
+}
+
+// unpost takes a posted receive back.
+func (e *engine) unpost(o *op) {
+	if o == e.direct {
+		e.direct = nil
+		return
+	}
+	e.match.withdraw(o)
+}
+
+// receive gives a held message to a receive.
+func (e *engine) receive(o *op, a *arrival) {
+	switch {
+	case a.sender != nil:
+		e.deliver(o, a.env, a.sender.buf, a.bytes)
+		e.finish(a.sender, nil)
+	case a.token != 0:
+		e.begin(o, a.env, a.bytes, a.token, a.key)
+	default:
+		e.deliver(o, a.env, a.payload, a.bytes)
+		e.consumed(int(a.env.source), a.bytes)
+	}
+	e.recycle(a)
+}
+
+// deliver completes a receive with a whole message.
+func (e *engine) deliver(o *op, v envelope, payload []byte, n int) {
+	o.peer = v.source
+	o.status = Status{Source: o.comm.RankOf(int(v.source)), Tag: int(v.tag), Bytes: n}
+	copy(o.buf, payload)
+	if n > len(o.buf) {
+		e.finish(o, ErrTruncated)
+		return
+	}
+	e.finish(o, nil)
+}
+
+// begin starts to fetch a message that was announced by RTS.
+func (e *engine) begin(o *op, v envelope, n int, token uint64, key []byte) {
+	o.peer = v.source
+	o.sender = token
+	o.status = Status{Source: o.comm.RankOf(int(v.source)), Tag: int(v.tag), Bytes: n}
+	if n > len(o.buf) {
+		o.err = ErrTruncated
+	}
+	o.phase = phaseMoving
+	p := e.peer(int(v.source))
+	if p.lost != nil {
+		e.finish(o, p.lost)
+		return
+	}
+	if len(key) == len(o.key) && p.memory != nil {
+		copy(o.key[:], key)
+		if !p.out.empty() || e.pull(p, o) == transport.Full {
+			e.enqueue(p, parcel{step: stepPull, o: o, gen: o.gen})
+		}
+		return
+	}
+	e.control(p, transport.Header{Kind: kindCTS, Token: token, Aux: o.token(), Bytes: uint64(min(n, len(o.buf)))})
+}
+
+func (e *engine) pull(p *peer, o *op) transport.Outcome {
+	out := p.memory.Pull(p.rank, transport.Key(o.key), o.buf[:min(o.status.Bytes, len(o.buf))], o.token())
+	switch out {
+	case transport.Sent:
+		o.busy = true
+	case transport.Gone:
+		e.finish(o, e.gone(p))
+	}
+	return out
+}
+
+// Place implements transport.Sink.
+func (e *engine) Place(rank int, h *transport.Header, offsetBytes, sizeBytes int) []byte {
+	o := e.ops.find(h.Token)
+	if o == nil || o.kind != opRecv || int(o.peer) != rank || o.phase != phaseMoving {
+		return nil
+	}
+	end := min(sizeBytes, len(o.buf))
+	if offsetBytes >= end {
+		return nil
+	}
+	return o.buf[offsetBytes:end]
+}
+
+// Placed implements transport.Sink.
+func (e *engine) Placed(rank int, h *transport.Header) {
+	o := e.ops.find(h.Token)
+	if o != nil && o.kind == opRecv && int(o.peer) == rank && o.phase == phaseMoving {
+		e.finish(o, o.err)
+	}
+}
+
+// consumed returns credit for an eager message that has left the engine.
+func (e *engine) consumed(source, n int) {
+	if source == e.rank {
+		return
+	}
+	p := e.peer(source)
+	p.owed += n + transport.EnvelopeBytes
+	if p.owed >= p.caps.CreditBytes/2 && p.lost == nil {
+		owed := p.owed
+		p.owed = 0
+		e.control(p, transport.Header{Kind: kindCredit, Aux: uint64(owed)})
+	}
+}
+
+// hold keeps a message that no receive has asked for yet.
+func (e *engine) hold(a *arrival) {
+	if c := e.comms[a.env.context]; c != nil && c.revoked.Load() || e.doomed[a.env.context] {
+		e.drop(a)
+		return
+	}
+	e.match.hold(a)
+	e.sighted()
+}
+
+// discard drops a held message and gives back what it holds.
+func (e *engine) discard(a *arrival) {
+	e.match.release(a)
+	e.drop(a)
+}
+
+func (e *engine) drop(a *arrival) {
+	switch {
+	case a.sender != nil:
+		e.finish(a.sender, ErrRevoked)
+	case a.token != 0:
+		e.control(e.peer(int(a.env.source)), transport.Header{Kind: kindRetracted, Token: a.token})
+	default:
+		e.consumed(int(a.env.source), a.bytes)
+	}
+	e.recycle(a)
+}
+
+// retracted forgets an announced message at its sender's wish, unless a
+// receive has taken it already.
+func (e *engine) retracted(rank int, token uint64) {
+	for a := e.match.first; a != nil; a = a.seqNext {
+		if a.token == token && int(a.env.source) == rank {
+			e.discard(a)
+			return
+		}
+	}
+}
+
+func (e *engine) recycle(a *arrival) {
+	e.pool.giveBuffer(a.payload)
+	e.pool.giveArrival(a)
+}

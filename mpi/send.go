@@ -1,0 +1,160 @@
+package mpi
+
+import (
+	"context"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// The sending side of the protocol.
+
+// send is the blocking send. The common case, a small message to a peer with
+// an empty outbox and credit left, is one call of the provider.
+func (e *engine) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) error {
+	world := int(c.group[dst])
+	e.lock()
+	e.calls++
+	if p := e.peers[world]; p != nil && p.out.empty() && c.sound() {
+		if n := len(buf); n < p.caps.RendezvousBytes && n+transport.EnvelopeBytes <= p.credit && p.lost == nil {
+			e.hdr = transport.Header{Kind: kindEager, Context: c.context, Tag: int32(tag), Bytes: uint64(n)}
+			if p.provider.Send(world, &e.hdr, buf) == transport.Sent {
+				p.credit -= n + transport.EnvelopeBytes
+				e.unlock()
+				return nil
+			}
+		}
+	}
+	o := e.startSend(c, buf, dst, tag)
+	_, err := e.finishWait(ctx, o)
+	e.unlock()
+	return err
+}
+
+func (e *engine) isend(c *Comm, buf []byte, dst, tag int) Request {
+	e.lock()
+	e.calls++
+	o := e.startSend(c, buf, dst, tag)
+	e.unlock()
+	return Request{o: o, dev: e, gen: o.gen}
+}
+
+// startSend begins a send. The op may be finished when it returns.
+func (e *engine) startSend(c *Comm, buf []byte, dst, tag int) *op {
+	o := e.ops.get()
+	o.kind, o.comm, o.buf, o.peer = opSend, c, buf, c.group[dst]
+	o.env = envelope{context: c.context, source: int32(e.rank), tag: int32(tag)}
+	if err := e.broken(c); err != nil {
+		e.finish(o, err)
+		return o
+	}
+	if int(o.peer) == e.rank {
+		e.sendSelf(o)
+		return o
+	}
+	p := e.peer(int(o.peer))
+	switch {
+	case p.lost != nil:
+		e.finish(o, p.lost)
+	case !p.out.empty():
+		e.enqueue(p, parcel{step: stepOffer, o: o, gen: o.gen})
+	default:
+		if e.offer(p, o) == transport.Full {
+			e.enqueue(p, parcel{step: stepOffer, o: o, gen: o.gen})
+		}
+	}
+	return o
+}
+
+// offer makes the first move of a send: the message itself, or RTS.
+func (e *engine) offer(p *peer, o *op) transport.Outcome {
+	n := len(o.buf)
+	h := &e.hdr
+	*h = transport.Header{Kind: kindEager, Context: o.env.context, Tag: o.env.tag, Bytes: uint64(n)}
+	if cost := n + transport.EnvelopeBytes; (n < p.caps.RendezvousBytes || n == 0) && n <= p.caps.EagerBytes && cost <= p.credit && !o.exposed {
+		out := p.provider.Send(p.rank, h, o.buf)
+		switch out {
+		case transport.Sent:
+			p.credit -= cost
+			e.finish(o, nil)
+		case transport.Gone:
+			e.finish(o, e.gone(p))
+		}
+		return out
+	}
+	h.Kind, h.Token = kindRTS, o.token()
+	var key []byte
+	if p.memory != nil && n >= p.caps.PullBytes && n > 0 {
+		if !o.exposed {
+			o.key, o.exposed = p.memory.Expose(p.rank, o.buf)
+		}
+		if o.exposed {
+			key = o.key[:]
+		}
+	}
+	out := p.provider.Send(p.rank, h, key)
+	switch out {
+	case transport.Sent:
+		o.phase = phaseOffered
+	case transport.Gone:
+		e.withdraw(p, o)
+		e.finish(o, e.gone(p))
+	}
+	return out
+}
+
+// push moves the payload of a send that the receiver has cleared.
+func (e *engine) push(p *peer, o *op) transport.Outcome {
+	e.hdr = transport.Header{Kind: kindData, Context: o.env.context, Tag: o.env.tag, Bytes: uint64(o.status.Bytes), Token: o.sender}
+	out := p.provider.SendFrom(p.rank, &e.hdr, o.buf[:o.status.Bytes], o.token())
+	switch out {
+	case transport.Sent:
+		o.busy = true
+	case transport.Gone:
+		e.finish(o, e.gone(p))
+	}
+	return out
+}
+
+// reclaim finishes a send whose exposed memory is no longer needed, as soon
+// as the peer cannot be reading it any more.
+func (e *engine) reclaim(o *op) {
+	p := e.peer(int(o.peer))
+	if o.exposed && p.lost == nil && !p.memory.Withdraw(p.rank, transport.Key(o.key)) {
+		e.unread = append(e.unread, o)
+		return
+	}
+	o.exposed = false
+	e.finish(o, o.err)
+}
+
+// withdraw takes exposed memory back that nobody has been told of.
+func (e *engine) withdraw(p *peer, o *op) {
+	if o.exposed {
+		p.memory.Withdraw(p.rank, transport.Key(o.key))
+		o.exposed = false
+	}
+}
+
+// selfEagerBytes is what a rank may send to itself without a receive waiting.
+const selfEagerBytes = 64 << 10
+
+// sendSelf is a message from this rank to itself: copied to a waiting
+// receive, or held by reference until one comes.
+func (e *engine) sendSelf(o *op) {
+	if r := e.claim(o.env); r != nil {
+		e.deliver(r, o.env, o.buf, len(o.buf))
+		e.finish(o, nil)
+		return
+	}
+	a := e.pool.arrival()
+	a.env, a.bytes = o.env, len(o.buf)
+	if len(o.buf) <= selfEagerBytes {
+		a.payload = e.pool.buffer(len(o.buf))
+		copy(a.payload, o.buf)
+		e.finish(o, nil)
+	} else {
+		a.sender = o
+		o.phase = phaseOffered
+	}
+	e.hold(a)
+}
