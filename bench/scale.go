@@ -55,7 +55,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	f := sim.New(sim.Config{Ranks: ranks, Network: o.Network, SizesOnly: true, Seed: 1})
 	host := func(r int) string { return fmt.Sprintf("n%d", o.Network.NodeOf(r)) }
 	compute := make([]func(time.Duration), ranks)
-	worlds, err := mpi.Local(ranks, mpi.LocalOptions{Fabric: f, Still: true, Host: host,
+	worlds, err := mpi.Local(ranks, mpi.LocalOptions{Fabric: f, Still: true, Pull: true, Host: host,
 		Opened: func(rank int, p *sim.Provider) { compute[rank] = p.Compute }})
 	if err != nil {
 		return ScalePoint{}, err

@@ -34,7 +34,9 @@ func (l *Link) Time(nBytes int) time.Duration {
 //
 // Within a node a message costs the sender o and the receiver o, and the
 // copying, n·G: by the receiver, and for eager messages (Send) by the sender
-// also, since they are copied twice. Memory bandwidth is not shared.
+// also, since they are copied twice. Memory that is pulled is copied by the reader, one pull after
+// the other, in chunks between which it looks at what else has arrived. Memory
+// bandwidth is not shared.
 //
 // Between nodes each node has one adapter that its ranks share, full duplex.
 // It sends messages one after the other, each holding it for max(g, n·G); the
@@ -43,7 +45,8 @@ func (l *Link) Time(nBytes int) time.Duration {
 // many send to at the destination. Switches are assumed not to block. A
 // payload lent by SendFrom is the sender's again one L after it has arrived, as with a
 // reliable connection of InfiniBand, whose completions wait for the
-// acknowledgement.
+// acknowledgement. A pull is a remote read: o and L for the request, which the
+// other side's processor knows nothing of, then the payload as above.
 type Network struct {
 	Name         string
 	RanksPerNode int

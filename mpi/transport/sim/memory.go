@@ -107,6 +107,13 @@ func (p *Provider) fetch(s transport.Sink, n *note, room *int) int {
 		return 0
 	}
 	length := min(len(x.dst)-x.offset, *room)
+	if v := p.fabric.virtual; v != nil {
+		var ok bool
+		if length, ok = v.chargeCopy(x); !ok {
+			p.tell(p.fabric.now(p), n)
+			return 1
+		}
+	}
 	*room -= length
 	err := x.copyChunk(s, length)
 	if err == nil && x.offset < len(x.dst) {

@@ -347,10 +347,36 @@ func (s *schedule) request(x *pull) {
 	s.stats.Bytes += uint64(len(x.dst))
 	at := p.clock + int64(link.Latency)
 	if link == &n.Node {
-		p.tell(at+int64(link.Transfer(len(x.dst))), &note{pull: x})
+		p.tell(at, &note{pull: x})
 		return
 	}
 	s.push(event{at: at, kind: eventInject, pull: x})
+}
+
+// Copying inside a node is the reader's own work, in this many chunks at most
+// and none shorter than copyChunk; between them it looks at what has arrived.
+const (
+	copyChunks = 16
+	copyChunk  = 32 << 10
+)
+
+// chargeCopy moves the reader's clock on by the next chunk of a pull, and
+// returns the chunk's length. It reports false if other ranks have yet to do what they do before
+// the reader's time: then they have done it, and what has arrived goes first.
+func (s *schedule) chargeCopy(x *pull) (length int, ok bool) {
+	n := s.f.cfg.Network
+	p := x.reader
+	left := len(x.dst) - x.offset
+	if n.Between(p.rank, x.owner.rank) != &n.Node {
+		return left, true
+	}
+	if p.running && !p.unwound && len(s.queue) > 0 && s.queue[0].at < p.clock {
+		s.suspend(p, p.clock)
+		return 0, false
+	}
+	length = min(left, max(copyChunk, len(x.dst)/copyChunks))
+	p.clock = max(p.clock, s.now) + int64(n.Node.Transfer(length))
+	return length, true
 }
 
 // inject lets a payload enter the network at its node's adapter.

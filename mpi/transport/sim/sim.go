@@ -130,13 +130,13 @@ func New(cfg Config) *Fabric {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	eager, rendezvous, chunk := defaultEagerBytes, defaultRendezvousBytes, defaultChunkBytes
+	eager, rendezvous, pull, chunk := defaultEagerBytes, defaultRendezvousBytes, defaultPullBytes, defaultChunkBytes
 	if n := cfg.Network; n != nil {
-		eager, rendezvous, chunk = n.EagerBytes, n.RendezvousBytes, math.MaxInt
+		eager, rendezvous, pull, chunk = n.EagerBytes, n.RendezvousBytes, n.RendezvousBytes, math.MaxInt
 	}
 	orDefault(&cfg.EagerBytes, eager)
 	orDefault(&cfg.RendezvousBytes, rendezvous)
-	orDefault(&cfg.PullBytes, max(defaultPullBytes, cfg.RendezvousBytes))
+	orDefault(&cfg.PullBytes, max(pull, cfg.RendezvousBytes))
 	orDefault(&cfg.CreditBytes, defaultCreditBytes)
 	orDefault(&cfg.QueueBytes, defaultQueueBytes)
 	orDefault(&cfg.ChunkBytes, chunk)
