@@ -112,8 +112,11 @@ type abi struct {
 	word int
 
 	commWorld, commSelf, requestNull, errorsReturn handle
-	types                                          [types]handle
-	ops                                            [ops]handle
+	// requestEmpty is the request of a send that was complete at once: it stands for
+	// nothing and need not be tested. 0 where there is none.
+	requestEmpty handle
+	types        [types]handle
+	ops          [ops]handle
 
 	anySource, procNull, anyTag int
 	inPlace                     uintptr
@@ -155,6 +158,7 @@ func openMPI(sym func(string) uintptr) (*abi, error) {
 	a.commSelf = get("ompi_mpi_comm_self")
 	a.requestNull = get("ompi_request_null")
 	a.errorsReturn = get("ompi_mpi_errors_return")
+	a.requestEmpty = handle(sym("ompi_request_empty"))
 	for i, name := range openMPITypes {
 		a.types[i] = get(name)
 	}

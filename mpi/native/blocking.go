@@ -16,8 +16,19 @@ func (c *Comm) Send(ctx context.Context, buf []byte, dst, tag int) error {
 	}
 	w := c.world
 	w.lock()
-	r := w.request()
-	if err := c.isend(r, buf, dst, tag); err != nil || r.state == complete {
+	var r *Request
+	var err error
+	if w.briefly(len(buf)) {
+		var done bool
+		if r, done, err = c.sendBrief(buf, dst, tag); done {
+			w.mu.Unlock()
+			return nil
+		}
+	} else {
+		r = w.request()
+		err = c.isend(r, buf, dst, tag)
+	}
+	if err != nil || r.state == complete {
 		return w.retire(r, err)
 	}
 	w.mu.Unlock()
@@ -39,12 +50,24 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, erro
 	}
 	w := c.world
 	w.lock()
-	r := w.request()
 	tries := uintptr(burst)
 	if w.leading || w.wanted.Load() != 0 {
 		tries = 1
 	}
-	if err := c.irecv(r, buf, src, tag, tries); err != nil || r.state == complete {
+	var r *Request
+	var err error
+	if w.briefly(len(buf)) {
+		var done bool
+		if r, done, err = c.recvBrief(buf, src, tag, tries); done {
+			s := w.readStatus(r)
+			w.mu.Unlock()
+			return s, nil
+		}
+	} else {
+		r = w.request()
+		err = c.irecv(r, buf, src, tag, tries)
+	}
+	if err != nil || r.state == complete {
 		s := r.result
 		return s, w.retire(r, err)
 	}

@@ -155,10 +155,6 @@ func (w *World) aim(r *Request, tries uintptr) {
 	w.chain.Tries = tries
 }
 
-// briefBytes is the largest message whose copying takes no longer than a switch to C
-// that the scheduler knows of may.
-const briefBytes = 32 << 10
-
 // switchToC makes the chain's calls.
 func (w *World) switchToC(r *Request) {
 	if r.bytes <= briefBytes {

@@ -76,6 +76,7 @@ type World struct {
 	closed  bool
 	chain   clib.Chain // the call under way
 	held    *Request   // its request
+	brief   brief
 	active  *Request
 	leading bool
 	parked  []*parking
