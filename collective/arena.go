@@ -73,18 +73,9 @@ const (
 
 func arenaWords(ranks int) int { return flagWords + 2*slotWords + (ranks+1)*boxWords }
 
-// mapped is a window whose parts are in reach as memory.
-type mapped interface {
-	// Part is a rank's part, nil if it is not Direct.
-	Part(rank int) []uint64
-}
-
 // arenaSuits: all ranks share memory, and are few. All get the same answer.
 func (s *state) arenaSuits(c *mpi.Comm) bool {
 	if s.size < 2 || s.size > maxArena || s.sizesOnly {
-		return false
-	}
-	if _, ok := any((*mpi.Window[uint64])(nil)).(mapped); !ok {
 		return false
 	}
 	for r := range s.size {
@@ -125,17 +116,12 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 		return err
 	}
 	parts := make([][]uint64, s.size)
-	m, here := any(w).(mapped)
-	for r := range s.size {
-		if here {
-			parts[r] = m.Part(r)
-		}
-		here = here && len(parts[r]) == arenaWords(s.size)
-	}
 	// One that cannot reach all others keeps all from it.
-	ok := []uint8{0}
-	if here {
-		ok[0] = 1
+	ok := []uint8{1}
+	for r := range s.size {
+		if parts[r] = w.Part(r); len(parts[r]) != arenaWords(s.size) {
+			ok[0] = 0
+		}
 	}
 	q := pairCall(plan.Allreduce, ok, ok, Min)
 	if err := run(ctx, c, &q); err != nil {

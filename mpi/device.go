@@ -24,6 +24,10 @@ type device interface {
 	test(r Request) (Status, bool, error)
 	cancel(r Request)
 	doneChan(r Request) <-chan struct{}
+	// waitSome waits for the first of rs, which is under way here, and for as
+	// many after it as are of this device and fare well. It returns how many, at least 1, and
+	// the error of the last.
+	waitSome(ctx context.Context, rs []Request) (int, error)
 	waitAny(ctx context.Context, rs []Request) (int, Status, error)
 
 	// attach is called on every member of a new communicator before it is

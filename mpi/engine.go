@@ -58,6 +58,7 @@ func newEngine(rank, size int, log *slog.Logger) *engine {
 		doomed:  make(map[uint32]bool),
 		shrinks: make(map[shrinkID]*shrinkState),
 	}
+	e.ops.dev = e
 	e.own = e.ops.get()
 	return e
 }
@@ -108,6 +109,27 @@ func (e *engine) wait(ctx context.Context, r Request) (Status, error) {
 		return Status{}, spent("wait")
 	}
 	return e.finishWait(ctx, r.o)
+}
+
+func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
+	e.lock()
+	defer e.unlock()
+	e.calls++
+	for i := range rs {
+		r := &rs[i]
+		switch {
+		case r.o == nil || r.o == sent:
+			continue
+		case r.o.dev != e:
+			return i, nil
+		case r.o.gen != r.gen:
+			return i + 1, spent("wait")
+		}
+		if _, err := e.finishWait(ctx, r.o); err != nil {
+			return i + 1, err
+		}
+	}
+	return len(rs), nil
 }
 
 func (e *engine) test(r Request) (Status, bool, error) {

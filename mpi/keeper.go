@@ -14,6 +14,7 @@ import (
 // that wants to wait takes the lead from it without waking it.
 type keeper struct {
 	waiting bool // for the leader to leave
+	asleep  bool // in the kernel, perhaps not as the leader any more
 	leave   chan struct{}
 	done    sync.WaitGroup
 }
@@ -57,7 +58,7 @@ func (e *engine) keep() {
 		default:
 			seen = e.calls
 			e.leader = leaderKeeper
-			for e.poll() > 0 {
+			for e.pollAll() > 0 {
 				if e.contended.Load() > 0 {
 					e.stepAside()
 				}
@@ -66,7 +67,7 @@ func (e *engine) keep() {
 				e.keepAsleep()
 			}
 			if e.leader == leaderKeeper {
-				e.poll()
+				e.pollAll()
 				e.leader = leaderNone
 				e.handOver()
 				e.unlock()
@@ -97,13 +98,17 @@ func (e *engine) keepAsleep() {
 		e.disarm()
 		return
 	}
-	e.leader, e.asleep = leaderAsleep, true
+	e.leader, e.asleep, e.keeper.asleep = leaderAsleep, true, true
 	e.unlock()
 	e.set.wait(-1)
 	e.lock()
-	if e.leader == leaderAsleep {
+	e.keeper.asleep = false
+	switch {
+	case e.leader == leaderAsleep:
 		e.leader, e.asleep = leaderKeeper, false
 		e.disarm()
+	case e.asleep:
+		e.set.ring() // it may have been for the caller who leads now
 	}
 }
 

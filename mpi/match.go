@@ -106,9 +106,15 @@ func (m *matcher) take(v envelope) *op {
 	if m.posted == 0 {
 		return nil
 	}
-	best := m.exact[v.bin()].head
+	bin := &m.exact[v.bin()]
+	best := bin.head
 	for best != nil && best.env != v {
 		best = best.next
+	}
+	if best != nil && m.wild.head == nil {
+		bin.remove(best)
+		m.posted--
+		return best
 	}
 	for o := m.wild.head; o != nil; o = o.next {
 		if best != nil && best.seq < o.seq {

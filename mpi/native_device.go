@@ -103,7 +103,7 @@ func (d *nativeDevice) isend(c *Comm, buf []byte, dst, tag int) Request {
 		d.put(o, o.gen)
 		return failed(d.sendError(c, dst, tag, err))
 	}
-	return Request{o: o, dev: d, gen: o.gen}
+	return Request{o: o, gen: o.gen}
 }
 
 func (d *nativeDevice) irecv(c *Comm, buf []byte, src, tag int) Request {
@@ -120,7 +120,7 @@ func (d *nativeDevice) irecv(c *Comm, buf []byte, src, tag int) Request {
 	if c.revoked.Load() { // since it was looked at
 		d.revokePending(c)
 	}
-	return Request{o: o, dev: d, gen: o.gen}
+	return Request{o: o, gen: o.gen}
 }
 
 // probe waits for a message and leaves it where it is.

@@ -92,7 +92,7 @@ func (n NativeCollectives) start(begin func(*native.Comm, *native.Request) error
 		d.put(o, o.gen)
 		return failed(err)
 	}
-	return Request{o: o, dev: d, gen: o.gen}
+	return Request{o: o, gen: o.gen}
 }
 
 // Barrier finishes when all ranks have started it.

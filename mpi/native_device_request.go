@@ -23,7 +23,7 @@ func (d *nativeDevice) get(kind opKind, c *Comm) (*op, *native.Request) {
 		d.free = d.free[:n-1]
 		o.gen++
 	} else {
-		o = &op{index: uint32(len(d.all)), gen: 1, native: new(native.Request)}
+		o = &op{dev: d, index: uint32(len(d.all)), gen: 1, native: new(native.Request)}
 		d.all = append(d.all, o)
 	}
 	o.kind, o.comm = kind, c
@@ -166,13 +166,18 @@ func (d *nativeDevice) doneChan(r Request) <-chan struct{} {
 // fewRequests is how many requests WaitAny takes without allocating.
 const fewRequests = 32
 
+func (d *nativeDevice) waitSome(ctx context.Context, rs []Request) (int, error) {
+	_, err := d.wait(ctx, rs[0])
+	return 1, err
+}
+
 func (d *nativeDevice) waitAny(ctx context.Context, rs []Request) (int, Status, error) {
 	var few [fewRequests]*native.Request
 	ns := few[:0]
 	d.mu.Lock()
 	for i, r := range rs {
 		switch {
-		case r.o == nil || r.dev != device(d):
+		case r.o == nil || r.o.dev != device(d):
 			ns = append(ns, nil)
 		case r.o.gen != r.gen:
 			d.mu.Unlock()

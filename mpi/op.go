@@ -4,6 +4,7 @@ package mpi
 // names one together with its generation, so that a spent handle is noticed.
 // Everything in it is guarded by the device's lock.
 type op struct {
+	dev   device // nil: was over before it began
 	kind  opKind
 	phase phase
 	env   envelope // receives: source and tag may be wildcards
@@ -59,6 +60,7 @@ func (o *op) token() uint64 { return uint64(o.gen)<<32 | uint64(o.index) }
 // opTable hands out ops and finds them by token. A token from the wire that
 // names nothing in use finds nothing.
 type opTable struct {
+	dev  device
 	all  []*op
 	free []*op
 }
@@ -66,7 +68,7 @@ type opTable struct {
 func (t *opTable) get() *op {
 	n := len(t.free)
 	if n == 0 {
-		o := &op{index: uint32(len(t.all)), gen: 1}
+		o := &op{dev: t.dev, index: uint32(len(t.all)), gen: 1}
 		t.all = append(t.all, o)
 		return o
 	}
@@ -77,8 +79,11 @@ func (t *opTable) get() *op {
 }
 
 func (t *opTable) put(o *op) {
-	gen, index := o.gen, o.index
-	*o = op{gen: gen + 1, index: index}
+	o.gen++
+	o.phase = phaseFree
+	o.comm, o.buf, o.err, o.waiter, o.done = nil, nil, nil, nil, nil
+	o.status, o.sender = Status{}, 0
+	o.exposed, o.busy, o.gaveUp, o.retract = false, false, false, false
 	t.free = append(t.free, o)
 }
 

@@ -24,6 +24,9 @@ type progress struct {
 	calls   uint64    // of the API, so that the keeper can tell whether the program communicates
 	watched int       // ops whose Done channel somebody holds
 
+	polls   uint
+	busiest int // provider that had something last
+
 	set     *sleepSet         // nil with a sleeper
 	sleeper transport.Sleeper // nil with a set
 
@@ -59,7 +62,8 @@ const (
 	yieldAlone   = 250 * time.Microsecond
 	yieldCrowded = 20 * time.Microsecond
 
-	clockPolls = 16 // polls between two looks at the clock
+	clockPolls  = 16 // polls between two looks at the clock
+	glancePolls = 64
 )
 
 // condition is what a caller waits for. It is looked at with the lock held.
@@ -252,7 +256,7 @@ func (e *engine) yieldSome(cond condition) bool {
 		e.unlock()
 		osyield.Yield()
 		e.lock()
-		if e.poll() > 0 || cond.met() {
+		if e.pollAll() > 0 || cond.met() {
 			return true
 		}
 	}
@@ -304,6 +308,9 @@ func (e *engine) sleep(ctx context.Context) {
 		e.set.wait(timeout)
 		e.lock()
 		e.asleep = false
+		if e.keeper.asleep {
+			e.set.ring() // it may have been to get the keeper out of the way
+		}
 	}
 	e.disarm()
 }
@@ -325,16 +332,55 @@ func (e *engine) disarm() {
 	}
 }
 
-// poll makes what progress can be made now.
+// pollOthers is how often the providers are looked at that had nothing last.
+const pollOthers = 8
+
+// poll makes what progress can be made now by the provider that had something
+// last, and every now and then by all. A socket costs a system call to look at, and
+// memory should not have to wait for that.
 func (e *engine) poll() int {
+	if e.polls++; e.polls%pollOthers == 0 || len(e.providers) == 0 {
+		return e.pollAll()
+	}
+	n := e.providers[e.busiest].Poll(e)
+	if len(e.backlog) > 0 || len(e.unread) > 0 {
+		n += e.flush()
+	}
+	return n
+}
+
+// pollAll makes what progress can be made now.
+func (e *engine) pollAll() int {
 	n := 0
-	for _, p := range e.providers {
-		n += p.Poll(e)
+	for i, p := range e.providers {
+		if m := p.Poll(e); m > 0 {
+			n += m
+			e.busiest = i
+		}
 	}
 	if len(e.backlog) > 0 || len(e.unread) > 0 {
 		n += e.flush()
 	}
 	return n
+}
+
+// glance is the beginning of a wait: it polls for about as long as an answer from a
+// rank of this host takes, so that the rest of waiting is not paid for by those who
+// hardly wait.
+func (e *engine) glance(o *op) {
+	if e.leader != leaderNone || e.sleeper != nil || o.phase == phaseFinished {
+		return
+	}
+	e.leader = leaderCaller
+	for i := 0; i < glancePolls && e.contended.Load() == 0; i++ {
+		if e.poll() > 0 && o.phase == phaseFinished {
+			break
+		}
+	}
+	e.leader = leaderNone
+	if o.phase == phaseFinished {
+		e.handOver()
+	}
 }
 
 // pollOnce polls unless somebody else is polling.
@@ -348,7 +394,7 @@ func (e *engine) pollOnce() {
 		}
 	}
 	e.takeLead()
-	e.poll()
+	e.pollAll()
 	e.leader = leaderNone
 	e.handOver()
 }

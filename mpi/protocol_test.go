@@ -231,7 +231,7 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 		} else {
 			o = p.e.startRecv(p.c, buf, num(2), num(3))
 		}
-		p.requests[w[1]] = Request{o: o, dev: p.e, gen: o.gen}
+		p.requests[w[1]] = Request{o: o, gen: o.gen}
 		p.order = append(p.order, w[1])
 		for i, s := range p.s.said { // it had no name yet
 			p.s.said[i] = strings.ReplaceAll(s, "new", w[1])

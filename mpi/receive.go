@@ -15,6 +15,7 @@ func (e *engine) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (S
 	var o *op
 	if e.match.posted == 0 && e.match.unexpected == 0 && e.own.phase == phaseFree && src >= 0 && c.sound() {
 		o = e.recvDirect(c, buf, src, tag)
+		e.glance(o)
 	} else {
 		o = e.startRecv(c, buf, src, tag)
 	}
@@ -44,8 +45,9 @@ func (e *engine) irecv(c *Comm, buf []byte, src, tag int) Request {
 	e.lock()
 	e.calls++
 	o := e.startRecv(c, buf, src, tag)
+	r := Request{o: o, gen: o.gen}
 	e.unlock()
-	return Request{o: o, dev: e, gen: o.gen}
+	return r
 }
 
 // startRecv begins a receive. The op may be finished when it returns.

@@ -7,18 +7,32 @@ import (
 
 // Request names a send or receive under way. It is a small value: copying it
 // copies the handle, not the operation. A request is spent by the Wait or Test
-// that reports it finished; using it afterwards is ErrRequest. The zero Request is the
-// null request, finished with an empty status.
+// that reports it finished; using it afterwards is ErrRequest, except for a send
+// that had finished when Isend returned. The zero Request is the null request,
+// finished with an empty status.
 //
 // The buffer of the operation belongs to the library until then.
 type Request struct {
 	o   *op
-	dev device
 	gen uint32
-	err error // of a request that failed before it began
 }
 
-func failed(err error) Request { return Request{err: err} }
+// sent is what a send is that had finished when it returned.
+var sent = &op{phase: phaseFinished}
+
+// failed is a request that failed before it began.
+func failed(err error) Request { return Request{o: &op{phase: phaseFinished, err: err}} }
+
+// settled: nothing is under way; err says whether anything went wrong.
+func (r Request) settled() (err error, ok bool) {
+	switch {
+	case r.o == nil:
+		return nil, true
+	case r.o.dev == nil:
+		return r.o.err, true
+	}
+	return nil, false
+}
 
 // Wait blocks until the operation has finished and returns its outcome. It
 // makes progress for the whole world while it waits. When ctx ends first, the
@@ -26,41 +40,41 @@ func failed(err error) Request { return Request{err: err} }
 // send whose message the receiver may already be reading returns ErrInFlight, and
 // Error.Done says when the buffer is free.
 func (r Request) Wait(ctx context.Context) (Status, error) {
-	if r.o == nil {
-		return Status{}, r.err
+	if err, ok := r.settled(); ok {
+		return Status{}, err
 	}
-	return r.dev.wait(ctx, r)
+	return r.o.dev.wait(ctx, r)
 }
 
 // Test makes some progress and reports whether the operation has finished; if
 // so the request is spent.
 func (r Request) Test() (Status, bool, error) {
-	if r.o == nil {
-		return Status{}, true, r.err
+	if err, ok := r.settled(); ok {
+		return Status{}, true, err
 	}
-	return r.dev.test(r)
+	return r.o.dev.test(r)
 }
 
 // Cancel asks for the operation to be given up. The request must still be
 // waited for: Wait reports ErrCancelled, or success where the message had
 // already been matched.
 func (r Request) Cancel() {
-	if r.o != nil {
-		r.dev.cancel(r)
+	if _, ok := r.settled(); !ok {
+		r.o.dev.cancel(r)
 	}
 }
 
 // Done returns a channel that is closed when the operation has finished. It
 // allocates; use it to select among other events. Progress continues in the background.
 func (r Request) Done() <-chan struct{} {
-	if r.o == nil {
+	if _, ok := r.settled(); ok {
 		return closedChan
 	}
-	return r.dev.doneChan(r)
+	return r.o.dev.doneChan(r)
 }
 
 // Null reports whether r is the null request.
-func (r Request) Null() bool { return r.o == nil && r.err == nil }
+func (r Request) Null() bool { return r.o == nil }
 
 var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
@@ -69,13 +83,17 @@ var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); retu
 // the error is ErrInFlight. When ctx ends, those unfinished are cancelled.
 func WaitAll(ctx context.Context, rs []Request) error {
 	var first error
-	for i := range rs {
-		if _, err := rs[i].Wait(ctx); err != nil && first == nil {
-			first = err
-		} else if err != nil && errors.Is(err, ErrInFlight) && !errors.Is(first, ErrInFlight) {
+	for len(rs) > 0 {
+		n := 1
+		err, ok := rs[0].settled()
+		if !ok {
+			n, err = rs[0].o.dev.waitSome(ctx, rs)
+		}
+		if err != nil && (first == nil || errors.Is(err, ErrInFlight) && !errors.Is(first, ErrInFlight)) {
 			first = err
 		}
-		rs[i] = Request{}
+		clear(rs[:n])
+		rs = rs[n:]
 	}
 	return first
 }
@@ -86,15 +104,14 @@ func WaitAll(ctx context.Context, rs []Request) error {
 func WaitAny(ctx context.Context, rs []Request) (int, Status, error) {
 	var dev device
 	for i := range rs {
-		switch {
-		case rs[i].Null():
-		case rs[i].o == nil:
-			err := rs[i].err
+		if rs[i].Null() {
+			continue
+		}
+		if err, ok := rs[i].settled(); ok {
 			rs[i] = Request{}
 			return i, Status{}, err
-		default:
-			dev = rs[i].dev
 		}
+		dev = rs[i].o.dev
 	}
 	if dev == nil {
 		return -1, Status{}, nil

@@ -8,21 +8,13 @@ import (
 
 // The sending side of the protocol.
 
-// send is the blocking send. The common case, a small message to a peer with
-// an empty outbox and credit left, is one call of the provider.
+// send is the blocking send.
 func (e *engine) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) error {
-	world := int(c.group[dst])
 	e.lock()
 	e.calls++
-	if p := e.peers[world]; p != nil && p.out.empty() && c.sound() {
-		if n := len(buf); n < p.caps.RendezvousBytes && n+transport.EnvelopeBytes <= p.credit && p.lost == nil {
-			e.hdr = transport.Header{Kind: kindEager, Context: c.context, Tag: int32(tag), Bytes: uint64(n)}
-			if p.provider.Send(world, &e.hdr, buf) == transport.Sent {
-				p.credit -= n + transport.EnvelopeBytes
-				e.unlock()
-				return nil
-			}
-		}
+	if e.sendNow(c, buf, int(c.group[dst]), tag) {
+		e.unlock()
+		return nil
 	}
 	o := e.startSend(c, buf, dst, tag)
 	_, err := e.finishWait(ctx, o)
@@ -33,9 +25,31 @@ func (e *engine) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) er
 func (e *engine) isend(c *Comm, buf []byte, dst, tag int) Request {
 	e.lock()
 	e.calls++
+	if e.sendNow(c, buf, int(c.group[dst]), tag) {
+		e.unlock()
+		return Request{o: sent}
+	}
 	o := e.startSend(c, buf, dst, tag)
+	r := Request{o: o, gen: o.gen}
 	e.unlock()
-	return Request{o: o, dev: e, gen: o.gen}
+	return r
+}
+
+// sendNow sends a small message to a peer with an empty outbox and credit
+// left, the common case: one call of the provider, and nothing to remember.
+func (e *engine) sendNow(c *Comm, buf []byte, world, tag int) bool {
+	p := e.peers[world]
+	n := len(buf)
+	if p == nil || !p.out.empty() || n >= p.caps.RendezvousBytes || n+transport.EnvelopeBytes > p.credit || p.lost != nil || !c.sound() {
+		return false
+	}
+	h := &e.hdr
+	h.Kind, h.Context, h.Tag, h.Bytes, h.Token, h.Aux = kindEager, c.context, int32(tag), uint64(n), 0, 0
+	if p.provider.Send(world, h, buf) != transport.Sent {
+		return false
+	}
+	p.credit -= n + transport.EnvelopeBytes
+	return true
 }
 
 // startSend begins a send. The op may be finished when it returns.

@@ -2,7 +2,6 @@ package mpi
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +12,6 @@ import (
 type sleepSet struct {
 	epoll int
 	bell  int
-	rung  atomic.Bool
 }
 
 func newSleepSet() (*sleepSet, error) {
@@ -53,7 +51,8 @@ func (s *sleepSet) Unwatch(fd int) {
 }
 
 // wait blocks until a descriptor is ready or timeout milliseconds have passed
-// (-1: no limit). Two goroutines may wait at once.
+// (-1: no limit). Two goroutines may wait at once; either may then take the
+// ring that was meant for the other, and has to ring again.
 func (s *sleepSet) wait(timeout int) {
 	var events [8]unix.EpollEvent
 	n, err := unix.EpollWait(s.epoll, events[:], timeout)
@@ -62,18 +61,14 @@ func (s *sleepSet) wait(timeout int) {
 	}
 	for _, ev := range events[:n] {
 		if int(ev.Fd) == s.bell {
-			s.rung.Store(false)
 			var b [8]byte
 			_, _ = unix.Read(s.bell, b[:]) // EAGAIN: another waiter took it
 		}
 	}
 }
 
-// ring wakes whoever waits.
+// ring wakes one that waits.
 func (s *sleepSet) ring() {
-	if s.rung.Swap(true) {
-		return
-	}
 	b := [8]byte{1}
 	_, _ = unix.Write(s.bell, b[:]) // EAGAIN only if the counter is full: it is readable then
 }

@@ -23,6 +23,9 @@ func (l *Link) Transfer(nBytes int) time.Duration {
 	return time.Duration(math.Ceil(float64(nBytes) * 1e9 / l.Bandwidth))
 }
 
+// hold is for how long a message occupies an adapter, in nanoseconds: max(g, n·G).
+func (l *Link) hold(nBytes int) int64 { return int64(max(l.Gap, l.Transfer(nBytes))) }
+
 // Time is what one message of n bytes takes between two idle ranks,
 // o + n·G + L + o: the α + nβ of simpler models.
 func (l *Link) Time(nBytes int) time.Duration {
@@ -41,7 +44,8 @@ func (l *Link) Time(nBytes int) time.Duration {
 // Between nodes each node has one adapter that its ranks share, full duplex.
 // It sends messages one after the other, each holding it for max(g, n·G); the
 // first byte arrives L later; and the adapter at the other end takes them in one
-// after the other, too. So a node that sends to many is limited at the source, and one that
+// after the other, too. What fits one packet waits only for its like, unless a longer message between the
+// same two ranks is before it, as adapters serve their queue pairs in turn. So a node that sends to many is limited at the source, and one that
 // many send to at the destination. Switches are assumed not to block. A
 // payload lent by SendFrom is the sender's again one L after it has arrived, as with a
 // reliable connection of InfiniBand, whose completions wait for the

@@ -28,6 +28,7 @@ type link struct {
 	closed     bool // the sender has hung up
 	head, tail *message
 	bytes      int    // under way, with envelopes
+	queued     int    // messages on the wire that a later one must not pass
 	lastDue    int64  // of the newest message
 	sent       uint64 // messages so far
 }
@@ -45,6 +46,7 @@ type message struct {
 	copied bool   // data was the sender's and is the fabric's now
 	own    []byte // memory for data of a message that lends none, kept from use to use
 	charge int    // what it counts against Config.QueueBytes
+	queued bool   // on the wire behind those of other ranks: it is long or follows a long one
 	hangUp error  // not a message: the sender's end of the connection closed
 
 	op    uint64 // of SendFrom
@@ -192,9 +194,22 @@ func (b *mailbox) link(from int) *link {
 	return l
 }
 
+// follow puts a message behind those under way between the same ranks. The
+// mailbox is locked.
+func (l *link) follow(m *message) {
+	if m.size > packetBytes || l.queued > 0 {
+		m.queued = true
+		l.queued++
+	}
+}
+
 // append queues a message that has crossed the fabric and is due at m.due or
 // when its predecessor is, if that is later. The mailbox is locked.
 func (b *mailbox) append(l *link, m *message) {
+	if m.queued {
+		m.queued = false
+		l.queued--
+	}
 	m.due = max(m.due, l.lastDue)
 	l.lastDue = m.due
 	if l.tail == nil {

@@ -129,13 +129,16 @@ func (p *Provider) post(peer int, m *message, payload []byte) transport.Outcome 
 	nth := l.sent
 	dead := to.dead.Load()
 	lost := dead != nil || f.severed(p.rank, peer)
+	m.from, m.to, m.size = p, to, len(payload)
 	if !lost {
 		l.bytes += m.charge
+		if f.virtual != nil {
+			l.follow(m)
+		}
 	}
 	to.mu.Unlock()
 	p.spoken.set(peer)
 
-	m.from, m.to, m.size = p, to, len(payload)
 	switch {
 	case m.lent:
 		m.data = payload
@@ -194,11 +197,14 @@ func (p *Provider) hangUp(peer int, at int64, err error) {
 	l := to.link(p.rank)
 	first := !l.closed && to.dead.Load() == nil
 	l.closed = true
+	m := &message{from: p, to: to, hangUp: err, due: at}
+	if first && p.fabric.virtual != nil {
+		l.follow(m)
+	}
 	to.mu.Unlock()
 	if !first {
 		return
 	}
-	m := &message{from: p, to: to, hangUp: err, due: at}
 	if v := p.fabric.virtual; v != nil {
 		v.transmit(m)
 		return

@@ -49,8 +49,28 @@ type schedule struct {
 }
 
 // adapter is a node's network adapter.
-type adapter struct {
-	sendFree, recvFree int64
+type adapter struct{ send, recv lane }
+
+// lane is one direction of an adapter: when it will have served all that has
+// come to it so far, and when all short messages.
+type lane struct{ free, shortFree int64 }
+
+// packetBytes is the longest payload that passes those of other ranks: one
+// packet of InfiniBand's largest MTU. Adapters serve their queue pairs in turn,
+// packet by packet, so what fits one does not wait for all that lies in other queues.
+const packetBytes = 4096
+
+// serve is when a message that holds the lane for some time gets its turn.
+func (l *lane) serve(at, hold int64, queued bool) (start int64) {
+	if queued {
+		start = max(at, l.free)
+		l.free = start + hold
+		return start
+	}
+	start = max(at, l.shortFree)
+	l.shortFree = start + hold
+	l.free = max(l.free+hold, start+hold) // the long ones wait for it instead
+	return start
 }
 
 // Stats counts what a virtual-time fabric has done.
@@ -384,8 +404,7 @@ func (s *schedule) inject(e event) {
 	from, _, size := e.route()
 	wire := &s.f.cfg.Network.Wire
 	a := &s.nodes[s.f.cfg.Network.NodeOf(from)]
-	start := max(e.at, a.sendFree)
-	a.sendFree = start + int64(max(wire.Gap, wire.Transfer(size)))
+	start := a.send.serve(e.at, wire.hold(size), e.queued())
 	s.push(event{at: start + int64(wire.Latency), kind: eventReach, sent: e.sent, pull: e.pull})
 }
 
@@ -394,8 +413,10 @@ func (s *schedule) reach(e event) {
 	_, to, size := e.route()
 	wire := &s.f.cfg.Network.Wire
 	a := &s.nodes[s.f.cfg.Network.NodeOf(to)]
-	done := max(e.at+int64(wire.Transfer(size)), a.recvFree+int64(max(wire.Gap, wire.Transfer(size))))
-	a.recvFree = done
+	// It is served while it comes in: its last byte is through one transfer after its first.
+	hold := wire.hold(size)
+	start := a.recv.serve(e.at+int64(wire.Transfer(size))-hold, hold, e.queued())
+	done := start + hold
 	if e.pull != nil {
 		e.pull.reader.tell(done, &note{pull: e.pull})
 		return

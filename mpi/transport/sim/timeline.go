@@ -27,6 +27,14 @@ func (e *event) route() (from, to, sizeBytes int) {
 	return e.sent.from.rank, e.sent.to.rank, e.sent.size
 }
 
+// queued: it waits for what other ranks have given to the adapter before.
+func (e *event) queued() bool {
+	if x := e.pull; x != nil {
+		return len(x.dst) > packetBytes
+	}
+	return e.sent.queued
+}
+
 // timeline is a heap of events by (at, seq) with four children to a node:
 // half as deep as a binary one, and the children share cache lines.
 type timeline []event
