@@ -237,3 +237,66 @@ echo "the tasks ended with code $?"
 		t.Errorf("the new run: %s", log)
 	}
 }
+
+// TestClusterOldIncarnationSavesNothing: a run whose node Slurm has given up
+// goes on there, alive and training, while the requeued job resumes elsewhere. The old one's
+// next save ends it, and changes nothing of what the new one goes on from.
+func TestClusterOldIncarnationSavesNothing(t *testing.T) {
+	s := onCluster(t, "SlurmdTimeout=10")
+	dir := filepath.Join(s.Dir, "state")
+	// The step is on the second node of the job, away from the script.
+	script := fmt.Sprintf(`#!/bin/bash
+#SBATCH -N2 --ntasks-per-node=4 --nodelist=%[1]s --requeue -o %[2]s/%%j.log --open-mode=append
+echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST"
+node=$(scontrol show hostnames $SLURM_JOB_NODELIST | tail -n 1)
+export OUT=%[2]s/out.${SLURM_RESTART_COUNT:-0}
+srun -N1 -n4 --nodelist=$node --kill-on-bad-exit=0 --wait=0 bash -c 'exec %[3]s train --epochs 1000000 --checkpoint %[4]s --checkpoint-every 200 --out $OUT >$OUT.$SLURM_PROCID 2>&1'
+echo "the tasks ended with code $?"
+`, s.Nodes[0], s.Dir, lab.Fisterra(t), dir)
+	id := s.Submit(t.Context(), script)
+	log := func(restart int) string {
+		text, _ := os.ReadFile(filepath.Join(s.Dir, fmt.Sprintf("out.%d", restart), "worker0.log"))
+		return string(text)
+	}
+	state := func() string {
+		return jobLog(s, id) + fmt.Sprint(s.Job(t.Context(), id)) + "\nfirst:\n" + log(0) + "\nrequeued:\n" + log(1)
+	}
+	saves := func(restart int) func() bool {
+		return func() bool { return strings.Contains(log(restart), "saved a checkpoint") }
+	}
+	eventually(t, 40*time.Second, "the first incarnation saves", saves(0), state)
+	old := startedLine.FindStringSubmatch(log(0))
+	if old == nil || old[2] != s.Nodes[1] {
+		t.Fatalf("the step is not on %s:\n%s", s.Nodes[1], state())
+	}
+	pid, err := os.ReadFile(filepath.Join(s.Dir, "state."+s.Nodes[1], "slurmd.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := s.On(t.Context(), 1, "kill", "-KILL", strings.TrimSpace(string(pid))); r.Code != 0 {
+		t.Fatal(r)
+	}
+	eventually(t, 60*time.Second, "the requeued job has claimed the directory", func() bool {
+		text, _ := os.ReadFile(filepath.Join(dir, ownerFile))
+		return strings.Contains(string(text), `"restart":1`)
+	}, state)
+	at := len(log(0))
+	eventually(t, 30*time.Second, "the old incarnation ends itself at its next save", func() bool {
+		return regexp.MustCompile(`the run failed.*was taken over by job ` + id + `, restart 1`).MatchString(log(0))
+	}, state)
+	t.Logf("the old incarnation's chief was alive after the requeue, and wrote %q", log(0)[at:])
+	resumed := regexp.MustCompile(`resumed from a checkpoint.* step=(\d+)`).FindStringSubmatch(log(1))
+	if resumed == nil {
+		t.Fatalf("the requeued job began anew\n%s", state())
+	}
+	before := savedStep(t, dir)
+	eventually(t, 30*time.Second, "the new incarnation saves", func() bool { return savedStep(t, dir) > before }, state)
+	if text, err := os.ReadFile(filepath.Join(dir, ownerFile)); err != nil || !strings.Contains(string(text), `"restart":1`) {
+		t.Errorf("owner %s, %v", text, err)
+	}
+	eventually(t, 20*time.Second, "the old incarnation is gone", func() bool {
+		return s.On(t.Context(), 1, "kill", "-0", old[3]).Code != 0
+	}, state)
+	s.Exec(t.Context(), "scancel", id)
+	s.Await(t.Context(), id, "over", lab.Job.Over)
+}

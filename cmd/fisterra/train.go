@@ -76,6 +76,7 @@ func (t *trainFlags) layout() []mpi.LayoutField {
 		f("roles", t.roles.text()), f("--mode", t.mode), f("--model", t.model), f("--data", t.data),
 		f("--optimizer", t.optimizer), f("--epochs", t.epochs), f("--batch", t.batch), f("--hidden", t.hidden),
 		f("--lr", t.rate), f("--seed", t.seed), f("--aggregate", t.aggregate), f("--infiniband", t.infiniband),
+		f("with --checkpoint", t.checkpoint != ""),
 	}
 }
 
@@ -217,17 +218,15 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		screen.members(w, roles)
 	}
 	s.report(log)
-	var c claim
-	if t.checkpoint != "" && isChief {
-		if c, err = claimDirectory(t.checkpoint, claimant(env)); err != nil {
-			return usageError(err)
-		}
+	c, err := t.claim(ctx, env, w, cluster.Workers[0])
+	if err != nil {
+		return err
 	}
 	cfg := train.Config{
 		Comm: w.Comm(), Cluster: cluster, Mode: ps.Mode(t.mode), Data: t.data, Model: t.model, Hidden: t.hidden,
 		Epochs: t.epochs, Batch: t.batch, Seed: t.seed, Aggregate: t.aggregate,
 		Rule:       ps.Rule{Optimizer: ps.Optimizer(t.optimizer), Rate: t.rate},
-		Checkpoint: t.checkpointFile(), CheckpointEvery: t.checkpointEvery, Save: s.save, Interrupt: s.interrupt, BeforeSave: c.check,
+		Checkpoint: c.state(), CheckpointEvery: t.checkpointEvery, Save: s.save, Interrupt: s.interrupt, BeforeSave: c.check,
 		Out: t.out, Report: screen.report, Transport: transportName(w, cluster), Log: log,
 	}
 	result, err := train.Run(ctx, cfg)
