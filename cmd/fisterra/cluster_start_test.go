@@ -123,6 +123,7 @@ func TestClusterSpec(t *testing.T) {
 		{"host names", "-N3 --ntasks-per-node=2 --resv-ports=2 -m cyclic", ""},
 		{"off", "-N3 --ntasks-per-node=2 --resv-ports=2", "--infiniband=off --address-rule cesga-ft2"},
 		{"uneven", "-N3 -n6 --resv-ports=4", "--infiniband"},
+		{"interface", "-N3 --ntasks-per-node=2 --resv-ports=2 -m cyclic --mpi=pmi2", "--infiniband --address-rule ib*"},
 		{"three ports for two tasks", "-N3 --ntasks-per-node=2 --resv-ports=3", "--infiniband"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -205,6 +206,9 @@ func TestClusterSpec(t *testing.T) {
 	}
 	if r := s.Exec(ctx, words("srun -N2 --ntasks-per-node=2 --resv-ports=1", lab.Fisterra(t), "spec --ps 1 --workers 3")...); r.Code != exitUsage || !strings.Contains(r.Stderr, "1 reserved port(s) for 2 tasks") {
 		t.Errorf("too few ports: %v", r)
+	}
+	if r := s.Exec(ctx, words("srun -N2 -n2", lab.Fisterra(t), "spec --ps 1 --workers 1 --address-rule hsn*")...); r.Code != exitUsage || !strings.Contains(r.Stderr, "hsn*") || !strings.Contains(r.Stderr, "no interface that is up fits") {
+		t.Errorf("an interface that no host has: %v", r)
 	}
 	if r := s.Exec(ctx, words("srun -N2 -n4", lab.Fisterra(t), "spec --ps 1 --workers 4")...); r.Code != exitUsage || !strings.Contains(r.Stderr, "5") || !strings.Contains(r.Stderr, "4") {
 		t.Errorf("roles and tasks that differ in number: %v", r)

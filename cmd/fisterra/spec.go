@@ -1,11 +1,20 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"slices"
+	"strings"
+	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/ib"
+	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/slurm"
 	"github.com/spf13/cobra"
 )
@@ -18,17 +27,20 @@ func specCommand(env environment) *cobra.Command {
 		format     string
 		portBase   int
 		strict     bool
+		asking     asking
 	)
 	cmd := &cobra.Command{
 		Use:   "spec",
 		Short: "Print the cluster by role and this task's part in it",
 		Long: `spec answers for this task what tf4slurm's GetServerDictionary does: which address each parameter
-server and worker has, and which of them this task is. Start it with srun. It opens no connection.
+server and worker has, and which of them this task is. Start it with srun. It opens no connection, but
+with an address rule that only each host can answer, an interface: then all tasks of the step run spec,
+and tell each other.
 
 --infiniband alone is on. With auto, the default, the address rule is applied where one is given; with
 on, cesga-ft2 is the default rule; off keeps host names.`,
 		Args: noArguments,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			job, err := slurm.FromEnv(env.lookup)
 			if err != nil {
 				return usageError(err)
@@ -49,6 +61,11 @@ on, cesga-ft2 is the default rule; off keeps host names.`,
 			if job.TFServer != nil {
 				cfg.Own = (&ib.Host{}).CheckOwn // TFSERVER is put together by hand, and only the host can tell
 			}
+			if job.TFServer == nil && onlyHostsKnow(address, job.Layout.Nodes) {
+				if cfg.Address, err = asking.addresses(cmd.Context(), env, job, address); err != nil {
+					return err
+				}
+			}
 			spec, err := slurm.SpecOf(job.Place(), cfg)
 			if err != nil {
 				return usageError(err)
@@ -67,6 +84,8 @@ on, cesga-ft2 is the default rule; off keeps host names.`,
 	f.StringVar(&format, "format", "json", "json, tf_config, cluster_spec, flags, torch")
 	f.IntVar(&portBase, "port-base", slurm.DefaultPortBase, "port of local id 0 where Slurm has reserved none")
 	f.BoolVar(&strict, "strict-ports", false, "fail where Slurm has reserved no ports")
+	f.DurationVar(&asking.patience, "start-timeout", time.Minute, "how long to wait for the other tasks, where they must be asked")
+	f.StringVar(&asking.secretDir, "secret-dir", "", "directory on a shared file system for the key by which they know each other, where munge does not answer")
 	return cmd
 }
 
@@ -98,17 +117,96 @@ func addressOf(infiniband, rule string) (func(string) (string, error), error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := os.Hostname()
+	return r.Address, nil
+}
+
+// onlyHostsKnow reports whether the rule leaves it to other hosts than this one to
+// tell their addresses.
+func onlyHostsKnow(rule func(string) (string, error), hosts []string) bool {
+	return rule != nil && slices.ContainsFunc(hosts, func(host string) bool {
+		_, err := rule(host)
+		return errors.Is(err, ib.ErrOtherHost)
+	})
+}
+
+// asking is how the tasks of a step tell each other what only their hosts know.
+type asking struct {
+	patience  time.Duration
+	secretDir string
+}
+
+// told is one host's answer.
+type told struct{ Host, Address, Error string }
+
+// addresses asks a task of every node for the address that the rule gives to its
+// own host. All tasks of the step call it. They meet as the ranks of a program do, but by the step's
+// own variables: what a process manager has for them can be read only once, and is left to
+// the program that spec is run for.
+func (a *asking) addresses(ctx context.Context, env environment, job *slurm.Job, rule func(string) (string, error)) (func(string) (string, error), error) {
+	w, err := mpi.Init(ctx, &mpi.Config{
+		Lookup: func(name string) (string, bool) {
+			if !strings.HasPrefix(name, "SLURM") {
+				return "", false
+			}
+			return env.lookup(name)
+		},
+		Transport: "tcp", InfiniBand: "off", SecretDir: a.secretDir, StartTimeout: a.patience,
+		Log: slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return nil, initError(fmt.Errorf("spec: the tasks of the step, which must all run it with this address rule: %w", err))
+	}
+	own := told{Host: job.Layout.Nodes[job.Node]}
+	if host, err := os.Hostname(); err != nil {
+		own.Error = err.Error()
+	} else if own.Address, err = rule(host); err != nil {
+		own.Error = err.Error()
+	}
+	all, err := exchange(ctx, w, own, a.patience)
+	if closeErr := closeWorld(ctx, w, a.patience); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("spec: addresses of the other hosts: %w", err)
+	}
+	return func(host string) (string, error) {
+		for _, x := range all {
+			switch {
+			case x.Host != host:
+			case x.Error != "":
+				return "", errors.New(x.Error)
+			default:
+				return x.Address, nil
+			}
+		}
+		return "", fmt.Errorf("no task on %s has told its address", host)
+	}, nil
+}
+
+// exchange gives every rank what all tell.
+func exchange(ctx context.Context, w *mpi.World, own told, patience time.Duration) ([]told, error) {
+	const room = 2 << 10
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	text, err := json.Marshal(own)
 	if err != nil {
 		return nil, err
 	}
-	return func(host string) (string, error) {
-		address, err := r.Address(host)
-		if errors.Is(err, ib.ErrOtherHost) && host == own {
-			return r.Own(host)
+	if len(text) > room {
+		return nil, fmt.Errorf("%d B of %.80s...: more than %d", len(text), text, room)
+	}
+	send, recv := make([]byte, room), make([]byte, room*w.Size())
+	copy(send, text)
+	if err := collective.Allgather(ctx, w.Comm(), send, recv); err != nil {
+		return nil, err
+	}
+	all := make([]told, w.Size())
+	for i := range all {
+		if err := json.Unmarshal(bytes.TrimRight(recv[i*room:(i+1)*room], "\x00"), &all[i]); err != nil {
+			return nil, fmt.Errorf("of rank %d: %w", i, err)
 		}
-		return address, err
-	}, nil
+	}
+	return all, nil
 }
 
 // defaultInfiniBandRule is what the reference system applies when its flag is on.
