@@ -255,7 +255,6 @@ func (j *job) wait(ctx context.Context) Outcome {
 		select {
 		case x := <-j.ended:
 			left--
-			x.Ended = ending
 			j.exits[x.Rank] = x
 			if x.Code != 0 && out.First == nil && !ending {
 				first := x

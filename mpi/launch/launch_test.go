@@ -76,6 +76,20 @@ func TestFirstFailureEndsTheRest(t *testing.T) {
 	}
 }
 
+// A rank that has failed by itself counts although the launcher hears of it only
+// after it has begun to end the others, here because a daemon has its output.
+func TestHighestCodeOfThoseThatEndedByThemselves(t *testing.T) {
+	dir := t.TempDir()
+	o, _ := run(t, Config{Ranks: 3, Grace: 20 * time.Second},
+		`cd `+dir+`; case $FISTERRA_RANK in
+		0) setsid sh -c "echo >apart; sleep 5" & until [ -e apart ]; do sleep 0.01; done; echo $$ >pid; exit 9;;
+		1) until [ -e pid ] && ! kill -0 $(cat pid); do sleep 0.01; done; sleep 0.2; exit 7;;
+		esac; sleep 100`)
+	if o.Code != 9 || o.Exits[0].Ended || o.Exits[1].Ended || !o.Exits[2].Ended || o.First == nil || o.First.Code != 7 {
+		t.Errorf("%+v: want the code 9 of rank 0, which the launcher did not end", o)
+	}
+}
+
 func TestSignalIsNamed(t *testing.T) {
 	o, _ := run(t, Config{Ranks: 2}, `if [ $FISTERRA_RANK = 0 ]; then kill -KILL $$; fi; sleep 100`)
 	if o.First == nil || o.First.String() != "killed by signal 9 (SIGKILL)" || o.Code < 137 {

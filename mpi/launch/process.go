@@ -19,10 +19,13 @@ type process struct {
 	rank int
 	pid  int
 	over atomic.Bool
+	// asked to end, before it was over
+	asked atomic.Bool
 }
 
 func (p *process) signal(s syscall.Signal) {
 	if !p.over.Load() {
+		p.asked.Store(true)
 		_ = syscall.Kill(-p.pid, s) // ESRCH: it has just ended
 	}
 }
@@ -101,6 +104,8 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 	p := &process{rank: rank, pid: cmd.Process.Pid}
 	go func() {
 		_ = cmd.Wait() // how it ended stands in ProcessState
+		x := exitOf(rank, cmd.ProcessState)
+		x.Ended = p.asked.Load()
 		p.over.Store(true)
 		// What the rank left behind in its group ends with it.
 		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
@@ -111,7 +116,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		})
 		copies.Wait()
 		late.Stop()
-		j.ended <- exitOf(rank, cmd.ProcessState)
+		j.ended <- x
 	}()
 	return p, nil
 }
