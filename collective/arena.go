@@ -2,76 +2,99 @@ package collective
 
 import (
 	"context"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/fence"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 // arena is memory that all ranks of a host-local communicator have mapped: in
-// it they do barriers and allreduces straight out of each other's memory, without
-// messages. Each rank writes to its own part and reads all of them.
+// it they do short collectives and allreduces straight out of each other's memory,
+// without messages. Each rank writes to its own part and reads all of them.
 //
-// A part consists of flags, a line each, that only grow (with a count of those who sleep for it); of two slots for short
-// vectors; of one box for each rank with input for it; and of a box with results.
+// A part consists of words that only grow, a line each; of a ring of slots for
+// short vectors (arena_short.go); and, for long ones (arena_long.go), of one box for
+// each rank with input for it and of a box with results.
 //
 // After Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", 2008.
 type arena struct {
 	me    int
 	parts [][]uint64
-	keep  any // what the memory belongs to
+
+	fences bool // writers need a full fence of their own: see package fence
+	spins  int  // looks at a word before the core is given away
 
 	tickets uint64 // given out, guarded by the state's lock
 
+	served atomic.Uint64 // tickets whose meeting has ended
+	queued atomic.Int32  // goroutines that wait for their turn
 	mu     sync.Mutex
-	served uint64     // tickets whose operation has ended
 	next   *sync.Cond // served has grown
-	turn   uint64     // operations begun; of the one that is served
-	steps  uint64     // of long operations, likewise
+
+	// Of the meeting that is served.
+	turn    uint64     // short meetings begun
+	steps   uint64     // of long ones
+	sleeper *execution // stands for the meeting while this rank sleeps
 }
 
-func newArena(me int, parts [][]uint64, keep any) *arena {
-	a := &arena{me: me, parts: parts, keep: keep}
+func newArena(s *state, parts [][]uint64) *arena {
+	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, sleeper: &execution{state: s}}
+	if len(parts) > runtime.NumCPU() {
+		a.spins = spinsCrowded
+	}
 	a.next = sync.NewCond(&a.mu)
 	return a
 }
 
-// enter waits until it is a ticket's turn: operations of several goroutines
-// are done in the order in which they were called.
+// enter waits until it is a ticket's turn: meetings of several goroutines are
+// held in the order in which they were called.
 func (a *arena) enter(ticket uint64) {
+	if a.served.Load()+1 == ticket {
+		return
+	}
+	a.queued.Add(1)
 	a.mu.Lock()
-	for a.served+1 != ticket {
+	for a.served.Load()+1 != ticket {
 		a.next.Wait()
 	}
 	a.mu.Unlock()
+	a.queued.Add(-1)
 }
 
-func (a *arena) leave() {
-	a.mu.Lock()
-	a.served++
-	a.next.Broadcast()
-	a.mu.Unlock()
+func (a *arena) leave(ticket uint64) {
+	a.served.Store(ticket)
+	if a.queued.Load() > 0 {
+		a.mu.Lock()
+		a.next.Broadcast()
+		a.mu.Unlock()
+	}
 }
 
-// Flags, by the index of their word.
+// Words of a part, by index. A line is what processors pass around.
 const (
-	line       = 8        // words of a cache line
-	flagSlot   = 0 * line // turn whose slot is written
+	line       = 8
+	sleepers   = 0 * line // ranks that sleep until a word of this part grows
 	flagInput  = 1 * line // step whose inputs are written
 	flagResult = 2 * line // step whose result is written
 	flagWords  = 3 * line
-	asleep     = 1 // word after each flag: ranks that sleep until it grows
 
-	slotBytes  = 8 << 10 // of a short vector
-	slotWords  = (slotBytes + 64) / 8
-	boxBytes   = 64 << 10 // of the vector in one step, for one rank
-	boxWords   = boxBytes / 8
+	slots     = 8       // turns that a rank may be ahead of the others
+	slotBytes = 8 << 10 // of a short vector
+	slotHead  = 3       // words: turn and signature
+	slotWords = (slotHead*8+slotBytes)/8/line*line + line
+
+	boxBytes = 64 << 10 // of the vector in one step, for one rank
+	boxWords = boxBytes / 8
+
 	maxArena   = 16 // ranks
 	arenaAfter = 16 // collectives on a communicator before it gets an arena
 )
 
-func arenaWords(ranks int) int { return flagWords + 2*slotWords + (ranks+1)*boxWords }
+func arenaWords(ranks int) int { return flagWords + slots*slotWords + (ranks+1)*boxWords }
 
 // arenaSuits: all ranks share memory, and are few. All get the same answer.
 func (s *state) arenaSuits(c *mpi.Comm) bool {
@@ -90,16 +113,16 @@ func (s *state) arenaSuits(c *mpi.Comm) bool {
 
 // needArena reports whether the communicator gets its arena now: all its
 // ranks come here with the same call.
-func (s *state) needArena(c *mpi.Comm, k plan.Kind) bool {
-	if k != plan.Barrier && k != plan.Allreduce {
+func (s *state) needArena(c *mpi.Comm, q *call) bool {
+	if s.arenaTried.Load() || !q.meets(s.size) {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.arenaTried || s.seq < arenaAfter {
+	if s.seq < arenaAfter {
 		return false
 	}
-	s.arenaTried = true
+	s.arenaTried.Store(true)
 	return s.arenaSuits(c)
 }
 
@@ -116,21 +139,26 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 		return err
 	}
 	parts := make([][]uint64, s.size)
-	// One that cannot reach all others keeps all from it.
-	ok := []uint8{1}
+	// One that cannot reach all others keeps all from it; one that fences do not
+	// reach has all fence for themselves.
+	const reached, fenced = 0, 1
+	ok := []uint8{reached: 1, fenced: 1}
 	for r := range s.size {
 		if parts[r] = w.Part(r); len(parts[r]) != arenaWords(s.size) {
-			ok[0] = 0
+			ok[reached] = 0
 		}
 	}
+	if !fence.Register() {
+		ok[fenced] = 0
+	}
 	q := pairCall(plan.Allreduce, ok, ok, Min)
-	if err := run(ctx, c, &q); err != nil {
+	if err := s.runByMessages(ctx, c, &q); err != nil {
 		return err
 	}
-	if ok[0] == 1 {
-		s.mu.Lock()
-		s.arena = newArena(s.rank, parts, w)
-		s.mu.Unlock()
+	if ok[reached] == 1 {
+		a := newArena(s, parts)
+		a.fences = ok[fenced] == 0
+		s.arena.Store(a)
 	}
 	return nil
 }
@@ -141,15 +169,12 @@ func (a *arena) bytesAt(rank, word, n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(p))), len(p)*8)[:n]
 }
 
-// slot is where a rank writes its short vector in a turn. Two of them alternate: a
-// rank that starts turn t has seen all others end turn t-2.
-func (a *arena) slot(rank int, turn uint64, n int) []byte {
-	return a.bytesAt(rank, flagWords+int(turn&1)*slotWords, n)
-}
+// slot is the word at which the slot of a turn begins.
+func slot(turn uint64) int { return flagWords + int(turn%slots)*slotWords }
 
 // box is where a rank writes its input for another one; result is the last box.
 func (a *arena) box(rank, to, n int) []byte {
-	return a.bytesAt(rank, flagWords+2*slotWords+to*boxWords, n)
+	return a.bytesAt(rank, flagWords+slots*slotWords+to*boxWords, n)
 }
 
 func (a *arena) result(rank, n int) []byte { return a.box(rank, len(a.parts), n) }

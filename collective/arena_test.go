@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -18,10 +21,17 @@ func inShared(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) erro
 		parts[r] = make([]uint64, arenaWords(n))
 	}
 	return onRanks(t, n, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		force := map[plan.Kind]string{}
+		for _, k := range plan.Kinds() {
+			if known(k, memoryPlan) {
+				force[k] = memoryPlan
+			}
+		}
+		if err := Configure(c, Config{Force: force}); err != nil {
+			return err
+		}
 		s := stateOf(c)
-		s.mu.Lock()
-		s.arena = newArena(c.Rank(), parts, nil)
-		s.mu.Unlock()
+		s.arena.Store(newArena(s, parts))
 		return f(ctx, c)
 	})
 }
@@ -33,6 +43,9 @@ func TestArenaEqualsTheOracle(t *testing.T) {
 		}
 		for r, err := range inShared(t, size, func(ctx context.Context, c *mpi.Comm) error {
 			for i, n := range []int{1, 2, 1000, 1024, 2048, 2049, 5000, 17_000, 70_001} {
+				if err := moveAll[int16](ctx, c, i, n, i%size, i%2 == 0); err != nil {
+					return fmt.Errorf("%d elements: %w", n, err)
+				}
 				for j, k := range cases {
 					if n > 1024 && j == 1 {
 						continue
@@ -122,4 +135,94 @@ func TestArenaFaults(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Ranks that need nothing from the others run ahead of them, and nothing is overwritten
+// that somebody has still to read.
+func TestArenaRunsAhead(t *testing.T) {
+	for r, err := range inShared(t, 4, func(ctx context.Context, c *mpi.Comm) error {
+		rng := rand.New(rand.NewPCG(7, uint64(c.Rank())))
+		v, sum := make([]int64, 3), make([]int64, 3)
+		for i := range int64(3000) {
+			root := int(i/100) % c.Size()
+			for j := range v {
+				v[j] = i * int64(j+1)
+			}
+			if rng.IntN(50) == 0 {
+				runtime.Gosched()
+			}
+			if c.Rank() != root {
+				clear(v)
+			}
+			if err := Bcast(ctx, c, v, root); err != nil {
+				return err
+			}
+			if v[2] != 3*i {
+				return fmt.Errorf("bcast %d brought %v", i, v)
+			}
+			if err := Reduce(ctx, c, v, sum, Sum, root); err != nil {
+				return err
+			}
+			if c.Rank() == root && sum[1] != 8*i {
+				return fmt.Errorf("reduce %d made %v", i, sum)
+			}
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// BenchmarkArena is a collective whose other rank has always come already: what
+// it costs besides waiting.
+func BenchmarkArena(b *testing.B) {
+	for _, kind := range []plan.Kind{plan.Barrier, plan.Allreduce, plan.Bcast} {
+		b.Run(kind.String(), func(b *testing.B) {
+			var mu sync.Mutex
+			mu.Lock()
+			for _, err := range inShared(b, 2, func(ctx context.Context, c *mpi.Comm) error {
+				if c.Rank() == 1 {
+					mu.Lock() // until rank 0 is done
+					return nil
+				}
+				defer mu.Unlock()
+				v := []float32{1, 2}
+				a := stateOf(c).arena.Load()
+				ahead := func(s signature) {
+					for turn := range uint64(slots) {
+						at := slot(turn)
+						copy(a.bytesAt(1, at+1, signatureBytes), s[:])
+						a.parts[1][at] = 1 << 60
+					}
+				}
+				do := func() error {
+					switch kind {
+					case plan.Barrier:
+						return Barrier(ctx, c)
+					case plan.Allreduce:
+						return Allreduce(ctx, c, v, v, Sum)
+					}
+					return Bcast(ctx, c, v, 0)
+				}
+				e := key{kind: kind, typ: typeOf[float32](), count: len(v), here: true}
+				if kind == plan.Barrier {
+					e.typ, e.count = elemType{size: 1}, 0
+				}
+				ahead(e.sign(byMemory))
+				b.ResetTimer()
+				for range b.N {
+					if err := do(); err != nil {
+						return err
+					}
+				}
+				return nil
+			}) {
+				if err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
 }

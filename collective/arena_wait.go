@@ -3,27 +3,36 @@ package collective
 import (
 	"context"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 const (
-	arenaSpins  = 4000 // looks at a flag before the core is given away
-	arenaYields = 20
-	arenaNap    = 20 * time.Millisecond // longest sleep before a look at the outside
+	// Looks at a word before the core is given away, when every rank has a
+	// core and when there are more ranks than cores: 20 µs and less than 1 µs.
+	spinsAlone   = 4000
+	spinsCrowded = 100
+	arenaYields  = 100
+	arenaNap     = 20 * time.Millisecond // longest sleep before a look at the outside
 )
 
-// raise lets a flag grow to v and wakes those who sleep for it.
-func (a *arena) raise(flag int, v uint64) {
-	words := a.parts[a.me][flag : flag+2]
-	atomic.StoreUint64(&words[0], v)
-	if atomic.LoadUint64(&words[asleep]) != 0 {
-		futex(&words[0], futexWake, 1<<30, nil)
+// raise lets a word of this rank's part grow to v, after all that was written
+// before, and wakes those who sleep for it.
+func (a *arena) raise(word int, v uint64) {
+	part := a.parts[a.me]
+	if a.fences {
+		atomic.StoreUint64(&part[word], v)
+	} else {
+		fence.Store(&part[word], v)
+	}
+	if atomic.LoadUint64(&part[sleepers]) != 0 {
+		futex(&part[word], futexWake, 1<<30, nil)
 	}
 }
 
@@ -38,50 +47,61 @@ func futex(word *uint64, op int, v uint32, timeout *unix.Timespec) {
 		uintptr(unsafe.Pointer(timeout)), 0, 0) // woken, timed out, interrupted or changed: the caller looks again
 }
 
-// reach waits until a rank's flag has grown to v.
-func (x *execution) reach(ctx context.Context, rank, flag int, v uint64) error {
-	words := x.arena.parts[rank][flag : flag+2]
-	for range arenaSpins {
-		if atomic.LoadUint64(&words[0]) >= v {
+// reach waits until a word of a rank's part has grown to v.
+func (m *meeting) reach(ctx context.Context, rank, word int, v uint64) error {
+	w := &m.parts[rank][word]
+	for range m.spins {
+		if atomic.LoadUint64(w) >= v {
 			return nil
 		}
 	}
 	for range arenaYields {
-		syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
-		if atomic.LoadUint64(&words[0]) >= v {
+		osyield.Yield()
+		if atomic.LoadUint64(w) >= v {
 			return nil
 		}
 	}
-	return x.sleepFor(ctx, rank, words, v)
+	return m.sleep(ctx, rank, w, v)
 }
 
-// sleepFor is the slow part of reach: it sleeps in the kernel and looks up
-// now and then, whether the rank is lost or the collective called off.
-func (x *execution) sleepFor(ctx context.Context, rank int, words []uint64, v uint64) error {
-	x.mu.Lock()
-	x.peer = int32(rank)
-	x.mu.Unlock()
-	atomic.AddUint64(&words[asleep], 1)
-	defer atomic.AddUint64(&words[asleep], ^uint64(0))
+// sleep is the slow part of reach: it sleeps in the kernel and looks up
+// now and then, whether the rank is lost or the collective called off. Only now the look-out
+// can see the meeting.
+func (m *meeting) sleep(ctx context.Context, rank int, w *uint64, v uint64) error {
+	s := m.sleeper.state
+	s.mu.Lock()
+	m.sleeper.entry, m.sleeper.seq, m.sleeper.peer = m.entry, m.seq, int32(rank)
+	s.watch.add(m.sleeper)
+	s.mu.Unlock()
+	count := &m.parts[rank][sleepers]
+	atomic.AddUint64(count, 1)
+	fence.Everywhere()
+	defer func() {
+		atomic.AddUint64(count, ^uint64(0))
+		s.mu.Lock()
+		s.watch.remove(m.sleeper)
+		s.mu.Unlock()
+	}()
+	shadow := m.comm.Shadow()
 	for {
-		now := atomic.LoadUint64(&words[0])
+		now := atomic.LoadUint64(w)
 		if now >= v {
 			return nil
 		}
-		if b := x.state.broken.Load(); b != nil {
+		if b := s.broken.Load(); b != nil {
 			return b.Err
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if lost := x.shadow.Lost(); len(lost) > 0 {
-			return x.state.nameLost(x.shadow, mpi.ErrPeerLost)
+		if lost := shadow.Lost(); len(lost) > 0 {
+			return s.nameLost(shadow, mpi.ErrPeerLost)
 		}
 		nap := arenaNap
 		if at, ok := ctx.Deadline(); ok {
 			nap = max(0, min(nap, time.Until(at)))
 		}
 		ts := unix.NsecToTimespec(int64(nap))
-		futex(&words[0], futexWait, uint32(now), &ts)
+		futex(w, futexWait, uint32(now), &ts)
 	}
 }

@@ -16,11 +16,21 @@ func run(ctx context.Context, c *mpi.Comm, q *call) error {
 	if q.err != nil {
 		return s.reject(q, q.err)
 	}
-	if s.needArena(c, q.kind) {
+	if s.needArena(c, q) {
 		if err := s.makeArena(ctx, c); err != nil {
 			return s.fault(q.kind, 0, err)
 		}
 	}
+	if a := s.arena.Load(); a != nil && q.meets(s.size) {
+		q.here = true
+		if met, err := s.meet(ctx, c, q, a); met {
+			return err
+		}
+	}
+	return s.runByMessages(ctx, c, q)
+}
+
+func (s *state) runByMessages(ctx context.Context, c *mpi.Comm, q *call) error {
 	if s.checksFirst(q) {
 		if err := s.agree(ctx, c, q); err != nil {
 			return err

@@ -66,7 +66,7 @@ func Configure(c *mpi.Comm, f Config) error {
 		}
 	}
 	for kind, name := range f.Force {
-		if _, ok := plan.Named(kind, name); !ok {
+		if !known(kind, name) {
 			return fmt.Errorf("collective: %w: no plan for %v is called %q; they are %v", ErrArgument, kind, name, planNames(kind))
 		}
 	}
@@ -84,6 +84,12 @@ func Configure(c *mpi.Comm, f Config) error {
 	s.last = nil
 	clear(s.entries)
 	return nil
+}
+
+// known reports whether a plan can be asked for by name.
+func known(k plan.Kind, name string) bool {
+	_, ok := plan.Named(k, name)
+	return ok || name == memoryPlan && memoryTakes(k, 0, 1)
 }
 
 func planNames(k plan.Kind) []string {

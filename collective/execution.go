@@ -24,8 +24,6 @@ type execution struct {
 	stage []byte    // signed messages of the round
 	parts []byte    // landing place of folds, window parts for each
 
-	arena    *arena      // nil: by messages
-	ticket   uint64      // for arena
 	native   mpi.Request // of the system's MPI library
 	round    int
 	started  bool       // the round's messages are under way
@@ -63,7 +61,6 @@ func (x *execution) begin(c *mpi.Comm, seq uint32, send, recv []byte) {
 	x.mem[plan.Send], x.mem[plan.Recv] = send, recv
 	x.round, x.started, x.err, x.ended = 0, false, nil, false
 	x.signature = x.entry.signature
-	x.takeTicket()
 	x.mu.Lock()
 	x.blocked, x.peer = mpi.Request{}, -1
 	x.mu.Unlock()
@@ -87,12 +84,6 @@ func (x *execution) run(ctx context.Context, block bool) bool {
 			x.fail(err)
 		}
 		return ok || err != nil
-	}
-	if x.arena != nil {
-		if err := x.meet(ctx); err != nil {
-			x.fail(err)
-		}
-		return true
 	}
 	rounds := len(x.entry.plan.Rounds)
 	for x.round < rounds {

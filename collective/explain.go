@@ -1,7 +1,9 @@
 package collective
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -38,13 +40,13 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	p := problemOf(kind, s.rank, s.size, bytes, s.hosts(c))
 	config := s.config
 	s.mu.Unlock()
-	return config.explain(p)
+	return config.explain(p, s.arenaSuits(c))
 }
 
 // ExplainFor is Explain for ranks that need not exist: perHost of them share each host.
 func ExplainFor(kind plan.Kind, bytes, ranks, perHost int, f Config) Explanation {
 	nodes := plan.NewNodes(ranks, func(r int) string { return fmt.Sprint(r / perHost) })
-	return f.explain(problemOf(kind, 0, ranks, bytes, nodes))
+	return f.explain(problemOf(kind, 0, ranks, bytes, nodes), ranks > 1 && ranks <= min(perHost, maxArena))
 }
 
 // problemOf is a collective on bytes as elements of four bytes, or of one where that does not fit.
@@ -62,7 +64,8 @@ func problemOf(kind plan.Kind, rank, size, bytes int, nodes *plan.Nodes) *plan.P
 	return p
 }
 
-func (f *Config) explain(p *plan.Problem) Explanation {
+// explain explains a problem of ranks that can have an arena (shared), or not.
+func (f *Config) explain(p *plan.Problem, shared bool) Explanation {
 	e := Explanation{Kind: p.Kind, Bytes: p.TotalBytes(), Ranks: p.Size, Hosts: 1}
 	if p.Nodes != nil {
 		e.Hosts = len(p.Nodes.Members)
@@ -71,7 +74,16 @@ func (f *Config) explain(p *plan.Problem) Explanation {
 	e.Plan, e.Why = chosen.Name, why
 	for _, c := range plan.Rank(p, f.model()) {
 		e.Candidates = append(e.Candidates, Candidate{Plan: c.Name, Source: c.Source, Seconds: c.Seconds})
-		if c.Name == chosen.Name {
+	}
+	if shared && memoryTakes(p.Kind, p.Count*p.ElemBytes, p.Size) {
+		e.Candidates = append(e.Candidates, Candidate{Plan: memoryPlan, Source: memorySource, Seconds: memorySeconds(p, f.model())})
+		slices.SortStableFunc(e.Candidates, func(a, b Candidate) int { return cmp.Compare(a.Seconds, b.Seconds) })
+		if why, ok := f.usesMemory(p); ok {
+			e.Plan, e.Why = memoryPlan, why
+		}
+	}
+	for _, c := range e.Candidates {
+		if c.Plan == e.Plan {
 			e.Seconds = c.Seconds
 		}
 	}

@@ -29,6 +29,7 @@ const (
 	signatureMagic = 0xf157
 	noOp           = 0xff
 	badArguments   = 0xfe // as a plan: the call was rejected
+	byMemory       = 0xfd // as a plan: the arena
 )
 
 func (k *key) sign(planner int) signature {

@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 	"weak"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -32,8 +30,8 @@ type state struct {
 	last    *entry // of the last call, found without hashing
 	nodes   *plan.Nodes
 
-	arenaTried bool
-	arena      *arena // shared memory of the ranks, where there is one
+	arenaTried atomic.Bool
+	arena      atomic.Pointer[arena] // shared memory of the ranks, where there is one
 
 	broken atomic.Pointer[Error] // why no collective may start any more
 	watch  watch
@@ -49,6 +47,7 @@ type key struct {
 	count   int
 	hash    uint64 // of counts; 0 without
 	check   bool   // a barrier that compares the calls that follow it
+	here    bool   // blocking, of ranks that share an arena, and suits it
 }
 
 // entry is a plan with what is needed to run it.
@@ -57,6 +56,7 @@ type entry struct {
 	counts    [3][]int // Counts, SendCounts, RecvCounts
 	plan      *plan.Plan
 	library   bool // the system's MPI library does it; plan is empty
+	memory    bool // done in the arena; likewise
 	combine   kernel.Func
 	signature signature
 	idle      []*execution
@@ -73,49 +73,17 @@ const (
 	tags     = 1 << 20
 )
 
-// states finds a communicator's state by its address; entries vanish with
-// their communicator. It is a cache, not a setting: what it holds follows from
-// the communicator and Configure alone.
-var states struct {
-	sync.RWMutex
-	of map[uintptr]*state
-}
+// stateKey is the attribute of a communicator under which its state is kept.
+type stateKey struct{}
 
 func stateOf(c *mpi.Comm) *state {
-	at := uintptr(unsafe.Pointer(c))
-	states.RLock()
-	s := states.of[at]
-	states.RUnlock()
-	if s != nil && s.self.Value() == c {
-		return s
-	}
-	return newState(c, at)
-}
-
-func newState(c *mpi.Comm, at uintptr) *state {
-	states.Lock()
-	defer states.Unlock()
-	if s := states.of[at]; s != nil && s.self.Value() == c {
-		return s
-	}
-	s := &state{
-		self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
-		sizesOnly: c.Caps().SizesOnly,
-		entries:   make(map[key]*entry),
-	}
-	if states.of == nil {
-		states.of = make(map[uintptr]*state)
-	}
-	// A communicator that is gone may have had the same address.
-	states.of[at] = s
-	runtime.AddCleanup(c, func(s *state) {
-		states.Lock()
-		defer states.Unlock()
-		if states.of[at] == s {
-			delete(states.of, at)
+	return c.Attribute(stateKey{}, func() any {
+		return &state{
+			self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
+			sizesOnly: c.Caps().SizesOnly,
+			entries:   make(map[key]*entry),
 		}
-	}, s)
-	return s
+	}).(*state)
 }
 
 // call is one rank's request, before a plan is found for it.
@@ -134,13 +102,9 @@ func (s *state) acquire(c *mpi.Comm, q *call, floating bool) (*execution, error)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.last
-	if e == nil || e.key != q.key || q.hash != 0 && !e.sameCounts(q) {
-		var err error
-		if e, err = s.entry(c, q); err != nil {
-			return nil, s.fault(q.kind, 0, err)
-		}
-		s.last = e
+	e, err := s.find(c, q)
+	if err != nil {
+		return nil, s.fault(q.kind, 0, err)
 	}
 	s.count()
 	var x *execution
@@ -183,6 +147,18 @@ func (e *entry) sameCounts(q *call) bool {
 	return true
 }
 
+// find is entry, and quick for a call like the last one. The state is locked.
+func (s *state) find(c *mpi.Comm, q *call) (*entry, error) {
+	if e := s.last; e != nil && e.key == q.key && (q.hash == 0 || e.sameCounts(q)) {
+		return e, nil
+	}
+	e, err := s.entry(c, q)
+	if err == nil {
+		s.last = e
+	}
+	return e, err
+}
+
 // entry finds or makes the plan for a call. The state is locked.
 func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	if e := s.entries[q.key]; e != nil && e.sameCounts(q) {
@@ -199,10 +175,18 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		}
 	}
 	p := s.problem(c, e)
-	if libraryHas(c, e) && s.config.usesLibrary(p) {
+	inMemory := false
+	if e.here {
+		_, inMemory = s.config.usesMemory(p)
+	}
+	switch {
+	case inMemory:
+		e.memory, e.plan = true, &plan.Plan{Name: memoryPlan}
+		e.signature = q.sign(byMemory)
+	case libraryHas(c, e) && s.config.usesLibrary(p):
 		e.library, e.plan = true, &plan.Plan{Name: libraryPlan}
 		e.signature = q.sign(noOp)
-	} else {
+	default:
 		planner, index := s.choose(p)
 		e.plan = planner.Build(p)
 		e.signature = q.sign(index)
@@ -230,7 +214,7 @@ func (s *state) reject(q *call, err error) *Error {
 	s.mu.Lock()
 	s.count()
 	seq := s.seq
-	s.watch.calls[seq%history] = past{seq, q.sign(badArguments)}
+	s.watch.heard(seq, q.sign(badArguments))
 	s.mu.Unlock()
 	return s.fault(q.kind, seq, fmt.Errorf("%w: %w", ErrArgument, err))
 }

@@ -62,12 +62,15 @@ func (w *watch) add(x *execution) {
 	if x.floating {
 		w.floats++
 	}
-	w.calls[x.seq%history] = past{x.seq, x.entry.signature}
+	w.heard(x.seq, x.entry.signature)
 	if !w.running && x.state.watched() {
 		w.running = true
 		go x.state.lookOut()
 	}
 }
+
+// heard notes which collective was started. The state is locked.
+func (w *watch) heard(seq uint32, s signature) { w.calls[seq%history] = past{seq, s} }
 
 // watched: simulations in virtual time have no look-out, since it lives in real time.
 func (s *state) watched() bool { return s.size > 1 && !s.sizesOnly && s.config.StallAfter >= 0 }

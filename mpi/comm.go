@@ -25,6 +25,8 @@ type Comm struct {
 	shadow  *Comm // library traffic; its own shadow is itself
 	native  any   // the native device's communicator
 
+	attributes atomic.Pointer[attribute]
+
 	revoked atomic.Bool
 	unacked int // losses of members not acknowledged, guarded by the device's lock
 

@@ -103,6 +103,28 @@ func (b *builder) allgatherCyclic(g group, l layout, buf Loc) {
 	}
 }
 
+// allgatherCirculant is reduceScatterCirculant backwards: on entry each member
+// has its block of l at its place in buf, and the last step is the longest.
+//
+// Träff 2024 (see reduceScatterCirculant).
+func (b *builder) allgatherCirculant(g group, l layout, buf Loc) {
+	for k := rounds2(g.size) - 1; k >= 0; k-- {
+		// From s blocks to t, the numbers before and after the step in the other direction.
+		t := ceilHalf(g.size, k)
+		s := ceilHalf(t, 1)
+		for _, r := range l.ring(g.me, t-s) {
+			b.put(g.rank(g.me-s), buf.at(r.off), r.n)
+		}
+		for _, r := range l.ring(g.me+s, t-s) {
+			b.get(g.rank(g.me+s), buf.at(r.off), r.n)
+		}
+		b.next()
+	}
+}
+
+// ceilHalf halves n k times, rounding up.
+func ceilHalf(n, k int) int { return (n + 1<<k - 1) >> k }
+
 // allgatherNode: blocks are gathered by the leaders of the nodes, exchanged
 // among them, and broadcast inside the nodes. Ranks of a node must be consecutive.
 func allgatherNode(p *Problem) *Plan {

@@ -113,7 +113,7 @@ func allreduceCirculant(p *Problem) *Plan {
 func (b *builder) allreduceCirculant(g group, in, out Loc, n int) {
 	l := evenly(n, g.size)
 	b.reduceScatterCirculant(g, l, in, out, out.at(l.off(g.me)))
-	b.allgatherCyclic(g, l, out)
+	b.allgatherCirculant(g, l, out)
 }
 
 // allreduceViaReduce: reduce and broadcast along one binomial tree.

@@ -27,12 +27,13 @@ func (p *Problem) slicing(base, n int) slicing {
 	members := p.Nodes.Members[p.Nodes.Of[p.Rank]]
 	s := slicing{Problem: p, base: base, slices: evenly(n, p.Nodes.Largest())}
 	s.local = among(members, indexOf(members, p.Rank))
-	cut := evenly(s.slices.size, len(members))
+	// Ranks with one slice more are spread, so that neighbours together hold equal shares.
+	first := func(member int) int { return member * s.slices.size / len(members) }
 	s.held = layout{size: len(members), offs: make([]int, len(members)+1)}
 	for i := range s.held.offs {
-		s.held.offs[i] = s.slices.off(cut.off(i))
+		s.held.offs[i] = s.slices.off(first(i))
 	}
-	s.mine = held{cut.off(s.local.me), cut.off(s.local.me + 1)}
+	s.mine = held{first(s.local.me), first(s.local.me + 1)}
 	return s
 }
 
@@ -40,16 +41,8 @@ func (p *Problem) slicing(base, n int) slicing {
 func (s *slicing) holders(j int) group {
 	return group{me: int(s.Nodes.Of[s.Rank]), size: len(s.Nodes.Members), to: func(node int) int {
 		members := s.Nodes.Members[node]
-		return int(members[evenly(s.slices.size, len(members)).of(j)])
+		return int(members[((j+1)*len(members)-1)/s.slices.size])
 	}}
-}
-
-// of is the block that element i lies in.
-func (l layout) of(i int) int {
-	if long := l.extra * (l.count + 1); i >= long {
-		return l.extra + (i-long)/l.count
-	}
-	return i / (l.count + 1)
 }
 
 // The three stages, each a plan of its own and without scratch. `in` and `out` hold all elements.
@@ -69,7 +62,7 @@ func (s *slicing) cross(out Loc, j int) *Plan {
 
 func (s *slicing) gather(out Loc) *Plan {
 	b := s.stage()
-	b.allgatherCyclic(s.local, s.held, out.at(s.base))
+	b.allgatherCirculant(s.local, s.held, out.at(s.base))
 	return b.done()
 }
 
@@ -118,9 +111,9 @@ func allreducePipelined(segments int) func(*Problem) *Plan {
 	return func(p *Problem) *Plan {
 		b := newBuilder(p, slicedName(segments))
 		in, out := Loc{Send, 0}, Loc{Recv, 0}
-		rounds := 2 * rounds2(len(p.Nodes.Members)) // of a crossing
-		inner := rounds2(p.Nodes.Largest())         // of a stage inside a node
-		step := max(rounds, inner)
+		inner := rounds2(p.Nodes.Largest()) // rounds of a stage inside a node
+		// A crossing lasts two steps: while one segment is collected, the next is reduced.
+		step := max(rounds2(len(p.Nodes.Members)), inner)
 		cut := evenly(p.Count, segments)
 		var t timeline
 		// Stage by stage, so that messages of one pair are in the same order on both sides.
@@ -135,8 +128,8 @@ func allreducePipelined(segments int) func(*Problem) *Plan {
 						t.place((i+1)*step, s.cross(out, j))
 					}
 				case 2:
-					// Its long last rounds meet those of the next segment's crossing.
-					t.place((i+2)*step+step-inner, s.gather(out))
+					// Its long last rounds meet those of another segment's crossing.
+					t.place((i+3)*step+step-inner, s.gather(out))
 				}
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/internal/fence"
 )
 
 // board is what a rank shows to all its local peers: whether it sleeps.
@@ -14,9 +16,8 @@ import (
 // A sender publishes a cell and then looks at the board; a rank that wants to
 // sleep writes the board and then looks at its cells. One of the two must see
 // the other, which needs a full fence between the store and the load on both
-// sides. Senders would pay for theirs with every message (publish in
-// publish_amd64.go says how much), so they leave it out, and the rank that goes
-// to sleep puts a barrier into every processor that runs a rank by membarrier(2).
+// sides. Senders leave theirs out, and the rank that goes to sleep runs one on every
+// processor that runs a rank (package fence).
 // That interrupts the others, so a rank that sleeps often asks for fences on
 // its board instead, until it has polled for a while without sleeping.
 type board struct {
@@ -34,16 +35,6 @@ const (
 	// calmPolls is after how many polls without an Arm senders need not fence.
 	calmPolls = 1 << 16
 )
-
-const (
-	membarrierGlobalExpedited         = 1 << 1
-	membarrierRegisterGlobalExpedited = 1 << 2
-)
-
-func membarrier(command uintptr) bool {
-	_, _, errno := unix.RawSyscall(unix.SYS_MEMBARRIER, command, 0, 0)
-	return errno == 0
-}
 
 // doorbell is the receiving side of a rank's sleep.
 type doorbell struct {
@@ -73,8 +64,8 @@ func newDoorbell() (d *doorbell, err error) {
 		return nil, err
 	}
 	d.board = at[board](d.mem, 0)
-	d.barrier = membarrier(membarrierRegisterGlobalExpedited) && membarrier(membarrierGlobalExpedited)
-	if !d.barrier && !publishIsFence {
+	d.barrier = fence.Register()
+	if !d.barrier && !fence.StoreIsFull {
 		d.board.word.Store(boardFence)
 	}
 	return d, nil
@@ -89,13 +80,13 @@ func (d *doorbell) arm(polls uint64) {
 	}
 	w := d.board.word.Load()
 	next := (w/boardStep+1)*boardStep | boardArmed
-	if publishIsFence {
+	if fence.StoreIsFull {
 		d.board.word.Store(next)
 		return
 	}
 	d.board.word.Store(next | boardFence)
 	if w&boardFence == 0 {
-		membarrier(membarrierGlobalExpedited)
+		fence.Everywhere()
 	}
 }
 
@@ -166,7 +157,7 @@ func (ep *endpoint) notify() {
 // wake rings the peer's bell first and clears its board then, so that a rank
 // stopped between the two leaves the others ringing.
 func (ep *endpoint) wake() {
-	if !publishIsFence {
+	if !fence.StoreIsFull {
 		ep.fenced.Add(1) // a locked instruction: a full fence
 	}
 	w := ep.board.word.Load()

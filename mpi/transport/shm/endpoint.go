@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/fisterra-hpc/fisterra/internal/fence"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -98,7 +99,7 @@ func (ep *endpoint) direction() int {
 func (ep *endpoint) attach(l *link) {
 	mine, theirs := ep.direction(), 1-ep.direction()
 	ep.link, ep.vm, ep.pid = l, l.vm, l.pid
-	ep.board, ep.bell, ep.fence = at[board](l.board, 0), l.bell, !ep.p.bell.barrier && !publishIsFence
+	ep.board, ep.bell, ep.fence = at[board](l.board, 0), l.bell, !ep.p.bell.barrier && !fence.StoreIsFull
 	head := at[pairHead](l.mem, 0)
 
 	ep.out = outbox{
@@ -179,7 +180,7 @@ func (ep *endpoint) piece(n int) (offset uint32, ok bool) {
 // post publishes the next cell, whose other words are complete.
 func (ep *endpoint) post(kind transport.Kind, f form, inline int) {
 	out := &ep.out
-	publish(&out.cells[out.next&cellMask][0], word0(uint32(out.next+1), kind, f, inline))
+	fence.Store(&out.cells[out.next&cellMask][0], word0(uint32(out.next+1), kind, f, inline))
 	out.next++
 	ep.notify()
 }

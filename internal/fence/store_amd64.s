@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func publish(p *uint64, v uint64)
-TEXT ·publish(SB), NOSPLIT, $0-16
+// func Store(p *uint64, v uint64)
+TEXT ·Store(SB), NOSPLIT, $0-16
 	MOVQ p+0(FP), AX
 	MOVQ v+8(FP), CX
 	MOVQ CX, (AX)

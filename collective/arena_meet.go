@@ -1,0 +1,116 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// meeting is one collective in an arena.
+type meeting struct {
+	*arena
+	entry      *entry
+	comm       *mpi.Comm
+	seq        uint32
+	send, recv []byte
+}
+
+// memoryPlan is the arena where plans are named.
+const memoryPlan = "memory"
+
+// memorySource is where the idea comes from.
+const memorySource = "Graham, Shipman 2008"
+
+// meets reports whether ranks that share an arena can do a blocking call in it.
+// It depends on what all ranks know alike.
+func (q *call) meets(size int) bool {
+	return q.hash == 0 && memoryTakes(q.kind, q.count*q.typ.size, size)
+}
+
+// memoryTakes reports whether an arena can do a collective: n is the bytes of a
+// vector, or of a block.
+func memoryTakes(k plan.Kind, n, size int) bool {
+	switch k {
+	case plan.Barrier, plan.Allreduce:
+		return true
+	case plan.Bcast, plan.Reduce, plan.Scan, plan.Exscan, plan.Gather, plan.Allgather:
+		return n <= slotBytes
+	case plan.Scatter, plan.ReduceScatter, plan.Alltoall:
+		return n*size <= slotBytes
+	}
+	return false
+}
+
+// memorySeconds is the price of a collective in an arena: one crossing, and what a
+// rank copies and combines; for long vectors two crossings for each step.
+func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
+	n, ranks := p.Count*p.ElemBytes, float64(p.Size)
+	cross := m.Host.OneWay.Alpha()
+	switch p.Kind {
+	case plan.Barrier:
+		return cross
+	case plan.Bcast, plan.Scatter:
+		return cross + 2*m.Copy.At(n)
+	case plan.Gather, plan.Allgather, plan.Alltoall:
+		return cross + (ranks+1)*m.Copy.At(n)
+	}
+	if n <= slotBytes {
+		return cross + m.Copy.At(n) + (ranks-1)*m.Combine.At(n)
+	}
+	slice := n / p.Size
+	steps := float64((slice + boxBytes - 1) / boxBytes)
+	piece := min(slice, boxBytes)
+	return cross + steps*(2*cross+ranks*2*m.Copy.At(piece)+(ranks-1)*m.Combine.At(piece))
+}
+
+// usesMemory decides between the arena, where there is one, and a plan, and says why.
+func (f *Config) usesMemory(p *plan.Problem) (why string, ok bool) {
+	if name, ok := f.Force[p.Kind]; ok {
+		return "forced", name == memoryPlan
+	}
+	if f.Site != nil {
+		if r, ok := f.Site.rule(p); ok {
+			return "site table " + f.Site.Name, r.Plan == memoryPlan
+		}
+	}
+	m := f.model()
+	return "cheapest by model " + m.Name, memorySeconds(p, m) <= plan.Rank(p, m)[0].Seconds
+}
+
+// meet does a call in the arena, if that is how it is best done.
+func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met bool, err error) {
+	s.mu.Lock()
+	if b := s.broken.Load(); b != nil {
+		s.mu.Unlock()
+		return true, s.refuse(q.kind, b)
+	}
+	e, err := s.find(c, q)
+	if err != nil || !e.memory {
+		s.mu.Unlock()
+		if err != nil {
+			err = s.fault(q.kind, 0, err)
+		}
+		return err != nil, err
+	}
+	s.count()
+	m := meeting{arena: a, entry: e, comm: c, seq: s.seq, send: q.send, recv: q.recv}
+	s.watch.heard(m.seq, e.signature)
+	a.tickets++
+	ticket := a.tickets
+	s.mu.Unlock()
+
+	a.enter(ticket)
+	if q.kind == plan.Allreduce && len(q.send) > slotBytes {
+		err = m.long(ctx)
+	} else {
+		err = m.short(ctx)
+	}
+	a.leave(ticket)
+	if err != nil {
+		x := &execution{state: s, entry: e, comm: c, shadow: c.Shadow(), seq: m.seq}
+		x.fail(err)
+		return true, x.err
+	}
+	return true, nil
+}

@@ -1,0 +1,170 @@
+package collective
+
+import (
+	"context"
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+)
+
+// short: every rank shows in its slot what it contributes, and takes what it
+// needs from the slots of the others. A slot begins with the turn, the call's
+// signature and the first bytes of the vector, so that one cache line carries a small one.
+// Ranks that need nothing do not wait: a slot is written again only after all others
+// have gone on from the turn that it was written for.
+//
+// Cost: one crossing of a cache line, and as many bytes read as are received.
+func (m *meeting) short(ctx context.Context) error {
+	a := m.arena
+	a.turn++
+	if a.turn >= slots {
+		for r := range a.parts {
+			if err := m.reach(ctx, r, slot(a.turn-slots+1), a.turn-slots+1); err != nil {
+				return err
+			}
+		}
+	}
+	m.show(m.contribution())
+	var err error
+	switch m.entry.kind {
+	case plan.Bcast, plan.Scatter:
+		if a.me != m.entry.root {
+			err = m.see(ctx, m.entry.root)
+		}
+	case plan.Reduce, plan.Gather:
+		if a.me == m.entry.root {
+			err = m.seeAll(ctx, len(a.parts))
+		}
+	case plan.Scan, plan.Exscan:
+		err = m.seeAll(ctx, a.me)
+	default:
+		err = m.seeAll(ctx, len(a.parts))
+	}
+	if err == nil {
+		m.take()
+	}
+	return err
+}
+
+// contribution is what the others may want from this rank.
+func (m *meeting) contribution() []byte {
+	switch m.entry.kind {
+	case plan.Bcast:
+		if m.me == m.entry.root {
+			return m.recv
+		}
+		return nil
+	case plan.Gather, plan.Allgather:
+		if n := m.blockBytes(); m.entry.inPlace {
+			return m.recv[m.me*n:][:n]
+		}
+	}
+	return m.send
+}
+
+func (m *meeting) blockBytes() int { return m.entry.count * m.entry.typ.size }
+
+// show writes the slot of this turn, its first word last.
+func (m *meeting) show(vector []byte) {
+	a := m.arena
+	at := slot(a.turn)
+	words := a.parts[a.me][at : at+slotHead]
+	words[1] = binary.NativeEndian.Uint64(m.entry.signature[:])
+	words[2] = binary.NativeEndian.Uint64(m.entry.signature[8:])
+	copy(a.bytesAt(a.me, at+slotHead, slotBytes), vector)
+	a.raise(at, a.turn)
+}
+
+// shown is the first n bytes of what a rank showed.
+func (m *meeting) shown(rank, n int) []byte {
+	return m.bytesAt(rank, slot(m.turn)+slotHead, n)
+}
+
+// seeAll waits for the first n ranks, but not for this one.
+func (m *meeting) seeAll(ctx context.Context, n int) error {
+	for r := range n {
+		if r == m.me {
+			continue
+		}
+		if err := m.see(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// see waits until a rank has shown its vector, and compares the calls.
+func (m *meeting) see(ctx context.Context, rank int) error {
+	at := slot(m.turn)
+	if atomic.LoadUint64(&m.parts[rank][at]) < m.turn {
+		if err := m.reach(ctx, rank, at, m.turn); err != nil {
+			return err
+		}
+	}
+	theirs, mine := m.parts[rank][at:at+slotHead], m.parts[m.me][at:at+slotHead]
+	if theirs[1] != mine[1] || theirs[2] != mine[2] {
+		other := signature(m.bytesAt(rank, at+1, signatureBytes))
+		return m.entry.signature.compare(m.me, rank, m.comm.Host(rank), other)
+	}
+	return nil
+}
+
+// take makes this rank's result of what was shown.
+func (m *meeting) take() {
+	n := m.blockBytes()
+	whole := func(r int) []byte { return m.shown(r, n) }
+	block := func(r int) []byte { return m.shown(r, (m.me+1)*n)[m.me*n:] }
+	switch m.entry.kind {
+	case plan.Bcast:
+		if m.me != m.entry.root {
+			copy(m.recv, whole(m.entry.root))
+		}
+	case plan.Reduce:
+		if m.me == m.entry.root {
+			m.fold(m.recv, len(m.parts), whole)
+		}
+	case plan.Allreduce:
+		m.fold(m.recv, len(m.parts), whole)
+	case plan.Scan:
+		m.fold(m.recv, m.me+1, whole)
+	case plan.Exscan:
+		m.fold(m.recv, m.me, whole)
+	case plan.ReduceScatter:
+		m.fold(m.recv[:n], len(m.parts), block)
+	case plan.Gather:
+		if m.me == m.entry.root {
+			m.collect(whole)
+		}
+	case plan.Allgather:
+		m.collect(whole)
+	case plan.Scatter:
+		if m.me != m.entry.root || !m.entry.inPlace {
+			copy(m.recv, m.shown(m.entry.root, len(m.parts)*n)[m.me*n:])
+		}
+	case plan.Alltoall:
+		m.collect(block)
+	}
+}
+
+// fold combines what the first n ranks showed, in their order.
+func (m *meeting) fold(dst []byte, n int, shown func(rank int) []byte) {
+	switch n {
+	case 0:
+	case 1:
+		copy(dst, shown(0))
+	default:
+		m.entry.combine(dst, shown(0), shown(1))
+		for r := 2; r < n; r++ {
+			m.entry.combine(dst, dst, shown(r))
+		}
+	}
+}
+
+// collect puts what the ranks showed one after the other.
+func (m *meeting) collect(shown func(rank int) []byte) {
+	n := m.blockBytes()
+	for r := range m.parts {
+		copy(m.recv[r*n:][:n], shown(r))
+	}
+}

@@ -1,0 +1,13 @@
+package fence
+
+// Store stores v at p after all earlier stores, without waiting for them to
+// become visible. atomic.StoreUint64 is an XCHG here and stalls until the cache
+// line has been fetched from whoever read it last, which is most of what a short
+// message costs its sender; amd64 keeps stores in order without that. What is lost is
+// the order with later loads.
+//
+//go:noescape
+func Store(p *uint64, v uint64)
+
+// StoreIsFull says whether loads after Store are ordered after it.
+const StoreIsFull = false

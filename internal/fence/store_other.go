@@ -1,0 +1,11 @@
+//go:build !amd64
+
+package fence
+
+import "sync/atomic"
+
+// Store stores v at p after all earlier stores.
+func Store(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
+
+// StoreIsFull says whether loads after Store are ordered after it.
+const StoreIsFull = true

@@ -1,0 +1,34 @@
+package mpi
+
+// attribute is something that a library keeps with a communicator. They are
+// few: a list is quicker than a map.
+type attribute struct {
+	key, value any
+	next       *attribute
+}
+
+// Attribute returns what is kept with the communicator under a key of the
+// caller's own type, made by make when it is asked for the first time. It lives as
+// long as the communicator; a communicator made of this one does not inherit it. MPI
+// calls this attribute caching. Not collective.
+func (c *Comm) Attribute(key any, make func() any) any {
+	if a := c.attribute(key); a != nil {
+		return a.value
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a := c.attribute(key); a != nil {
+		return a.value
+	}
+	a := &attribute{key: key, value: make(), next: c.attributes.Load()}
+	c.attributes.Store(a)
+	return a.value
+}
+
+func (c *Comm) attribute(key any) *attribute {
+	a := c.attributes.Load()
+	for a != nil && a.key != key {
+		a = a.next
+	}
+	return a
+}
