@@ -59,23 +59,33 @@ func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, name string, o Option
 		}
 		e := collective.Explain(kind, total, c)
 		t := Tuned{Op: name, Bytes: size, Chosen: e.Plan, Predicted: e.Seconds * 1e6}
-		for _, candidate := range e.Candidates {
-			if err := collective.Configure(c, collective.Config{Model: m, Force: map[plan.Kind]string{kind: candidate.Plan}}); err != nil {
+		candidates := []collective.Config{}
+		names := []string{}
+		for _, x := range e.Candidates {
+			candidates = append(candidates, collective.Config{Model: m, Force: map[plan.Kind]string{kind: x.Plan}})
+			names = append(names, x.Plan)
+		}
+		if _, ok := c.Native(); ok {
+			candidates = append(candidates, collective.Config{Model: m, Library: collective.LibraryAlways})
+			names = append(names, collective.LibraryPlan)
+		}
+		for i, candidate := range candidates {
+			if err := collective.Configure(c, candidate); err != nil {
 				return err
 			}
 			var median float64
 			one := o
 			one.Sizes = []int{size}
 			if err := measureCollective(ctx, c, op, one, func(r Row) { median = r.Median }); err != nil {
-				return fmt.Errorf("plan %s: %w", candidate.Plan, err)
+				return fmt.Errorf("plan %s: %w", names[i], err)
 			}
 			v := []float64{median}
 			if err := collective.Bcast(ctx, c, v, 0); err != nil {
 				return err
 			}
-			t.Times = append(t.Times, PlanTime{candidate.Plan, v[0]})
+			t.Times = append(t.Times, PlanTime{names[i], v[0]})
 			if t.Best == "" || v[0] < t.Of(t.Best) {
-				t.Best = candidate.Plan
+				t.Best = names[i]
 			}
 		}
 		result(t)

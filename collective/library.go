@@ -21,8 +21,8 @@ const (
 	LibraryAlways
 )
 
-// libraryPlan is the library's collective where plans are named.
-const libraryPlan = "library"
+// LibraryPlan names the library's collective where plans are named, as in a site table.
+const LibraryPlan = "library"
 
 // What MPI calls our types and operators; never changed.
 var (
@@ -65,7 +65,7 @@ func (f *Config) usesLibrary(p *plan.Problem) bool {
 	}
 	if f.Site != nil {
 		if r, ok := f.Site.rule(p); ok {
-			return r.Plan == libraryPlan
+			return r.Plan == LibraryPlan
 		}
 	}
 	return p.Nodes != nil && len(p.Nodes.Members) > 1

@@ -52,7 +52,7 @@ func (s *Site) Check() error {
 		if err != nil {
 			return fmt.Errorf("collective: site file %s: rule %d: %w", s.Name, i, err)
 		}
-		if !known(kind, r.Plan) && r.Plan != libraryPlan {
+		if !known(kind, r.Plan) && r.Plan != LibraryPlan {
 			return fmt.Errorf("collective: site file %s: rule %d: no plan for %v is called %q; they are %v", s.Name, i, kind, r.Plan, planNames(kind))
 		}
 		if r.Ranks < 1 || r.Hosts < 1 || r.UpToBytes < -1 {

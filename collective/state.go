@@ -27,7 +27,7 @@ type state struct {
 	config  Config
 	seq     uint32
 	entries map[key]*entry
-	last    *entry // of the last call, found without hashing
+	last    [plan.Exscan + 1]*entry // of the last call of each kind, found without hashing
 	nodes   *plan.Nodes
 
 	arenaTried atomic.Bool
@@ -149,12 +149,12 @@ func (e *entry) sameCounts(q *call) bool {
 
 // find is entry, and quick for a call like the last one. The state is locked.
 func (s *state) find(c *mpi.Comm, q *call) (*entry, error) {
-	if e := s.last; e != nil && e.key == q.key && (q.hash == 0 || e.sameCounts(q)) {
+	if e := s.last[q.kind]; e != nil && e.key == q.key && (q.hash == 0 || e.sameCounts(q)) {
 		return e, nil
 	}
 	e, err := s.entry(c, q)
 	if err == nil {
-		s.last = e
+		s.last[q.kind] = e
 	}
 	return e, err
 }
@@ -184,7 +184,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		e.memory, e.plan = true, &plan.Plan{Name: memoryPlan}
 		e.signature = q.sign(byMemory)
 	case libraryHas(c, e) && s.config.usesLibrary(p):
-		e.library, e.plan = true, &plan.Plan{Name: libraryPlan}
+		e.library, e.plan = true, &plan.Plan{Name: LibraryPlan}
 		e.signature = q.sign(noOp)
 	default:
 		planner, index := s.choose(p)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -123,7 +124,7 @@ func benchTuneCommand(env environment) *cobra.Command {
 		Short: "Measure every plan and write a site file with the best",
 		Long: `tune measures α, β and γ, then every plan of the collectives at every size, prints the time of the plan
 that the model picks beside its prediction and the best, and with --file writes what was best. Training and
-measuring read such a file by --site.`,
+measuring read such a file by --site. With --transport mpi the system library's own collectives compete, too.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kinds, err := s.kinds()
@@ -149,12 +150,12 @@ func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kin
 	site := &collective.Site{Name: "measured", Model: m}
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	if w.Rank() == 0 {
-		fmt.Fprintln(t, "collective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tbest\tmeasured (µs)")
+		fmt.Fprintln(t, "collective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tbest\tmeasured (µs)\tall (µs)")
 	}
 	for _, k := range kinds {
 		err := bench.Tune(ctx, w.Comm(), m, k.String(), bench.Options{Sizes: sizes, Budget: s.budget}, func(x bench.Tuned) {
 			if w.Rank() == 0 {
-				fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%.2f\t%s\t%.2f\n", x.Op, x.Bytes, x.Chosen, x.Predicted, x.Of(x.Chosen), x.Best, x.Of(x.Best))
+				fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%.2f\t%s\t%.2f\t%s\n", x.Op, x.Bytes, x.Chosen, x.Predicted, x.Of(x.Chosen), x.Best, x.Of(x.Best), planTimes(x))
 			}
 			total := x.Bytes
 			if k == plan.Allgather || k == plan.Alltoall || k == plan.Gather || k == plan.Scatter {
@@ -168,6 +169,15 @@ func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kin
 	}
 	t.Flush()
 	return s.write(w, site)
+}
+
+// planTimes lists what each plan took.
+func planTimes(x bench.Tuned) string {
+	all := make([]string, len(x.Times))
+	for i, t := range x.Times {
+		all[i] = fmt.Sprintf("%s=%.2f", t.Plan, t.Median)
+	}
+	return strings.Join(all, " ")
 }
 
 func benchExplainCommand(env environment) *cobra.Command {

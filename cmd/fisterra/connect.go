@@ -3,8 +3,10 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/spf13/pflag"
 )
@@ -20,6 +22,7 @@ type connectFlags struct {
 	peerTimeout time.Duration
 	start       time.Duration
 	site        string
+	collectives string
 	verbose     bool
 }
 
@@ -32,6 +35,7 @@ func (c *connectFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&c.peerTimeout, "peer-timeout", 5*time.Second, "how long a silent rank is waited for before it counts as lost (0: no heartbeats)")
 	f.DurationVar(&c.start, "start-timeout", time.Minute, "how long to wait until all ranks have met")
 	f.StringVar(&c.site, "site", "", "site file of fisterra bench tune, which says which plan is best for a collective")
+	f.StringVar(&c.collectives, "collectives", "auto", "who does them with --transport mpi: auto (whoever costs less), native (the system's library), fisterra")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "log how ranks meet and what is chosen")
 }
 
@@ -53,6 +57,9 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 	default:
 		return nil, usageError(fmt.Errorf("--infiniband=%s: want auto, on or off", c.infiniband))
 	}
+	if _, ok := collectiveLibraries[c.collectives]; !ok {
+		return nil, usageError(fmt.Errorf("--collectives=%s: want auto, native or fisterra", c.collectives))
+	}
 	timeout := c.peerTimeout
 	if timeout == 0 {
 		timeout = -1
@@ -71,7 +78,12 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 		CongestionControl: c.congestion,
 		PeerTimeout:       timeout,
 		StartTimeout:      c.start,
-		Layout:            layout,
+		Layout:            append(slices.Clone(layout), mpi.LayoutField{Name: "--collectives", Value: c.collectives}),
 		Log:               slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: level})),
 	}, nil
+}
+
+// collectiveLibraries are the values of --collectives.
+var collectiveLibraries = map[string]collective.Library{
+	"auto": collective.LibraryAuto, "native": collective.LibraryAlways, "fisterra": collective.LibraryNever,
 }

@@ -107,7 +107,10 @@ func (j *job) join(ctx context.Context) error {
 
 // configure sets how collectives behave.
 func (j *job) configure(w *mpi.World) error {
-	cfg := collective.Config{}
+	cfg := collective.Config{Library: collectiveLibraries[j.connect.collectives]}
+	if _, ok := w.Comm().Native(); !ok && cfg.Library == collective.LibraryAlways {
+		return &exitError{exitAbsent, fmt.Errorf("--collectives native: these ranks are connected by Fisterra itself, and only a system library has collectives of its own: it needs --transport mpi")}
+	}
 	if j.connect.site != "" {
 		site, err := readSite(j.connect.site)
 		if err != nil {
