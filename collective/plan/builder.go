@@ -14,9 +14,16 @@ type builder struct {
 // added, large enough to be moved at full bandwidth.
 const PartBytes = 256 << 10
 
+// maxParts bounds the messages of one transfer: each costs its overheads, and
+// for vectors far longer than any cache, parts that fit gain nothing.
+const maxParts = 256
+
+// partBytes is the size of parts for a collective on so many bytes in all.
+func partBytes(total int) int { return max(PartBytes, (total+maxParts-1)/maxParts) }
+
 func newBuilder(p *Problem, name string) *builder {
 	b := &builder{Problem: p, plan: Plan{Name: name}}
-	b.plan.Part = max(1, PartBytes/max(1, p.ElemBytes))
+	b.plan.Part = max(1, partBytes(p.TotalBytes())/max(1, p.ElemBytes))
 	return b
 }
 

@@ -121,7 +121,8 @@ func reducers() []Planner {
 		{Allreduce, "node+doubling", karonis, allreduceNode, orderedNodes, (*costing).nodeAllreduce},
 		{Allreduce, slicedName(1), traeff, allreduceSliced, both(commutes, severalNodes), slicedCost(1)},
 		{Allreduce, slicedName(4), traeff, allreducePipelined(4), both(commutes, severalNodes), slicedCost(4)},
-		{Allreduce, slicedName(16), traeff, allreducePipelined(16), both(commutes, severalNodes), slicedCost(16)},
+		{Allreduce, slicedName(12), traeff, allreducePipelined(12), both(commutes, severalNodes), slicedCost(12)},
+		{Allreduce, slicedName(24), traeff, allreducePipelined(24), both(commutes, severalNodes), slicedCost(24)},
 
 		{ReduceScatter, "circulant", traeff, reduceScatterCirculant, commutes, (*costing).circulantReduceScatter},
 		{ReduceScatter, "halving", thakur, reduceScatterHalving, both(commutes, powerOfTwo), (*costing).circulantReduceScatter},

@@ -74,20 +74,21 @@ func (c *costing) next(bytes float64) float64 {
 func (c *costing) fold(bytes float64) float64 { return c.Combine.At(int(bytes)) }
 
 // parted is the time t(bytes) of data that travels in parts.
-func parted(bytes float64, t func(float64) float64) float64 {
-	if bytes <= PartBytes {
+func (c *costing) parted(bytes float64, t func(float64) float64) float64 {
+	part := float64(partBytes(c.n))
+	if bytes <= part {
 		return t(bytes)
 	}
-	return bytes / PartBytes * t(PartBytes)
+	return bytes / part * t(part)
 }
 
 // swapFold is a swap whose data are reduced on arrival.
 func (c *costing) swapFold(distance int, bytes float64) float64 {
-	return parted(bytes, func(b float64) float64 { return c.swap(distance, b) + c.fold(b) })
+	return c.parted(bytes, func(b float64) float64 { return c.swap(distance, b) + c.fold(b) })
 }
 
 func (c *costing) passFold(distance int, bytes float64) float64 {
-	return parted(bytes, func(b float64) float64 { return c.pass(distance, b) + c.fold(b) })
+	return c.parted(bytes, func(b float64) float64 { return c.pass(distance, b) + c.fold(b) })
 }
 
 // over sums a step over the distances 1, 2, 4, ... below size.

@@ -35,7 +35,7 @@ func (c *costing) nodeReduce() float64 {
 	one := func(l Link) func(float64) float64 {
 		return func(b float64) float64 { return l.OneWay.At(int(b)) + c.fold(b) }
 	}
-	return float64(rounds2(c.local))*parted(c.all(), one(c.Host)) + float64(rounds2(c.nodes))*parted(c.all(), one(c.Net))
+	return float64(rounds2(c.local))*c.parted(c.all(), one(c.Host)) + float64(rounds2(c.nodes))*c.parted(c.all(), one(c.Net))
 }
 
 func (c *costing) doublingAllreduce() float64 {
@@ -59,7 +59,7 @@ func (c *costing) circulantAllreduce() float64 {
 }
 
 func (c *costing) ringAllreduce() float64 {
-	step := parted(c.share(), func(b float64) float64 { return c.next(b) + c.fold(b) })
+	step := c.parted(c.share(), func(b float64) float64 { return c.next(b) + c.fold(b) })
 	return float64(c.size-1)*step + c.ringAllgather()
 }
 
@@ -69,31 +69,59 @@ func (c *costing) nodeAllreduce() float64 {
 	if !isPow2(c.nodes) {
 		extra = 2 * c.Net.OneWay.At(c.n)
 	}
-	return float64(rounds2(c.local))*parted(c.all(), one) + c.within(c.all()) +
+	return float64(rounds2(c.local))*c.parted(c.all(), one) + c.within(c.all()) +
 		over(below2(c.nodes), func(int) float64 { return c.net(1, c.all()) + c.fold(c.all()) }) + extra
 }
 
 // slicedCost prices the sliced allreduce in segments, of which those inside
 // nodes and those between them overlap.
 func slicedCost(segments int) func(*costing) float64 {
+	weight := rampWeights(segments)
+	sum := 0
+	for _, w := range weight {
+		sum += w
+	}
 	return func(c *costing) float64 {
-		n := c.all() / float64(segments)
-		slice := n / float64(c.local)
-		host := over(c.local, func(d int) float64 {
-			b := float64(min(d, c.local-d)) * slice
-			return parted(b, func(b float64) float64 { return c.Host.Exchange.At(int(b)) + c.fold(b) }) +
-				c.Host.Exchange.At(int(b))
-		})
-		net := over(c.nodes, func(d int) float64 {
-			b := float64(min(d, c.nodes-d)) * slice / float64(c.nodes)
-			return parted(b, func(b float64) float64 { return c.net(c.local, b) + c.fold(b) }) + c.net(c.local, b)
-		})
-		return float64(segments-1)*max(host, net) + host + net
+		unit := c.all() / float64(sum)
+		t := c.slicedInside(unit) + c.slicedBetween(unit) // nothing hides the ends
+		for i, w := range weight {
+			if i > 0 {
+				t += max(c.slicedInside(float64(w)*unit), c.slicedBetween(float64(w)*unit))
+			}
+		}
+		return t
 	}
 }
 
+// slicedInside is the reduce-scatter and allgather of n bytes inside the nodes.
+func (c *costing) slicedInside(n float64) float64 {
+	return c.circulantRounds(c.local, func(share float64) float64 {
+		b := share * n
+		return c.parted(b, func(b float64) float64 { return c.Host.Exchange.At(int(b)) + c.fold(b) }) + c.Host.Exchange.At(int(b))
+	})
+}
+
+// slicedBetween is the allreduce of n bytes in slices among the nodes.
+func (c *costing) slicedBetween(n float64) float64 {
+	return c.circulantRounds(c.nodes, func(share float64) float64 {
+		b := share * n / float64(c.local)
+		return c.parted(b, func(b float64) float64 { return c.net(c.local, b) + c.fold(b) }) + c.net(c.local, b)
+	})
+}
+
+// circulantRounds sums a step over the shares that a circulant reduce-scatter sends.
+func (c *costing) circulantRounds(size int, step func(share float64) float64) float64 {
+	t := 0.0
+	for top := size; top > 1; {
+		s := (top + 1) / 2
+		t += step(float64(top-s) / float64(size))
+		top = s
+	}
+	return t
+}
+
 func (c *costing) ringReduceScatter() float64 {
-	return float64(c.size-1) * parted(c.share(), func(b float64) float64 { return c.next(b) + c.fold(b) })
+	return float64(c.size-1) * c.parted(c.share(), func(b float64) float64 { return c.next(b) + c.fold(b) })
 }
 
 func (c *costing) pairwiseReduceScatter() float64 {

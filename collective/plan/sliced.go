@@ -105,16 +105,17 @@ func (b *builder) merge(t timeline) {
 func allreduceSliced(p *Problem) *Plan { return allreducePipelined(1)(p) }
 
 // allreducePipelined returns the planner that cuts the vector into segments
-// and overlaps the stages: while the slices of one segment cross the network, the next
-// is reduced and the one before collected inside the nodes.
+// and overlaps the stages: while the slices of two segments cross the network, the one after
+// them is reduced and the one before them collected inside the nodes. Long rounds meet long rounds,
+// since reduce-scatters begin and allgathers end with theirs.
 func allreducePipelined(segments int) func(*Problem) *Plan {
 	return func(p *Problem) *Plan {
 		b := newBuilder(p, slicedName(segments))
 		in, out := Loc{Send, 0}, Loc{Recv, 0}
-		inner := rounds2(p.Nodes.Largest()) // rounds of a stage inside a node
-		// A crossing lasts two steps: while one segment is collected, the next is reduced.
-		step := max(rounds2(len(p.Nodes.Members)), inner)
-		cut := evenly(p.Count, segments)
+		// A crossing lasts two steps, so that one segment is scattered and another
+		// gathered beside it.
+		step := max(rounds2(len(p.Nodes.Members)), rounds2(p.Nodes.Largest()))
+		cut := ramped(p.Count, segments)
 		var t timeline
 		// Stage by stage, so that messages of one pair are in the same order on both sides.
 		for stage := range 3 {
@@ -128,14 +129,41 @@ func allreducePipelined(segments int) func(*Problem) *Plan {
 						t.place((i+1)*step, s.cross(out, j))
 					}
 				case 2:
-					// Its long last rounds meet those of another segment's crossing.
-					t.place((i+3)*step+step-inner, s.gather(out))
+					// Its long last rounds meet those of the next segment's crossing.
+					g := s.gather(out)
+					t.place((i+4)*step-len(g.Rounds), g)
 				}
 			}
 		}
 		b.merge(t)
 		return b.done()
 	}
+}
+
+// ramped cuts n elements into segments that grow at the beginning and shrink
+// at the end, where nothing else is there to hide a crossing.
+func ramped(n, segments int) layout {
+	weight := rampWeights(segments)
+	sum := 0
+	for _, w := range weight {
+		sum += w
+	}
+	l := layout{size: segments, offs: make([]int, segments+1)}
+	upTo := 0
+	for i, w := range weight {
+		upTo += w
+		l.offs[i+1] = n/sum*upTo + n%sum*upTo/sum
+	}
+	return l
+}
+
+// rampWeights are the relative lengths of the segments: 1, 2, ... up to a third of their number, and down again.
+func rampWeights(segments int) []int {
+	w := make([]int, segments)
+	for i := range w {
+		w[i] = min(i+1, segments-i, max(1, segments/3))
+	}
+	return w
 }
 
 func slicedName(segments int) string {
