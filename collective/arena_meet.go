@@ -25,19 +25,30 @@ const memorySource = "Graham, Shipman 2008"
 // meets reports whether ranks that share an arena can do a blocking call in it.
 // It depends on what all ranks know alike.
 func (q *call) meets(size int) bool {
-	return q.hash == 0 && memoryTakes(q.kind, q.count*q.typ.size, size)
+	if q.counts[1] != nil { // every rank has counts of its own
+		return false
+	}
+	block, whole := q.count, q.count*size
+	if counts := q.counts[0]; counts != nil {
+		block, whole = 0, 0
+		for _, n := range counts {
+			block = max(block, n)
+			whole += n
+		}
+	}
+	return memoryTakes(q.kind, block*q.typ.size, whole*q.typ.size)
 }
 
-// memoryTakes reports whether an arena can do a collective: n is the bytes of a
-// vector, or of a block.
-func memoryTakes(k plan.Kind, n, size int) bool {
+// memoryTakes reports whether an arena can do a collective: block is the bytes of a
+// vector, or of the longest block, and whole those of all blocks.
+func memoryTakes(k plan.Kind, block, whole int) bool {
 	switch k {
 	case plan.Barrier, plan.Allreduce:
 		return true
 	case plan.Bcast, plan.Reduce, plan.Scan, plan.Exscan, plan.Gather, plan.Allgather:
-		return n <= slotBytes
+		return block <= slotBytes
 	case plan.Scatter, plan.ReduceScatter, plan.Alltoall:
-		return n*size <= slotBytes
+		return whole <= slotBytes
 	}
 	return false
 }
@@ -46,6 +57,9 @@ func memoryTakes(k plan.Kind, n, size int) bool {
 // rank copies and combines; for long vectors two crossings for each step.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	n, ranks := p.Count*p.ElemBytes, float64(p.Size)
+	if p.Counts != nil {
+		n = p.TotalBytes() / p.Size
+	}
 	cross := m.Host.OneWay.Alpha()
 	switch p.Kind {
 	case plan.Barrier:

@@ -56,14 +56,32 @@ func (m *meeting) contribution() []byte {
 		}
 		return nil
 	case plan.Gather, plan.Allgather:
-		if n := m.blockBytes(); m.entry.inPlace {
-			return m.recv[m.me*n:][:n]
+		if m.entry.inPlace {
+			return m.recv[m.start(m.me):m.start(m.me+1)]
 		}
 	}
 	return m.send
 }
 
-func (m *meeting) blockBytes() int { return m.entry.count * m.entry.typ.size }
+// start is where a rank's block begins, in bytes, among all of them.
+func (m *meeting) start(rank int) int {
+	if m.entry.starts != nil {
+		return m.entry.starts[rank]
+	}
+	return rank * m.entry.count * m.entry.typ.size
+}
+
+// startsOf is start for blocks of different lengths, the end of the last included.
+func startsOf(counts []int, elemBytes int) []int {
+	if counts == nil {
+		return nil
+	}
+	starts := make([]int, len(counts)+1)
+	for r, n := range counts {
+		starts[r+1] = starts[r] + n*elemBytes
+	}
+	return starts
+}
 
 // show writes the slot of this turn, its first word last.
 func (m *meeting) show(vector []byte) {
@@ -112,9 +130,11 @@ func (m *meeting) see(ctx context.Context, rank int) error {
 
 // take makes this rank's result of what was shown.
 func (m *meeting) take() {
-	n := m.blockBytes()
+	n := m.entry.count * m.entry.typ.size
+	from, to := m.start(m.me), m.start(m.me+1)
 	whole := func(r int) []byte { return m.shown(r, n) }
-	block := func(r int) []byte { return m.shown(r, (m.me+1)*n)[m.me*n:] }
+	mine := func(r int) []byte { return m.shown(r, to)[from:] }
+	theirs := func(r int) []byte { return m.shown(r, m.start(r+1)-m.start(r)) }
 	switch m.entry.kind {
 	case plan.Bcast:
 		if m.me != m.entry.root {
@@ -131,19 +151,19 @@ func (m *meeting) take() {
 	case plan.Exscan:
 		m.fold(m.recv, m.me, whole)
 	case plan.ReduceScatter:
-		m.fold(m.recv[:n], len(m.parts), block)
+		m.fold(m.recv[:to-from], len(m.parts), mine)
 	case plan.Gather:
 		if m.me == m.entry.root {
-			m.collect(whole)
+			m.collect(theirs)
 		}
 	case plan.Allgather:
-		m.collect(whole)
+		m.collect(theirs)
 	case plan.Scatter:
 		if m.me != m.entry.root || !m.entry.inPlace {
-			copy(m.recv, m.shown(m.entry.root, len(m.parts)*n)[m.me*n:])
+			copy(m.recv, mine(m.entry.root))
 		}
 	case plan.Alltoall:
-		m.collect(block)
+		m.collect(mine)
 	}
 }
 
@@ -163,8 +183,7 @@ func (m *meeting) fold(dst []byte, n int, shown func(rank int) []byte) {
 
 // collect puts what the ranks showed one after the other.
 func (m *meeting) collect(shown func(rank int) []byte) {
-	n := m.blockBytes()
 	for r := range m.parts {
-		copy(m.recv[r*n:][:n], shown(r))
+		copy(m.recv[m.start(r):m.start(r+1)], shown(r))
 	}
 }

@@ -55,8 +55,9 @@ type entry struct {
 	key
 	counts    [3][]int // Counts, SendCounts, RecvCounts
 	plan      *plan.Plan
-	library   bool // the system's MPI library does it; plan is empty
-	memory    bool // done in the arena; likewise
+	library   bool  // the system's MPI library does it; plan is empty
+	memory    bool  // done in the arena; likewise
+	starts    []int // of the blocks of Counts, in bytes; nil: they are alike
 	combine   kernel.Func
 	signature signature
 	idle      []*execution
@@ -183,6 +184,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	case inMemory:
 		e.memory, e.plan = true, &plan.Plan{Name: memoryPlan}
 		e.signature = q.sign(byMemory)
+		e.starts = startsOf(q.counts[0], q.typ.size)
 	case libraryHas(c, e) && s.config.usesLibrary(p):
 		e.library, e.plan = true, &plan.Plan{Name: LibraryPlan}
 		e.signature = q.sign(noOp)
