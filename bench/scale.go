@@ -36,6 +36,9 @@ type ScalePoint struct {
 	Plan      string        `json:"plan"`
 	Simulated time.Duration `json:"simulated_ns"`
 	Bound     time.Duration `json:"bound_ns"`
+	// Shared is the least time on this network, where the ranks of a node share its link and
+	// copy for themselves; 0 where none is known. See sharedBound.
+	Shared time.Duration `json:"shared_bound_ns,omitempty"`
 	Messages  uint64        `json:"messages"`
 	Wall      time.Duration `json:"wall_ns"`
 }
@@ -93,12 +96,29 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	}
 	bound := plan.LowerBound(o.Kind, ranks, nBytes, alpha, beta, 1/o.ReduceRate)
 	p.Bound = time.Duration(math.Ceil(bound * 1e9))
+	if o.Kind == plan.Allreduce {
+		p.Shared = sharedBound(o.Network, ranks, nBytes, o.ReduceRate)
+	}
 	force := map[plan.Kind]string{}
 	if o.Plan != "" {
 		force[o.Kind] = o.Plan
 	}
 	p.Plan = collective.ExplainFor(o.Kind, nBytes, ranks, o.Network.RanksPerNode, collective.Config{Model: model, Force: force}).Plan
 	return p, nil
+}
+
+// sharedBound is the least time in which messages and processors can do an
+// allreduce of n bytes on the network, by two things that a link for each rank hides.
+// A node's link carries 2(N-1)/N·n each way for N nodes, whoever of its ranks drives it. And of the L ranks of a
+// node all together must copy (L-1)·n to reduce it and each the (L-1)/L·n of the
+// result that it has not reduced itself: 2(L-1)/L·n by each rank's processor, with (L-1)/L·n of arithmetic.
+func sharedBound(n *sim.Network, ranks, nBytes int, reduceRate float64) time.Duration {
+	others := func(size int) float64 { return float64(size-1) / float64(size) * float64(nBytes) }
+	local := min(ranks, n.RanksPerNode)
+	nodes := n.NodeOf(ranks-1) + 1
+	link := 2 * others(nodes) / n.Wire.Bandwidth
+	processor := others(local)*(2/n.Node.Bandwidth+1/reduceRate) + others(nodes)/float64(local)/reduceRate
+	return time.Duration(math.Ceil(max(link, processor) * 1e9))
 }
 
 // scaleCall is one call of the collective, by the public interface.

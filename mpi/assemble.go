@@ -94,11 +94,10 @@ func Assemble(a Assembly) (*World, error) {
 			}
 		}
 	}
-	e.spinLeast, e.spinMost, e.yieldTime = spinLeast, spinAlone, yieldAlone
-	if w.localSize > runtime.NumCPU() {
-		e.spinLeast, e.spinMost, e.yieldTime = spinCrowded, spinCrowded, yieldCrowded
+	e.spinTime = spinAlone
+	if e.crowded = w.localSize > runtime.NumCPU(); e.crowded {
+		e.spinTime = spinCrowded
 	}
-	e.spinTime = e.spinMost
 	w.adopt(e)
 	e.onLoss = w.noticeLoss
 	if !a.Still {

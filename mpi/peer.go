@@ -7,6 +7,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
+// pathfinder is a provider that can say how messages to a peer travel, once
+// the two have met.
+type pathfinder interface{ Path(peer int) string }
+
 // route is how a peer is reached.
 type route struct {
 	provider int // index, -1: none
@@ -43,7 +47,12 @@ func (e *engine) transport(rank int) (name, reason string) {
 	if r.provider < 0 {
 		return "none", r.reason
 	}
-	return e.providers[r.provider].Name(), r.reason
+	p := e.providers[r.provider]
+	reason = r.reason
+	if d, ok := p.(pathfinder); ok && d.Path(rank) != "" {
+		reason += ", " + d.Path(rank)
+	}
+	return p.Name(), reason
 }
 
 // route picks for a peer the first provider that can reach it.

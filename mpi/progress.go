@@ -30,11 +30,9 @@ type progress struct {
 	set     *sleepSet         // nil with a sleeper
 	sleeper transport.Sleeper // nil with a set
 
-	spinTime  time.Duration // adapts between spinLeast and spinMost
-	spinLeast time.Duration
-	spinMost  time.Duration
-	yieldTime time.Duration
-	keeper    keeper
+	crowded  bool          // there are more ranks than cores here
+	spinTime time.Duration // at present
+	keeper   keeper
 }
 
 type leader uint8
@@ -51,10 +49,11 @@ const (
 	// core, and the shorter time when there are more ranks than cores.
 	spinAlone   = 50 * time.Microsecond
 	spinCrowded = 1 * time.Microsecond
-	// spinLeast is what spinning is never shortened below while every rank
-	// has a core: more than an answer over TCP takes. On a machine that others use too, a
-	// yield can cost a time slice, and two ranks that both only yield would never find back to spinning.
-	spinLeast = 20 * time.Microsecond
+	// Where every rank has a core and a yield takes longer than dearYield all the same, another
+	// program got it, for a time slice. Each further yield would cost one more: the
+	// rank spins for spinBesides instead, and half as long every time that was in vain.
+	dearYield   = 200 * time.Microsecond
+	spinBesides = 1 * time.Millisecond
 	// Then it yields, at least so often and at least so long. Two ranks that
 	// answer each other must not both sleep: each would wait for the other's wake-up, which takes
 	// 45 µs on a virtual machine, and neither would find the other awake again.
@@ -211,9 +210,6 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 			e.stepAside()
 		}
 		if n > 0 {
-			if idle > 0 && e.spinTime < e.spinMost {
-				e.spinTime *= 2
-			}
 			idle = 0
 			continue
 		}
@@ -230,10 +226,10 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 		if time.Since(since) < e.spinTime {
 			continue
 		}
+		if !e.crowded {
+			e.spinTime = max(e.spinTime/2, spinAlone)
+		}
 		if e.yieldSome(cond) {
-			// What came while the core was given away may have needed that
-			// core: spin less the next time.
-			e.spinTime = max(e.spinTime/2, e.spinLeast)
 			idle = 0
 			continue
 		}
@@ -251,13 +247,39 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 // yieldSome gives the core to other ranks for a while and reports whether
 // something happened meanwhile.
 func (e *engine) yieldSome(cond condition) bool {
+	most := yieldAlone
+	if e.crowded {
+		most = yieldCrowded
+	}
 	start := time.Now()
-	for i := 0; i < yields || time.Since(start) < e.yieldTime; i++ {
+	now := start
+	for i := 0; i < yields || now.Sub(start) < most; i++ {
 		e.unlock()
 		osyield.Yield()
 		e.lock()
 		if e.pollAll() > 0 || cond.met() {
 			return true
+		}
+		before := now
+		now = time.Now()
+		if !e.crowded && now.Sub(before) > dearYield {
+			e.spinTime = spinBesides
+			return e.spin(cond)
+		}
+	}
+	return false
+}
+
+// spin polls for spinTime, or until something happens, which it reports.
+func (e *engine) spin(cond condition) bool {
+	for start := time.Now(); time.Since(start) < e.spinTime; {
+		for range clockPolls {
+			if e.poll() > 0 || cond.met() {
+				return true
+			}
+		}
+		if e.contended.Load() > 0 {
+			e.stepAside()
 		}
 	}
 	return false

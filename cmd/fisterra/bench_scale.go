@@ -17,12 +17,14 @@ import (
 
 func benchScaleCommand(env environment) *cobra.Command {
 	var ranks, op, network, sizes, name, file, format string
+	var perNode int
 	cmd := &cobra.Command{
 		Use:   "scale",
 		Short: "Simulate a collective on many ranks of a cluster network",
 		Long: `scale runs the program's own engine, plans and executor over a simulated network in virtual time, on one
 core of this machine. Messages carry sizes, not bytes. It prints the simulated time against the lower
-bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allreduce.`,
+bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allreduce. That bound gives each rank a link of its
+own; the column "node bound" is what the ranks of a node need at least, who share their node's link and copy for themselves.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kind, err := plan.ParseKind(op)
@@ -40,6 +42,12 @@ bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allre
 			if o.Network == nil {
 				return usageError(fmt.Errorf("--network %q: there are %s", network, strings.Join(names, ", ")))
 			}
+			if perNode < 0 {
+				return usageError(fmt.Errorf("--ranks-per-node %d: want at least 1, or 0 for the network's own", perNode))
+			}
+			if perNode > 0 {
+				o.Network.RanksPerNode = perNode
+			}
 			if format != "table" && format != "json" {
 				return usageError(fmt.Errorf("--format %q: want table or json", format))
 			}
@@ -47,7 +55,7 @@ bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allre
 			t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 			if format == "table" {
 				fmt.Fprintf(env.stdout, "# %s on %s, %d ranks a node, simulated\n", op, o.Network.Name, o.Network.RanksPerNode)
-				fmt.Fprintln(t, "ranks\tbytes\tplan\tsimulated\tbound\tratio\tmessages\ttook\t")
+				fmt.Fprintln(t, "ranks\tbytes\tplan\tsimulated\tbound\tratio\tnode bound\tmessages\ttook\t")
 			}
 			for _, r := range commaList(ranks) {
 				p, err := strconv.Atoi(r)
@@ -69,7 +77,7 @@ bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allre
 						fmt.Fprintf(env.stdout, "%s\n", b)
 						continue
 					}
-					fmt.Fprintf(t, "%d\t%d\t%s\t%v\t%v\t%.2f\t%d\t%v\t\n", x.Ranks, x.Bytes, x.Plan, x.Simulated, x.Bound, x.Ratio(), x.Messages, x.Wall.Round(time.Millisecond))
+					fmt.Fprintf(t, "%d\t%d\t%s\t%v\t%v\t%.2f\t%v\t%d\t%v\t\n", x.Ranks, x.Bytes, x.Plan, x.Simulated, x.Bound, x.Ratio(), x.Shared, x.Messages, x.Wall.Round(time.Millisecond))
 				}
 				t.Flush()
 			}
@@ -88,6 +96,7 @@ bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allre
 	f.StringVar(&ranks, "ranks", "16,256,4096", "numbers of ranks, comma separated")
 	f.StringVar(&op, "op", "allreduce", "allreduce, bcast, reduce, barrier, scan")
 	f.StringVar(&network, "network", "fdr", "fdr (InfiniBand FDR, 24 ranks a node), hdr100 (64 ranks a node)")
+	f.IntVar(&perNode, "ranks-per-node", 0, "ranks that share a node and its link (0: as the network has)")
 	f.StringVar(&sizes, "sizes", "8,64K,16M", "sizes in bytes, comma separated")
 	f.StringVar(&name, "plan", "", "plan to use (default: the cheapest by the cost model)")
 	f.StringVar(&file, "plot", "", "file for a plot of times and bounds, as SVG")

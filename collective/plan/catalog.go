@@ -39,6 +39,7 @@ const (
 	patarasuk   = "Patarasuk, Yuan 2009"
 	hillis      = "Hillis, Steele 1986"
 	hensgen     = "Hensgen, Finkel, Manber 1988"
+	multilane   = "Träff, Hunold 2020"
 	karonis     = "Karonis et al. 2000"
 	elementary  = "elementary"
 	smallChain  = 16 << 10
@@ -101,6 +102,7 @@ func movers() []Planner {
 		{Alltoall, "bruck", bruck, alltoallBruck, uniform, (*costing).bruckAlltoall},
 		{Alltoall, "linear", elementary, alltoallLinear, nil, (*costing).linearAlltoall},
 		{Alltoall, "pairwise", thakur, alltoallPairwise, nil, (*costing).pairwiseAlltoall},
+		{Alltoall, "node+lanes", multilane, alltoallLanes, both(uniform, severalNodes), (*costing).lanesAlltoall},
 	}
 }
 
@@ -129,6 +131,7 @@ func reducers() []Planner {
 		{ReduceScatter, "ring", patarasuk, reduceScatterRing, commutes, (*costing).ringReduceScatter},
 		{ReduceScatter, "pairwise", thakur, reduceScatterPairwise, nil, (*costing).pairwiseReduceScatter},
 		{ReduceScatter, "reduce+scatter", thakur, reduceScatterViaReduce, nil, (*costing).treeReduceScatter},
+		{ReduceScatter, "node+lanes", multilane, reduceScatterLanes, both(commutes, severalNodes), (*costing).lanesReduceScatter},
 
 		{Scan, "doubling", hillis, scanDoubling, nil, (*costing).doublingScan},
 		{Scan, chainName(mediumChain), barnett, scanChain(mediumChain), nil, chainCost(mediumChain, true)},

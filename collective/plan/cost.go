@@ -233,3 +233,18 @@ func (c *costing) linearAlltoall() float64 {
 func (c *costing) pairwiseAlltoall() float64 {
 	return float64(c.size-1)*c.swap(c.size/2, c.block) + c.Copy.At(int(c.block))
 }
+
+// packing is two copies of all blocks, each on its own.
+func (c *costing) packing() float64 {
+	return 2 * (c.Copy.At(c.n) + float64(c.size)*c.Copy.Alpha())
+}
+
+func (c *costing) lanesAlltoall() float64 {
+	host := func(bytes float64) float64 { return c.Host.Exchange.At(int(bytes)) }
+	net := func(bytes float64) float64 { return c.net(c.local, bytes) }
+	spread := func(partners int, bytes float64, one func(float64) float64) float64 {
+		windows := float64((partners + laneWindow - 1) / laneWindow)
+		return windows*one(0) + float64(partners)*(one(bytes)-one(0)+c.Overhead)
+	}
+	return c.packing() + spread(c.local-1, c.all()/float64(c.local), host) + spread(c.nodes-1, c.block*float64(c.local), net)
+}

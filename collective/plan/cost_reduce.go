@@ -133,3 +133,14 @@ func (c *costing) treeReduceScatter() float64 { return c.treeReduce() + c.scatte
 func (c *costing) doublingScan() float64 {
 	return over(c.size, func(d int) float64 { return c.swap(d, c.all()) + c.fold(c.all()) }) + c.Copy.At(c.n)
 }
+
+func (c *costing) lanesReduceScatter() float64 {
+	step := func(n float64, swap func(float64) float64) func(float64) float64 {
+		return func(share float64) float64 {
+			return c.parted(share*n, func(b float64) float64 { return swap(b) + c.fold(b) })
+		}
+	}
+	return c.packing()/2 +
+		c.circulantRounds(c.local, step(c.all(), func(b float64) float64 { return c.Host.Exchange.At(int(b)) })) +
+		c.circulantRounds(c.nodes, step(c.all()/float64(c.local), func(b float64) float64 { return c.net(c.local, b) }))
+}

@@ -27,14 +27,20 @@ func (p *Problem) slicing(base, n int) slicing {
 	members := p.Nodes.Members[p.Nodes.Of[p.Rank]]
 	s := slicing{Problem: p, base: base, slices: evenly(n, p.Nodes.Largest())}
 	s.local = among(members, indexOf(members, p.Rank))
-	// Ranks with one slice more are spread, so that neighbours together hold equal shares.
-	first := func(member int) int { return member * s.slices.size / len(members) }
 	s.held = layout{size: len(members), offs: make([]int, len(members)+1)}
 	for i := range s.held.offs {
-		s.held.offs[i] = s.slices.off(first(i))
+		s.held.offs[i] = s.slices.off(firstSlice(i, len(members), s.slices.size))
 	}
-	s.mine = held{first(s.local.me), first(s.local.me + 1)}
+	s.mine = heldBy(s.local.me, len(members), s.slices.size)
 	return s
+}
+
+// firstSlice is the first of the slices that a member of a node holds. Members
+// with one slice more than others are spread, so that neighbours together hold equal shares.
+func firstSlice(member, members, slices int) int { return member * slices / members }
+
+func heldBy(member, members, slices int) held {
+	return held{firstSlice(member, members, slices), firstSlice(member+1, members, slices)}
 }
 
 // holders is the group of the ranks that hold slice j, one of each node.
