@@ -38,9 +38,9 @@ type ScalePoint struct {
 	Bound     time.Duration `json:"bound_ns"`
 	// Shared is the least time on this network, where the ranks of a node share its link and
 	// copy for themselves; 0 where none is known. See sharedBound.
-	Shared time.Duration `json:"shared_bound_ns,omitempty"`
-	Messages  uint64        `json:"messages"`
-	Wall      time.Duration `json:"wall_ns"`
+	Shared   time.Duration `json:"shared_bound_ns,omitempty"`
+	Messages uint64        `json:"messages"`
+	Wall     time.Duration `json:"wall_ns"`
 }
 
 // Ratio is the simulated time against the lower bound of the model.
@@ -65,8 +65,8 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	}
 	elements := max(1, nBytes/elementBytes)
 	// All ranks share the memory that stands in for vectors: nobody touches it.
-	vector := make([]float32, elements)
-	phantom := make([]byte, 2*len(vector)*elementBytes+1<<20)
+	vector, result := make([]float32, elements), make([]float32, elements)
+	phantom := make([]byte, 4*len(vector)*elementBytes+1<<20)
 	nodes := plan.NewNodes(ranks, host)
 	failed := make([]error, ranks)
 	err = f.Run(ctx, func(rank int) {
@@ -79,7 +79,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 			failed[rank] = err
 			return
 		}
-		failed[rank] = scaleCall(ctx, c, o.Kind, vector)
+		failed[rank] = scaleCall(ctx, c, o.Kind, vector, result)
 	})
 	for rank, e := range failed {
 		if err == nil && e != nil {
@@ -121,8 +121,11 @@ func sharedBound(n *sim.Network, ranks, nBytes int, reduceRate float64) time.Dur
 	return time.Duration(math.Ceil(max(link, processor) * 1e9))
 }
 
-// scaleCall is one call of the collective, by the public interface.
-func scaleCall(ctx context.Context, c *mpi.Comm, k plan.Kind, v []float32) error {
+// scaleCall is one call of the collective, by the public interface. The vector
+// is all blocks together where ranks have blocks.
+func scaleCall(ctx context.Context, c *mpi.Comm, k plan.Kind, v, result []float32) error {
+	mine := len(v) / c.Size()
+	all, out := v[:mine*c.Size()], result[:mine*c.Size()]
 	switch k {
 	case plan.Allreduce:
 		return collective.Allreduce(ctx, c, v, v, collective.Sum)
@@ -134,8 +137,14 @@ func scaleCall(ctx context.Context, c *mpi.Comm, k plan.Kind, v []float32) error
 		return collective.Barrier(ctx, c)
 	case plan.Scan:
 		return collective.Scan(ctx, c, v, v, collective.Sum)
+	case plan.Allgather:
+		return collective.Allgather(ctx, c, all[:mine], out)
+	case plan.Alltoall:
+		return collective.Alltoall(ctx, c, all, out)
+	case plan.ReduceScatter:
+		return collective.ReduceScatterBlock(ctx, c, all, out[:mine], collective.Sum)
 	}
-	return usage("scale: %v cannot be simulated; allreduce, bcast, reduce, barrier and scan can", k)
+	return usage("scale: %v cannot be simulated; allreduce, bcast, reduce, barrier, scan, allgather, reduce_scatter and alltoall can", k)
 }
 
 // networkModel prices plans by the links of a simulated network.

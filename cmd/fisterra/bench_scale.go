@@ -15,6 +15,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// nodeBound is the bound with shared links, "-" where none is known.
+func nodeBound(x bench.ScalePoint) string {
+	if x.Shared == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%v", x.Shared)
+}
+
 func benchScaleCommand(env environment) *cobra.Command {
 	var ranks, op, network, sizes, name, file, format string
 	var perNode int
@@ -77,7 +85,7 @@ own; the column "node bound" is what the ranks of a node need at least, who shar
 						fmt.Fprintf(env.stdout, "%s\n", b)
 						continue
 					}
-					fmt.Fprintf(t, "%d\t%d\t%s\t%v\t%v\t%.2f\t%v\t%d\t%v\t\n", x.Ranks, x.Bytes, x.Plan, x.Simulated, x.Bound, x.Ratio(), x.Shared, x.Messages, x.Wall.Round(time.Millisecond))
+					fmt.Fprintf(t, "%d\t%d\t%s\t%v\t%v\t%.2f\t%v\t%d\t%v\t\n", x.Ranks, x.Bytes, x.Plan, x.Simulated, x.Bound, x.Ratio(), nodeBound(x), x.Messages, x.Wall.Round(time.Millisecond))
 				}
 				t.Flush()
 			}
@@ -94,7 +102,7 @@ own; the column "node bound" is what the ranks of a node need at least, who shar
 	}
 	f := cmd.Flags()
 	f.StringVar(&ranks, "ranks", "16,256,4096", "numbers of ranks, comma separated")
-	f.StringVar(&op, "op", "allreduce", "allreduce, bcast, reduce, barrier, scan")
+	f.StringVar(&op, "op", "allreduce", "allreduce, bcast, reduce, barrier, scan; allgather, reduce_scatter, alltoall (sizes of all blocks together)")
 	f.StringVar(&network, "network", "fdr", "fdr (InfiniBand FDR, 24 ranks a node), hdr100 (64 ranks a node)")
 	f.IntVar(&perNode, "ranks-per-node", 0, "ranks that share a node and its link (0: as the network has)")
 	f.StringVar(&sizes, "sizes", "8,64K,16M", "sizes in bytes, comma separated")

@@ -34,7 +34,7 @@ func alltoallPairwise(p *Problem) *Plan {
 // alltoallLinear: as pairwise, with up to 32 steps under way at once.
 func alltoallLinear(p *Problem) *Plan {
 	b := newBuilder(p, "linear")
-	b.alltoallWindow(p, 32)
+	b.alltoallWindow(p, laneWindow)
 	return b.done()
 }
 

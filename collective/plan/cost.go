@@ -225,14 +225,25 @@ func (c *costing) bruckAlltoall() float64 {
 }
 
 func (c *costing) linearAlltoall() float64 {
-	one := c.swap(c.size/2, c.block)
-	windows := float64((c.size + 30) / 32)
-	return windows*c.swap(c.size/2, 0) + float64(c.size-1)*(one-c.swap(c.size/2, 0)+c.Overhead) + c.Copy.At(int(c.block))
+	windows := float64((c.size + laneWindow - 2) / laneWindow)
+	return windows*c.swap(c.size/2, 0) + c.Copy.At(int(c.block)) + c.partners(c.block, func(bytes float64, one func(float64) float64) float64 {
+		return one(bytes) - one(0) + c.Overhead
+	})
 }
 
 func (c *costing) pairwiseAlltoall() float64 {
-	return float64(c.size-1)*c.swap(c.size/2, c.block) + c.Copy.At(int(c.block))
+	return c.Copy.At(int(c.block)) + c.partners(c.block, func(bytes float64, one func(float64) float64) float64 { return one(bytes) })
 }
+
+// partners sums the price of an exchange over all other ranks: those of the
+// own node and those of others, wherever they are.
+func (c *costing) partners(bytes float64, price func(bytes float64, one func(float64) float64) float64) float64 {
+	return float64(c.local-1)*price(bytes, c.hostSwap) + float64(c.size-c.local)*price(bytes, c.laneSwap)
+}
+
+// hostSwap and laneSwap are exchanges that all ranks of a node do at once, inside it and beyond.
+func (c *costing) hostSwap(bytes float64) float64 { return c.Host.Exchange.At(int(bytes)) }
+func (c *costing) laneSwap(bytes float64) float64 { return c.net(c.local, bytes) }
 
 // packing is two copies of all blocks, each on its own.
 func (c *costing) packing() float64 {
@@ -240,11 +251,9 @@ func (c *costing) packing() float64 {
 }
 
 func (c *costing) lanesAlltoall() float64 {
-	host := func(bytes float64) float64 { return c.Host.Exchange.At(int(bytes)) }
-	net := func(bytes float64) float64 { return c.net(c.local, bytes) }
 	spread := func(partners int, bytes float64, one func(float64) float64) float64 {
 		windows := float64((partners + laneWindow - 1) / laneWindow)
 		return windows*one(0) + float64(partners)*(one(bytes)-one(0)+c.Overhead)
 	}
-	return c.packing() + spread(c.local-1, c.all()/float64(c.local), host) + spread(c.nodes-1, c.block*float64(c.local), net)
+	return c.packing() + spread(c.local-1, c.all()/float64(c.local), c.hostSwap) + spread(c.nodes-1, c.block*float64(c.local), c.laneSwap)
 }

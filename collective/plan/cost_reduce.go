@@ -97,7 +97,7 @@ func slicedCost(segments int) func(*costing) float64 {
 func (c *costing) slicedInside(n float64) float64 {
 	return c.circulantRounds(c.local, func(share float64) float64 {
 		b := share * n
-		return c.parted(b, func(b float64) float64 { return c.Host.Exchange.At(int(b)) + c.fold(b) }) + c.Host.Exchange.At(int(b))
+		return c.parted(b, func(b float64) float64 { return c.hostSwap(b) + c.fold(b) }) + c.hostSwap(b)
 	})
 }
 
@@ -105,7 +105,7 @@ func (c *costing) slicedInside(n float64) float64 {
 func (c *costing) slicedBetween(n float64) float64 {
 	return c.circulantRounds(c.nodes, func(share float64) float64 {
 		b := share * n / float64(c.local)
-		return c.parted(b, func(b float64) float64 { return c.net(c.local, b) + c.fold(b) }) + c.net(c.local, b)
+		return c.parted(b, func(b float64) float64 { return c.laneSwap(b) + c.fold(b) }) + c.laneSwap(b)
 	})
 }
 
@@ -141,6 +141,6 @@ func (c *costing) lanesReduceScatter() float64 {
 		}
 	}
 	return c.packing()/2 +
-		c.circulantRounds(c.local, step(c.all(), func(b float64) float64 { return c.Host.Exchange.At(int(b)) })) +
-		c.circulantRounds(c.nodes, step(c.all()/float64(c.local), func(b float64) float64 { return c.net(c.local, b) }))
+		c.circulantRounds(c.local, step(c.all(), c.hostSwap)) +
+		c.circulantRounds(c.nodes, step(c.all()/float64(c.local), c.laneSwap))
 }

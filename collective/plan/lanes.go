@@ -1,0 +1,186 @@
+package plan
+
+// Collectives on blocks in lanes: rank i of every node together are lane i, and all
+// lanes cross the network at once. Data first move inside the nodes to the lane of their
+// destination, then along the lane, so that a rank has partners on its node and
+// in its lane only. There are as many lanes as ranks on the fullest node; on nodes with fewer
+// ranks some take part in two or more, the first of which is the lane of their own blocks.
+//
+// Träff, Hunold, "Decomposing MPI collectives for exploiting multi-lane communication", 2020.
+
+// lanes says which lane every rank belongs to, and who serves each for a node.
+type lanes struct {
+	*Nodes
+	count int
+	node  int
+	local group
+	mine  held // lanes this rank takes part in
+}
+
+func (p *Problem) lanes() lanes {
+	members := p.Nodes.Members[p.Nodes.Of[p.Rank]]
+	l := lanes{Nodes: p.Nodes, count: p.Nodes.Largest(), node: int(p.Nodes.Of[p.Rank])}
+	l.local = among(members, indexOf(members, p.Rank))
+	l.mine = heldBy(l.local.me, len(members), l.count)
+	return l
+}
+
+// member is the rank of a node in lane j, and whether it is the lane of its own blocks.
+func (l *lanes) member(node, j int) (rank int, own bool) {
+	members := l.Members[node]
+	i := ((j+1)*len(members) - 1) / l.count
+	return int(members[i]), firstSlice(i, len(members), l.count) == j
+}
+
+// along is lane j as a group, counted in nodes.
+func (l *lanes) along(j int) group {
+	return group{me: l.node, size: len(l.Members), to: func(node int) int {
+		rank, _ := l.member(node, j)
+		return rank
+	}}
+}
+
+// order lists all ranks by lane, within it by node; the ranks of lane j are
+// ranks[ends[j]:ends[j+1]].
+func (l *lanes) order() (ranks []int32, ends []int) {
+	ends = make([]int, l.count+1)
+	for j := range l.count {
+		for node := range l.Members {
+			if rank, own := l.member(node, j); own {
+				ranks = append(ranks, int32(rank))
+			}
+		}
+		ends[j+1] = len(ranks)
+	}
+	return ranks, ends
+}
+
+// reduceScatterLanes: blocks are reduced inside the nodes to their lanes and then along
+// these; ⌈log₂L⌉+⌈log₂N⌉ steps for N nodes of L ranks, and each node sends (N-1)/N of the data. The operator must commute.
+func reduceScatterLanes(p *Problem) *Plan {
+	b := newBuilder(p, "node+lanes")
+	l, blocks := p.lanes(), p.blocks()
+	// Blocks in the order of lanes, each lane's in the order of nodes.
+	w := b.work(blocks.total())
+	order, ranks := l.order()
+	ends := make([]int, l.count+1) // of lanes, in elements
+	byLane := make([]layout, l.count)
+	for j := range l.count {
+		byLane[j] = layout{size: len(l.Members), offs: make([]int, len(l.Members)+1)}
+		for _, rank := range order[ranks[j]:ranks[j+1]] {
+			byLane[j].offs[l.Of[rank]+1] = blocks.n(int(rank))
+		}
+		for node := range l.Members {
+			byLane[j].offs[node+1] += byLane[j].offs[node]
+		}
+		ends[j+1] = ends[j] + byLane[j].total()
+	}
+	at := 0
+	for _, rank := range order {
+		n := blocks.n(int(rank))
+		b.copy(w.at(at), Loc{Send, blocks.off(int(rank))}, n)
+		at += n
+	}
+	held := layout{size: l.local.size, offs: make([]int, l.local.size+1)}
+	for i := range held.offs {
+		held.offs[i] = ends[firstSlice(i, l.local.size, l.count)]
+	}
+	b.reduceScatterCirculant(l.local, held, w, w, w.at(held.off(l.local.me)))
+	b.next()
+	var t timeline
+	for j := l.mine.lo; j < l.mine.hi; j++ {
+		stage := newBuilder(p, "")
+		stage.still = true
+		// In the lanes of others' blocks nothing is left for this rank.
+		stage.reduceScatterCirculant(l.along(j), byLane[j], w.at(ends[j]), w.at(ends[j]), Loc{Recv, 0})
+		t.place(0, stage.done())
+	}
+	b.merge(t)
+	return b.done()
+}
+
+// alltoallLanes: every rank hands its blocks to the members of its node by
+// lane, who send them along; P/N+N-2 messages a rank instead of P-1, for short blocks.
+func alltoallLanes(p *Problem) *Plan {
+	b := newBuilder(p, "node+lanes")
+	l, n := p.lanes(), p.Count
+	order, ends := l.order()
+	// Where the blocks for each member's lanes begin in that order.
+	first := make([]int, l.local.size+1)
+	for i := range first {
+		first[i] = ends[firstSlice(i, l.local.size, l.count)]
+	}
+	packed := b.work(p.Size * n)
+	for k, rank := range order {
+		b.copy(packed.at(k*n), Loc{Send, int(rank) * n}, n)
+	}
+	me := l.local.me
+	to := order[first[me]:first[me+1]] // whom this rank's lanes lead to
+	landed := b.work(l.local.size * len(to) * n)
+	for i := 1; i < l.local.size; i++ {
+		peer := mod(me+i, l.local.size)
+		b.put(l.local.rank(peer), packed.at(first[peer]*n), (first[peer+1]-first[peer])*n)
+		from := mod(me-i, l.local.size)
+		b.get(l.local.rank(from), landed.at(from*len(to)*n), len(to)*n)
+	}
+	b.next()
+	// From order of sources to order of destinations.
+	outgoing := b.work(l.local.size * len(to) * n)
+	for k := range to {
+		for i := range l.local.size {
+			src := landed.at((i*len(to) + k) * n)
+			if i == me {
+				src = packed.at((first[me] + k) * n)
+			}
+			b.copy(outgoing.at((k*l.local.size+i)*n), src, n)
+		}
+	}
+	b.alongLanes(p, l, to, outgoing)
+	return b.done()
+}
+
+// alongLanes sends what this node has for each of the ranks `to`, and receives
+// from each node what it has for this rank.
+func (b *builder) alongLanes(p *Problem, l lanes, to []int32, outgoing Loc) {
+	n, nodes := p.Count, len(l.Members)
+	// A node's blocks land in place where its ranks are consecutive.
+	consecutive := func(ranks []int32) bool { return int(ranks[len(ranks)-1]-ranks[0]) == len(ranks)-1 }
+	landing := make([]Loc, nodes)
+	for node, ranks := range l.Members {
+		landing[node] = Loc{Recv, int(ranks[0]) * n}
+		if !consecutive(ranks) {
+			landing[node] = b.work(len(ranks) * n)
+		}
+	}
+	for k, rank := range to {
+		if int(rank) == p.Rank {
+			b.copy(landing[l.node], outgoing.at(k*l.local.size*n), l.local.size*n)
+		}
+	}
+	for t := 1; t < nodes; t++ {
+		target := mod(l.node+t, nodes)
+		for k, rank := range to {
+			if int(l.Of[rank]) == target {
+				b.put(int(rank), outgoing.at(k*l.local.size*n), l.local.size*n)
+			}
+		}
+		source := mod(l.node-t, nodes)
+		from, _ := l.member(source, l.mine.lo)
+		b.get(from, landing[source], len(l.Members[source])*n)
+		if t%laneWindow == 0 {
+			b.next()
+		}
+	}
+	b.next()
+	for node, ranks := range l.Members {
+		if consecutive(ranks) {
+			continue
+		}
+		for i, rank := range ranks {
+			b.copy(Loc{Recv, int(rank) * n}, landing[node].at(i*n), n)
+		}
+	}
+}
+
+// laneWindow is how many messages of an alltoall are under way at once.
+const laneWindow = 32
