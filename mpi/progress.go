@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -44,27 +43,6 @@ const (
 	leaderAsleep        // the keeper, asleep in the kernel: callers may take over
 )
 
-const (
-	// A rank spins this long before it yields when every rank of the host has a
-	// core, and the shorter time when there are more ranks than cores.
-	spinAlone   = 50 * time.Microsecond
-	spinCrowded = 1 * time.Microsecond
-	// Where every rank has a core and a yield takes longer than dearYield all the same, another
-	// program got it, for a time slice. Each further yield would cost one more: the
-	// rank spins for spinBesides instead, and half as long every time that was in vain.
-	dearYield   = 200 * time.Microsecond
-	spinBesides = 1 * time.Millisecond
-	// Then it yields, at least so often and at least so long. Two ranks that
-	// answer each other must not both sleep: each would wait for the other's wake-up, which takes
-	// 45 µs on a virtual machine, and neither would find the other awake again.
-	yields       = 10
-	yieldAlone   = 250 * time.Microsecond
-	yieldCrowded = 20 * time.Microsecond
-
-	clockPolls  = 16 // polls between two looks at the clock
-	glancePolls = 64
-)
-
 // condition is what a caller waits for. It is looked at with the lock held.
 type condition interface {
 	met() bool
@@ -72,7 +50,8 @@ type condition interface {
 	watch(w *waiter)
 }
 
-func (o *op) met() bool       { return o.phase == phaseFinished }
+func (o *op) met() bool { return o.phase == phaseFinished }
+
 func (o *op) watch(w *waiter) { o.waiter = w }
 
 // anyOf is met when one of the requests has finished.
@@ -244,56 +223,6 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 	}
 }
 
-// yieldSome gives the core to other ranks for a while and reports whether
-// something happened meanwhile.
-func (e *engine) yieldSome(cond condition) bool {
-	most := yieldAlone
-	if e.crowded {
-		most = yieldCrowded
-	}
-	start := time.Now()
-	now := start
-	for i := 0; i < yields || now.Sub(start) < most; i++ {
-		e.unlock()
-		osyield.Yield()
-		e.lock()
-		if e.pollAll() > 0 || cond.met() {
-			return true
-		}
-		before := now
-		now = time.Now()
-		if !e.crowded && now.Sub(before) > dearYield {
-			e.spinTime = spinBesides
-			return e.spin(cond)
-		}
-	}
-	return false
-}
-
-// spin polls for spinTime, or until something happens, which it reports.
-func (e *engine) spin(cond condition) bool {
-	for start := time.Now(); time.Since(start) < e.spinTime; {
-		for range clockPolls {
-			if e.poll() > 0 || cond.met() {
-				return true
-			}
-		}
-		if e.contended.Load() > 0 {
-			e.stepAside()
-		}
-	}
-	return false
-}
-
-// stepAside lets goroutines that want the lock have it.
-func (e *engine) stepAside() {
-	e.unlock()
-	for i := 0; i < 100 && e.contended.Load() > 0; i++ {
-		osyield.Yield()
-	}
-	e.mu.Lock()
-}
-
 // leadAsleep is lead over a provider that owns time: it sleeps at once.
 func (e *engine) leadAsleep(ctx context.Context, cond condition) {
 	var stop func() bool
@@ -352,80 +281,6 @@ func (e *engine) disarm() {
 	for _, p := range e.providers {
 		p.Disarm()
 	}
-}
-
-// pollOthers is how often the providers are looked at that had nothing last.
-const pollOthers = 8
-
-// poll makes what progress can be made now by the provider that had something
-// last, and every now and then by all. A socket costs a system call to look at, and
-// memory should not have to wait for that.
-func (e *engine) poll() int {
-	if e.polls++; e.polls%pollOthers == 0 || len(e.providers) == 0 {
-		return e.pollAll()
-	}
-	n := e.providers[e.busiest].Poll(e)
-	if len(e.backlog) > 0 || len(e.unread) > 0 {
-		n += e.flush()
-	}
-	return n
-}
-
-// pollAll makes what progress can be made now.
-func (e *engine) pollAll() int {
-	n := 0
-	for i, p := range e.providers {
-		if m := p.Poll(e); m > 0 {
-			n += m
-			e.busiest = i
-		}
-	}
-	if len(e.backlog) > 0 || len(e.unread) > 0 {
-		n += e.flush()
-	}
-	return n
-}
-
-// glance is the beginning of a wait: it polls for about as long as an answer from a
-// rank of this host takes, so that the rest of waiting is not paid for by those who
-// hardly wait.
-func (e *engine) glance(o *op) {
-	if e.leader != leaderNone || e.sleeper != nil || o.phase == phaseFinished {
-		return
-	}
-	e.leader = leaderCaller
-	for i := 0; i < glancePolls && e.contended.Load() == 0; i++ {
-		if e.poll() > 0 && o.phase == phaseFinished {
-			break
-		}
-	}
-	e.leader = leaderNone
-	if o.phase == phaseFinished {
-		e.handOver()
-	}
-}
-
-// pollOnce polls unless somebody else is polling.
-func (e *engine) pollOnce() {
-	switch e.leader {
-	case leaderCaller, leaderKeeper:
-		return
-	case leaderAsleep:
-		if e.sleeper != nil {
-			return
-		}
-	}
-	e.takeLead()
-	e.pollAll()
-	e.leader = leaderNone
-	e.handOver()
-}
-
-// Outside implements transport.Sink.
-func (e *engine) Outside(work func()) {
-	e.unlock()
-	work()
-	e.lock()
 }
 
 // wake ends the leader's sleep, from any goroutine.
