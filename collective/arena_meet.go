@@ -16,8 +16,8 @@ type meeting struct {
 	send, recv []byte
 }
 
-// memoryPlan is the arena where plans are named.
-const memoryPlan = "memory"
+// MemoryPlan is shared memory where plans are named: collectives without messages, on one host.
+const MemoryPlan = "memory"
 
 // memorySource is where the idea comes from.
 const memorySource = "Graham, Shipman 2008"
@@ -60,7 +60,10 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
-	cross := m.Host.OneWay.Alpha()
+	cross := m.Cross
+	if cross == 0 {
+		cross = m.Host.OneWay.Alpha()
+	}
 	switch p.Kind {
 	case plan.Barrier:
 		return cross
@@ -81,11 +84,11 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 // usesMemory decides between the arena, where there is one, and a plan, and says why.
 func (f *Config) usesMemory(p *plan.Problem) (why string, ok bool) {
 	if name, ok := f.Force[p.Kind]; ok {
-		return "forced", name == memoryPlan
+		return "forced", name == MemoryPlan
 	}
 	if f.Site != nil {
 		if r, ok := f.Site.rule(p); ok {
-			return "site table " + f.Site.Name, r.Plan == memoryPlan
+			return "site table " + f.Site.Name, r.Plan == MemoryPlan
 		}
 	}
 	m := f.model()

@@ -23,8 +23,8 @@ func inShared(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) erro
 	return onRanks(t, n, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 		force := map[plan.Kind]string{}
 		for _, k := range plan.Kinds() {
-			if known(k, memoryPlan) {
-				force[k] = memoryPlan
+			if known(k, MemoryPlan) {
+				force[k] = MemoryPlan
 			}
 		}
 		if err := Configure(c, Config{Force: force}); err != nil {

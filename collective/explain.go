@@ -76,10 +76,10 @@ func (f *Config) explain(p *plan.Problem, shared bool) Explanation {
 		e.Candidates = append(e.Candidates, Candidate{Plan: c.Name, Source: c.Source, Seconds: c.Seconds})
 	}
 	if shared && memoryTakes(p.Kind, p.Count*p.ElemBytes, p.TotalBytes()) {
-		e.Candidates = append(e.Candidates, Candidate{Plan: memoryPlan, Source: memorySource, Seconds: memorySeconds(p, f.model())})
+		e.Candidates = append(e.Candidates, Candidate{Plan: MemoryPlan, Source: memorySource, Seconds: memorySeconds(p, f.model())})
 		slices.SortStableFunc(e.Candidates, func(a, b Candidate) int { return cmp.Compare(a.Seconds, b.Seconds) })
 		if why, ok := f.usesMemory(p); ok {
-			e.Plan, e.Why = memoryPlan, why
+			e.Plan, e.Why = MemoryPlan, why
 		}
 	}
 	for _, c := range e.Candidates {

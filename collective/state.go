@@ -182,7 +182,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	}
 	switch {
 	case inMemory:
-		e.memory, e.plan = true, &plan.Plan{Name: memoryPlan}
+		e.memory, e.plan = true, &plan.Plan{Name: MemoryPlan}
 		e.signature = q.sign(byMemory)
 		e.starts = startsOf(q.counts[0], q.typ.size)
 	case libraryHas(c, e) && s.config.usesLibrary(p):

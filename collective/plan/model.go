@@ -74,6 +74,9 @@ type Model struct {
 	Combine Curve `json:"combine"`
 	// Copy is the time to copy bytes from one buffer to another.
 	Copy Curve `json:"copy"`
+	// Cross is how long the ranks of one host take to meet in shared memory, in
+	// seconds; 0: as long as the shortest message.
+	Cross float64 `json:"cross,omitempty"`
 	// Overhead is how long a processor is busy with a message besides its bytes.
 	Overhead float64 `json:"overhead"`
 }
