@@ -2,6 +2,8 @@ package bench
 
 import (
 	"context"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
@@ -13,15 +15,14 @@ import (
 // modelSizes are the points of a measured curve.
 var modelSizes = []int{4, 256, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20}
 
-const (
-	tagModel    = 1100
-	modelBudget = 60 * time.Millisecond
-)
+// modelBudget is the time for a point of a curve.
+const modelBudget = 60 * time.Millisecond
 
 // MeasureModel measures what plans are priced by, between rank 0 and the
-// first rank of its host and of another: the one-way time, the time of an exchange, and what a
-// core takes to reduce and to copy. Link classes that the communicator does not
-// have keep the default's figures. All ranks call it and get the same model.
+// first rank of its host and of another: the one-way time, the time of an exchange, what a
+// core takes to reduce and to copy, and how long all take to meet in shared memory. Link classes that
+// the communicator does not have keep the default's figures. All ranks call it
+// and get the same model; the communicator is left with the default configuration.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, error) {
 	m := collective.DefaultModel()
 	m.Name = name
@@ -49,65 +50,95 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 		*class.link = link
 	}
 	m.Combine, m.Copy = measureCore()
+	var err error
+	if m.Cross, err = measureCross(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := collective.Configure(c, collective.Config{}); err != nil {
+		return nil, err
+	}
 	return shareModel(ctx, c, m)
 }
 
-// measureLink times messages between rank 0 and peer; the others wait.
+// measureLink times single messages and exchanges between rank 0 and peer, as the
+// steps of collectives that they are: by the executor, and on the scale on which
+// collectives are measured. The others wait. Rank 0 gets the link.
 func measureLink(ctx context.Context, c *mpi.Comm, peer int) (plan.Link, error) {
 	var l plan.Link
-	most := modelSizes[len(modelSizes)-1]
-	send, recv := make([]byte, most), make([]byte, most)
-	t := timer{c: c, o: Options{Budget: modelBudget}}
-	for _, n := range modelSizes {
-		oneWay := func(ctx context.Context, count int) (float64, error) {
-			start := time.Now()
-			for range count {
-				switch c.Rank() {
-				case 0:
-					if err := mpi.Send(ctx, c, send[:n], peer, tagModel); err != nil {
-						return 0, err
-					}
-					if _, err := mpi.Recv(ctx, c, recv[:n], peer, tagModel); err != nil {
-						return 0, err
-					}
-				case peer:
-					if _, err := mpi.Recv(ctx, c, recv[:n], 0, tagModel); err != nil {
-						return 0, err
-					}
-					if err := mpi.Send(ctx, c, send[:n], 0, tagModel); err != nil {
-						return 0, err
-					}
+	color := mpi.Undefined
+	if c.Rank() == 0 || c.Rank() == peer {
+		color = 0
+	}
+	pair, err := c.Split(ctx, color, c.Rank())
+	if err != nil || pair == nil {
+		return l, err
+	}
+	copied := func(n int) float64 { return timeOf(copyOf(n)) }
+	for _, way := range []struct {
+		kind  plan.Kind
+		plan  string
+		curve *plan.Curve
+		less  func(n int) float64 // what the plan does besides
+	}{
+		{plan.Bcast, "linear", &l.OneWay, func(int) float64 { return 0 }},
+		{plan.Allgather, "ring", &l.Exchange, copied},
+	} {
+		op, _ := collectiveNamed(way.kind.String()) // there is one
+		force := collective.Config{Force: map[plan.Kind]string{way.kind: way.plan}}
+		times := make([]float64, len(modelSizes))
+		for pass := range tunePasses {
+			for i, n := range modelSizes {
+				t, err := timePlan(ctx, pair, force, op, Options{Sizes: []int{n}, Budget: modelBudget / tunePasses})
+				if err != nil {
+					return l, err
+				}
+				if pass == 0 || t < times[i] {
+					times[i] = t
 				}
 			}
-			return microseconds(start) / float64(2*count), nil
 		}
-		exchange := func(ctx context.Context, count int) (float64, error) {
-			start := time.Now()
-			other := peer
-			if c.Rank() == peer {
-				other = 0
-			}
-			if c.Rank() == 0 || c.Rank() == peer {
-				for range count {
-					if _, err := mpi.Sendrecv(ctx, c, send[:n], other, tagModel, recv[:n], other, tagModel); err != nil {
-						return 0, err
-					}
-				}
-			}
-			return microseconds(start) / float64(count), nil
+		for i, n := range modelSizes {
+			*way.curve = append(*way.curve, plan.Point{Bytes: n, Seconds: max(0, times[i]/1e6-way.less(n))})
 		}
-		for _, way := range []struct {
-			b     batch
-			curve *plan.Curve
-		}{{oneWay, &l.OneWay}, {exchange, &l.Exchange}} {
-			samples, _, err := t.measure(ctx, n, way.b)
-			if err != nil {
-				return l, err
-			}
-			*way.curve = append(*way.curve, plan.Point{Bytes: n, Seconds: Quantile(samples, 0.5) / 1e6})
-		}
+		ascend(*way.curve)
 	}
 	return l, nil
+}
+
+// ascend makes no message take longer than a longer one: what does was disturbed.
+func ascend(c plan.Curve) {
+	for i := len(c) - 2; i >= 0; i-- {
+		c[i].Seconds = min(c[i].Seconds, c[i+1].Seconds)
+	}
+}
+
+// copyOf returns the copying of n bytes.
+func copyOf(n int) func() {
+	a, b := make([]byte, n), make([]byte, n)
+	return func() { copy(a, b) }
+}
+
+// measureCross times a meeting in shared memory of the ranks of one host, 0
+// where they cannot meet. All ranks get rank 0's.
+func measureCross(ctx context.Context, c *mpi.Comm) (float64, error) {
+	var candidates []string
+	for _, x := range collective.Explain(plan.Barrier, 0, c).Candidates {
+		candidates = append(candidates, x.Plan)
+	}
+	if !slices.Contains(candidates, collective.MemoryPlan) {
+		return 0, nil
+	}
+	op, _ := collectiveNamed(plan.Barrier.String()) // there is one
+	best := math.Inf(1)
+	for range tunePasses {
+		t, err := timePlan(ctx, c, collective.Config{Force: map[plan.Kind]string{plan.Barrier: collective.MemoryPlan}}, op,
+			Options{Sizes: []int{0}, Budget: modelBudget / tunePasses})
+		if err != nil {
+			return 0, err
+		}
+		best = min(best, t)
+	}
+	return best / 1e6, nil
 }
 
 // measureCore times what one core does by itself, on vectors that fit its
@@ -146,6 +177,11 @@ func timeOf(f func()) float64 {
 
 // shareModel gives every rank rank 0's model.
 func shareModel(ctx context.Context, c *mpi.Comm, m *plan.Model) (*plan.Model, error) {
+	cross := []float64{m.Cross}
+	if err := collective.Bcast(ctx, c, cross, 0); err != nil {
+		return nil, err
+	}
+	m.Cross = cross[0]
 	curves := []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Copy}
 	for _, curve := range curves {
 		count := []int64{int64(len(*curve))}

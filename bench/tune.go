@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -43,14 +44,9 @@ const tunePasses = 3
 // Tune measures every plan of a collective at every size. All ranks call it;
 // each gets all results. The communicator is left with the model it was given.
 func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, name string, o Options, result func(Tuned)) error {
-	var op collectiveOp
-	for _, x := range collectiveOps() {
-		if x.name == name {
-			op = x
-		}
-	}
+	op, ok := collectiveNamed(name)
 	kind, err := plan.ParseKind(name)
-	if op.call == nil || err != nil {
+	if !ok || err != nil {
 		return usage("tune: %q is not a collective", name)
 	}
 	o.Budget /= tunePasses
@@ -94,6 +90,15 @@ func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, name string, o Option
 		result(t)
 	}
 	return collective.Configure(c, collective.Config{Model: m})
+}
+
+func collectiveNamed(name string) (collectiveOp, bool) {
+	ops := collectiveOps()
+	i := slices.IndexFunc(ops, func(op collectiveOp) bool { return op.name == name })
+	if i < 0 {
+		return collectiveOp{}, false
+	}
+	return ops[i], true
 }
 
 // timePlan is rank 0's median in µs, on all ranks.
