@@ -2,8 +2,6 @@ package main
 
 import (
 	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,31 +33,5 @@ func TestClusterMPILaunchers(t *testing.T) {
 				t.Errorf("want 4 ranks over %s: %+v", c.transport, x)
 			}
 		})
-	}
-}
-
-// TestClusterSlurmPackages runs inside the cluster the tests of package slurm
-// that want a running controller.
-func TestClusterSlurmPackages(t *testing.T) {
-	s := onCluster(t)
-	root, err := lab.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ pkg, test string }{
-		{"slurm", "TestSbatchTakesScripts"},
-		{"slurm/pmi", "TestUnderSrun"},
-	} {
-		binary := filepath.Join(s.Dir, strings.ReplaceAll(c.pkg, "/", "-")+".test")
-		build := exec.CommandContext(within(t, 2*time.Minute), "go", "test", "-c", "-o", binary, "./"+c.pkg)
-		build.Dir = root
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		cmd := s.Command(within(t, 90*time.Second), binary, "-test.v", "-test.run", "^"+c.test+"$")
-		cmd.Dir = filepath.Join(root, c.pkg)
-		if r := cmd.Run(); r.Code != 0 || !strings.Contains(r.Stdout, "--- PASS: "+c.test) {
-			t.Errorf("%s: %v", c.test, r)
-		}
 	}
 }
