@@ -68,6 +68,10 @@ func Reducible(k ElemKind, o ReduceOp) bool { return native.Reducible(k, o) }
 // the input is in recv. Lengths that do not fit are ErrMismatch, more than 2³¹−1
 // elements in one call ErrUnsupported.
 //
+// Ranks whose lengths differ have undefined results, as in MPI: where Open MPI moves long
+// messages by itself, within a host or over TCP, a rank's memory behind a buffer that is too
+// short is written. Messages and Fisterra's own collectives have no such danger.
+//
 // MPI cannot take a collective back: Cancel does nothing, and a Wait whose context ends first
 // returns ErrInFlight.
 type NativeCollectives struct{ c *Comm }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/fisterra-hpc/fisterra/mpi/native"
 )
@@ -20,9 +19,6 @@ func openNative(ctx context.Context, cfg *Config, l *launch) (*World, error) {
 	defer cancel()
 	if from := native.FromEnv(cfg.lookup()); l.kind == byFisterra && l.size > 1 && from.Name == "none" {
 		return nil, fmt.Errorf("mpi: %w: ranks started by fisterra run are strangers to an MPI library: start them by mpirun, mpiexec or srun, or use another transport than mpi", ErrLauncher)
-	}
-	if err := settleOpenMPI(os.LookupEnv, os.Setenv); err != nil {
-		return nil, err
 	}
 	registrations, err := registrationRule(cfg.lookup())
 	if err != nil {

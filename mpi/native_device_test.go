@@ -37,38 +37,6 @@ func TestNativeTags(t *testing.T) {
 	}
 }
 
-func TestOpenMPISettingsGiveWayToTheUsers(t *testing.T) {
-	settle := func(user map[string]string) map[string]string {
-		set := map[string]string{}
-		err := settleOpenMPI(
-			func(name string) (string, bool) { v, ok := user[name]; return v, ok },
-			func(name, value string) error { set[name] = value; return nil })
-		if err != nil {
-			t.Fatal(err)
-		}
-		return set
-	}
-	const flags, limit = "OMPI_MCA_btl_vader_flags", "OMPI_MCA_btl_vader_max_send_size"
-	if set := settle(nil); set[flags] != "send,inplace" || set[limit] == "" || set["OMPI_MCA_btl_tcp_flags"] != "send,inplace" {
-		t.Errorf("by default: %v", set)
-	}
-	set := settle(map[string]string{limit: "32768"})
-	if _, ours := set[limit]; ours || set[flags] == "" {
-		t.Errorf("with the user's fragments: %v", set)
-	}
-	set = settle(map[string]string{flags: "send,get"})
-	for name := range set {
-		if strings.Contains(name, "vader") {
-			t.Errorf("with the user's flags %s is set too", name)
-		}
-	}
-	refused := errors.New("refused")
-	err := settleOpenMPI(func(string) (string, bool) { return "", false }, func(string, string) error { return refused })
-	if !errors.Is(err, refused) || !strings.Contains(err.Error(), flags) {
-		t.Errorf("environment that cannot be set: %v", err)
-	}
-}
-
 func TestRegistrationRule(t *testing.T) {
 	for value, want := range map[string]native.Registrations{
 		"": native.ForgetOnRDMA, "auto": native.ForgetOnRDMA, "always": native.ForgetAlways, "never": native.ForgetNever,

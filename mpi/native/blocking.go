@@ -18,7 +18,7 @@ func (c *Comm) Send(ctx context.Context, buf []byte, dst, tag int) error {
 	w.lock()
 	var r *Request
 	var err error
-	if w.briefly(len(buf)) {
+	if w.briefly(len(buf)) && !c.announced(len(buf), dst) {
 		var done bool
 		if r, done, err = c.sendBrief(buf, dst, tag); done {
 			w.mu.Unlock()
@@ -56,10 +56,10 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, erro
 	}
 	var r *Request
 	var err error
-	if w.briefly(len(buf)) {
+	if w.briefly(len(buf)) && len(c.met) == 0 {
+		var s Status
 		var done bool
-		if r, done, err = c.recvBrief(buf, src, tag, tries); done {
-			s := w.readStatus(r)
+		if r, s, done, err = c.recvBrief(buf, src, tag, tries); done {
 			w.mu.Unlock()
 			return s, nil
 		}

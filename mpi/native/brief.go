@@ -31,6 +31,7 @@ func (w *World) briefRequest(op opcode, buf []byte, peer int) *Request {
 		r = w.aimBrief()
 	}
 	r.buf, r.bytes, r.op, r.peer, r.flag = unsafe.Pointer(unsafe.SliceData(buf)), len(buf), op, peer, 0
+	r.awaits, r.staged = false, false
 	touch(r)
 	return r
 }
@@ -81,23 +82,39 @@ func (c *Comm) sendBrief(buf []byte, dst, tag int) (r *Request, done bool, err e
 
 // recvBrief receives, asking up to tries times whether the message is there, and
 // otherwise is as sendBrief.
-func (c *Comm) recvBrief(buf []byte, src, tag int, tries uintptr) (r *Request, done bool, err error) {
+func (c *Comm) recvBrief(buf []byte, src, tag int, tries uintptr) (r *Request, s Status, done bool, err error) {
 	w := c.world
 	r = w.briefRequest(opIrecv, buf, src)
 	ch := &w.brief.recv
 	ch.Start.A[0] = uintptr(r.buf)
 	ch.Start.A[1] = uintptr(len(buf))
+	if r.awaits = w.announces && src != ProcNull; r.awaits {
+		if r.staged = len(buf) < stagedBytes; r.staged {
+			ch.Start.A[0] = uintptr(unsafe.Pointer(&r.text))
+			ch.Start.A[1] = stagedBytes
+		}
+	}
 	ch.Start.A[3] = c.peer(src)
 	ch.Start.A[4] = c.tag(tag)
 	ch.Start.A[5] = uintptr(c.handle)
 	ch.Tries = tries
 	ch.CallBrief()
 	if int32(ch.Start.R) == 0 && r.flag != 0 && int32(ch.Poll.R) == 0 {
-		touch(r)
-		r.buf = nil
-		return r, true, nil
+		s = w.readStatus(r)
+		switch {
+		case !r.awaits, !r.staged && s.Bytes != noticeBytes:
+			done = true
+		case r.staged && s.Bytes <= len(buf) && s.Bytes != noticeBytes:
+			copy(buf[:s.Bytes], (*[32]byte)(unsafe.Pointer(&r.text))[:])
+			done = true
+		}
+		if done {
+			touch(r)
+			r.buf, r.awaits = nil, false
+			return r, s, true, nil
+		}
 	}
-	return r, false, w.leaveBrief(c, r, ch, tag, true)
+	return r, s, false, w.leaveBrief(c, r, ch, tag, true)
 }
 
 // leaveBrief makes of r, whose chain of calls has not completed it, a request
@@ -105,6 +122,7 @@ func (c *Comm) recvBrief(buf []byte, src, tag int, tries uintptr) (r *Request, d
 func (w *World) leaveBrief(c *Comm, r *Request, ch *clib.Chain, tag int, asked bool) error {
 	w.brief.r = nil
 	r.comm, r.tag, r.from, r.fromBytes, r.cancelled, r.err = c, tag, nil, 0, false, nil
+	r.follows, r.noted = false, false
 	r.result = Status{Source: r.peer, Tag: tag}
 	if rc := int(int32(ch.Start.R)); rc != 0 {
 		err := r.failure(rc)
@@ -112,8 +130,11 @@ func (w *World) leaveBrief(c *Comm, r *Request, ch *clib.Chain, tag int, asked b
 		return err
 	}
 	if rc := int(int32(ch.Poll.R)); asked && (rc != 0 || r.flag != 0) {
-		r.state = complete
-		r.finish(rc)
+		done := true
+		if r.awaits {
+			done, rc = r.arrived(rc)
+		}
+		r.conclude(done, rc)
 		return nil
 	}
 	w.activate(r)

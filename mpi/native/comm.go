@@ -14,6 +14,8 @@ type Comm struct {
 	handle     handle
 	name       string
 	rank, size int
+	ranks      []int    // in the world; nil: the same
+	met        []notice // by probes, and not received yet
 	freed      bool
 }
 
@@ -77,6 +79,9 @@ func (c *Comm) isend(r *Request, buf []byte, dst, tag int) error {
 	if err := r.begin(c, opIsend, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), dst, tag); err != nil {
 		return err
 	}
+	if c.announced(len(buf), dst) {
+		return c.announce(r, dst, tag)
+	}
 	if err := r.transfer(w.fn.isend, w.fn.isendC); err != nil {
 		return err
 	}
@@ -108,10 +113,20 @@ func (c *Comm) irecv(r *Request, buf []byte, src, tag int, tries uintptr) error 
 	if err := r.begin(c, opIrecv, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), src, tag); err != nil {
 		return err
 	}
+	if w.announces && src != ProcNull {
+		if n, ok := c.ahead(src, tag, true); ok {
+			r.conclude(r.receive(n))
+			return nil
+		}
+		r.awaits, r.staged = true, len(buf) < stagedBytes
+	}
 	if err := r.transfer(w.fn.irecv, w.fn.irecvC); err != nil {
 		return err
 	}
 	b := &w.chain.Start
+	if r.staged {
+		b.A[0], b.A[1] = uintptr(unsafe.Pointer(&r.text)), stagedBytes
+	}
 	b.A[3] = c.peer(src)
 	b.A[4] = c.tag(tag)
 	b.A[5] = uintptr(c.handle)
@@ -151,6 +166,28 @@ func (r *Request) pollProbe() bool {
 	b.A[1] = c.tag(r.tag)
 	b.A[2] = uintptr(c.handle)
 	b.A[3] = uintptr(unsafe.Pointer(&r.flag))
+	if w.announces {
+		if n, ok := c.ahead(r.peer, r.tag, r.op == opMprobe); ok {
+			return r.meets(n)
+		}
+		b.A[4] = uintptr(unsafe.Pointer(&r.status))
+		if rc := int(int32(b.Call())); rc == 0 && r.flag == 0 {
+			return false
+		} else if s := w.readStatus(r); rc == 0 && s.Bytes == noticeBytes {
+			n, rc := c.meet(s)
+			if rc != 0 {
+				w.deactivate(r)
+				r.err = r.failure(rc)
+				return true
+			}
+			if r.op == opProbe {
+				c.met = append(c.met, n)
+			}
+			return r.meets(n)
+		} else if r.op == opMprobe { // of just this message
+			b.A[0], b.A[1] = c.peer(s.Source), c.tag(s.Tag)
+		}
+	}
 	if r.op == opMprobe {
 		b.Fn = w.fn.improbe
 		b.A[4] = uintptr(unsafe.Pointer(&r.message))
@@ -181,9 +218,13 @@ func (c *Comm) Imrecv(r *Request, buf []byte) error {
 		return &Error{Op: opImrecv.String(), Comm: c.name, Rank: c.rank, Peer: AnySource, Tag: AnyTag,
 			Library: w.library, Err: ErrFailed, Detail: "the request holds no message matched by Mprobe"}
 	}
-	from := r.result
+	from, noted, ahead := r.result, r.noted, r.ahead
 	if err := r.begin(c, opImrecv, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), from.Source, from.Tag); err != nil {
 		return err
+	}
+	if noted {
+		r.conclude(r.receive(ahead))
+		return nil
 	}
 	if err := r.transfer(w.fn.imrecv, w.fn.imrecvC); err != nil {
 		return err
@@ -213,7 +254,11 @@ func (c *Comm) Dup(ctx context.Context, name string) (*Comm, error) {
 	if err := w.finishCollective(ctx, r); err != nil {
 		return nil, err
 	}
-	return w.newComm(w.load(&r.made), name)
+	d, err := w.newComm(w.load(&r.made), name)
+	if err == nil {
+		d.ranks = c.ranks
+	}
+	return d, err
 }
 
 // finishCollective waits for a collective that cannot be cancelled.

@@ -43,7 +43,11 @@ func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id in
 			if err != nil {
 				return nil, err
 			}
-			return w.newComm(h, name)
+			c, err := w.newComm(h, name)
+			if err == nil {
+				c.ranks = slices.Clone(ranks)
+			}
+			return c, err
 		}
 		if mine {
 			w.creating.Unlock()

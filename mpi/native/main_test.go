@@ -60,6 +60,7 @@ var programs = map[string]func(context.Context, *World) error{
 		return neverComes(ctx, w)
 	},
 	"pingpong": pingpong,
+	"lengths":  allLengths,
 }
 
 func neverComes(ctx context.Context, w *World) error {

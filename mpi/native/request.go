@@ -85,8 +85,21 @@ type Request struct {
 	bytes     int
 	fromBytes int
 	counts    []int32 // counts and displacements of the v collectives
-	result    Status
-	err       error
+
+	// Of receives where long messages are announced.
+	awaits        bool // a message, or the notice of one
+	staged        bool // into text, the buffer being too short for a notice
+	follows       bool // the notice is in, its message follows
+	noted         bool // a matched probe has met ahead
+	source, under int  // the rank and tag of the message that follows
+	ahead         notice
+	text          [4]uint64
+	spill         []byte // for a message longer than the user's buffer
+	user          unsafe.Pointer
+	room          int
+
+	result Status
+	err    error
 
 	next, prev *Request // the world's active requests
 }
@@ -101,6 +114,7 @@ func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag
 	}
 	r.comm, r.op, r.buf, r.from, r.bytes, r.peer, r.tag = c, op, buf, nil, bytes, peer, tag
 	r.cancelled, r.flag, r.err, r.fromBytes = false, 0, nil, 0
+	r.awaits, r.staged, r.follows, r.noted = false, false, false, false
 	r.result = Status{Source: peer, Tag: tag}
 	if c.world.closed {
 		return r.fail(0, ErrClosed, "")
@@ -136,13 +150,26 @@ func (r *Request) launch(tries uintptr) error {
 	}
 	if tries > 0 {
 		if rc := int(int32(w.chain.Poll.R)); rc != 0 || r.flag != 0 {
-			r.state = complete
-			r.finish(rc)
+			done := true
+			if r.awaits {
+				done, rc = r.arrived(rc)
+			}
+			r.conclude(done, rc)
 			return nil
 		}
 	}
 	w.activate(r)
 	return nil
+}
+
+// conclude finishes r, which is not active, or makes it so.
+func (r *Request) conclude(done bool, rc int) {
+	if !done {
+		r.comm.world.activate(r)
+		return
+	}
+	r.state = complete
+	r.finish(rc)
 }
 
 // aim points the chain's polling call at r.
@@ -181,6 +208,12 @@ func (r *Request) poll(tries uintptr) bool {
 	if rc == 0 && r.flag == 0 {
 		return false
 	}
+	if r.awaits {
+		var done bool
+		if done, rc = r.arrived(rc); !done {
+			return false
+		}
+	}
 	w.deactivate(r)
 	r.finish(rc)
 	return true
@@ -196,13 +229,16 @@ func (r *Request) finish(rc int) {
 		}
 		r.err = r.failure(rc)
 	}
-	if r.op == opIrecv || r.op == opImrecv {
+	switch {
+	case r.follows:
+		r.settle()
+	case r.op == opIrecv || r.op == opImrecv:
 		r.result = w.readStatus(r)
 		if r.cancelled && rc == 0 && w.wasCancelled(r) {
 			r.result = Status{Source: r.peer, Tag: r.tag}
 			r.err = r.fail(0, ErrCancelled, "")
 		}
-	} else {
+	default:
 		r.result.Bytes = r.bytes
 	}
 	touch(r)
@@ -228,6 +264,10 @@ func (r *Request) Test() (bool, error) {
 	w := r.comm.world
 	w.lock()
 	done := r.poll(1)
+	if !done && w.announces {
+		w.advance()
+		done = r.state != active
+	}
 	err := r.err
 	w.mu.Unlock()
 	if !done {
@@ -274,6 +314,9 @@ func (r *Request) Cancel() error {
 		r.err = r.fail(0, ErrCancelled, "")
 		w.wakeParked(r)
 	case opIrecv:
+		if r.follows {
+			return nil // it has been matched
+		}
 		if rc := int(int32(clib.Call(w.fn.cancel, uintptr(unsafe.Pointer(&r.request))))); rc != 0 {
 			return r.failure(rc)
 		}

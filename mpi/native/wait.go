@@ -128,6 +128,9 @@ func (w *World) lead(ctx context.Context, rs []*Request) (int, error) {
 			w.mu.Unlock()
 			return k, err
 		}
+		if w.announces {
+			w.advance()
+		}
 		if len(w.parked) > 0 && w.sweep() {
 			i = 0
 		}
@@ -216,6 +219,9 @@ func (w *World) Progress() {
 	defer w.mu.Unlock()
 	if w.closed {
 		return
+	}
+	if w.announces {
+		w.advance()
 	}
 	b := clib.Block{Fn: w.fn.iprobe}
 	b.A[0] = uintptr(w.abi.anySource)

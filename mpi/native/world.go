@@ -84,6 +84,13 @@ type World struct {
 	pool    []*Request
 	nudge   Request // results of Progress, which nobody reads
 
+	// Where long messages are announced; see announce.go.
+	announces     bool
+	long          *Comm // by which they follow
+	announcements int
+	notices       []*notification // not in use
+	notifying     []*notification // on their way
+
 	unmapFn uintptr // UCX's entry for unmapped memory, 0 without UCX
 	forgets bool    // buffers outside kept memory, after each transfer
 	kept    []span
@@ -109,6 +116,9 @@ func (l *Library) Init(ctx context.Context, o Options) (*World, error) {
 	case err := <-done:
 		if err == nil {
 			w.system, err = w.comm.Dup(ctx, "system")
+		}
+		if err == nil && w.announces {
+			w.long, err = w.comm.Dup(ctx, "long messages")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("native: %s: %w", l, err)
@@ -152,6 +162,7 @@ func (w *World) start(o Options) error {
 		return err
 	}
 	w.layout = w.probeStatus()
+	w.announces = w.announcing()
 	w.caps = Caps{MaxTag: w.tagBound(), OwnCollectives: true, BlockingCreate: true}
 	w.openRegistrations(o.Registrations)
 	return nil
@@ -261,9 +272,18 @@ func (w *World) quiesce(ctx context.Context) error {
 	for {
 		w.lock()
 		r := w.active
+		w.follow()
+		sent := len(w.notifying) == 0
 		w.mu.Unlock()
-		if r == nil {
+		if r == nil && sent {
 			return nil
+		}
+		if r == nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("native: short messages to other ranks are still in flight: %w", context.Cause(ctx))
+			}
+			pause(spinPolls)
+			continue
 		}
 		_ = r.Cancel() // a send or collective cannot be: it is waited for
 		if _, err := w.Wait(ctx, r); err != nil && r.InFlight() {

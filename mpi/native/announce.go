@@ -1,0 +1,280 @@
+package native
+
+import (
+	"encoding/binary"
+	"runtime"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
+)
+
+// Open MPI's own transports within a host and over TCP (its BTLs under the PML ob1) move
+// long messages by RDMA-like get and put, and then do not look at how long the receive
+// buffer is: a message that is too long is reported as truncated after all of it has been
+// written, over whatever lies behind the buffer (4.1.4: 199,999 bytes of a message of
+// 200,000 received into one). Only short messages, which are copied, are safe.
+//
+// So there long messages are announced: a notice of a few bytes goes in their place, with
+// their communicator and tag, and is matched as they would have been. The message itself
+// follows on a communicator of its own, under a tag that the notice names, and is received
+// there by exactly its length: into the user's buffer, or where that is too short into
+// memory made for it, of which the beginning is copied. That costs a short message more.
+// UCX and libfabric, by which Open MPI drives InfiniBand and Omni-Path, check lengths
+// themselves and need none of this.
+
+const (
+	// noticeBytes is the length of a notice, by which it is told from a message: one of
+	// just this length is announced, too.
+	noticeBytes = 29
+	// stagedBytes is the least room for a message or notice; shorter buffers are staged.
+	stagedBytes = 32
+	// shortBytes is the longest message that is not announced: less than the eager limit
+	// of 4 KiB and more of transports between ranks, header included.
+	shortBytes = 3 << 10
+)
+
+// notice says which message follows.
+type notice struct {
+	source, tag int // of the message, in the communicator of the notice
+	bytes       int
+	rank        int // the sender's, in the world
+	number      int // tag under which it follows
+}
+
+// notification is a notice on its way. Written by C.
+type notification struct {
+	text    [4]uint64
+	status  [8]uint64
+	request uintptr
+	flag    int32
+}
+
+// readNotice reads what a receive for anything has got.
+func readNotice(text *[4]uint64, s Status) notice {
+	b := (*[32]byte)(unsafe.Pointer(text))
+	return notice{
+		source: s.Source, tag: s.Tag, bytes: int(binary.NativeEndian.Uint64(b[:])),
+		rank: int(binary.NativeEndian.Uint32(b[8:])), number: int(binary.NativeEndian.Uint32(b[12:])),
+	}
+}
+
+// announcing reports whether long messages must be announced: under Open MPI, unless
+// what moves its messages is known to be something else than ob1. All ranks have the same.
+func (w *World) announcing() bool {
+	if w.abi.family != OpenMPI {
+		return false
+	}
+	module, dladdr := clib.Global("mca_pml"), clib.Global("dladdr")
+	if module == 0 || dladdr == 0 {
+		return true
+	}
+	info := new([4]uintptr) // file name, base, symbol name, address
+	function := *(*uintptr)(clib.Pointer(module))
+	if int32(clib.Call(dladdr, function, uintptr(unsafe.Pointer(info)))) == 0 {
+		return true
+	}
+	file := clib.String(info[0], 4096)
+	return !strings.Contains(file, "mca_pml_") || strings.Contains(file, "mca_pml_ob1")
+}
+
+// announced reports whether a message to rank dst must be. The world's lock is held.
+func (c *Comm) announced(bytes, dst int) bool {
+	w := c.world
+	if !w.announces || dst < 0 {
+		return false
+	}
+	// To this rank itself all are: Open MPI 4.1.4 does not tell that such a message was
+	// too long for a receive that was there first.
+	return bytes > shortBytes || bytes == noticeBytes || c.worldRank(dst) == w.comm.rank
+}
+
+func (c *Comm) worldRank(r int) int {
+	if c.ranks == nil {
+		return r
+	}
+	return c.ranks[r]
+}
+
+// announce starts r, which is ready to be a send, with a notice before it.
+func (c *Comm) announce(r *Request, dst, tag int) error {
+	w := c.world
+	w.follow()
+	var n *notification
+	if k := len(w.notices); k > 0 {
+		n, w.notices = w.notices[k-1], w.notices[:k-1]
+	} else {
+		n = new(notification)
+	}
+	number := w.announcements % (w.caps.MaxTag + 1)
+	w.announcements++
+	b := (*[32]byte)(unsafe.Pointer(&n.text))
+	binary.NativeEndian.PutUint64(b[:], uint64(r.bytes))
+	binary.NativeEndian.PutUint32(b[8:], uint32(w.comm.rank))
+	binary.NativeEndian.PutUint32(b[12:], uint32(number))
+	start := &w.chain.Start
+	start.Fn = w.fn.isend
+	start.A = [clib.MaxArgs]uintptr{uintptr(unsafe.Pointer(b)), noticeBytes, uintptr(w.abi.types[Byte]), c.peer(dst),
+		uintptr(tag), uintptr(c.handle), uintptr(unsafe.Pointer(&n.request))}
+	w.chain.Tries = 0
+	w.chain.CallBrief()
+	if rc := int(int32(start.R)); rc != 0 {
+		err := r.failure(rc)
+		r.release()
+		return err
+	}
+	if w.load(&n.request) == w.abi.requestEmpty {
+		w.notices = append(w.notices, n)
+	} else {
+		w.notifying = append(w.notifying, n)
+	}
+	runtime.KeepAlive(n)
+	if err := r.transfer(w.fn.isend, w.fn.isendC); err != nil {
+		return err
+	}
+	start.A[3] = uintptr(c.worldRank(dst))
+	start.A[4] = uintptr(number)
+	start.A[5] = uintptr(w.long.handle)
+	start.A[6] = uintptr(unsafe.Pointer(&r.request))
+	return r.launch(1)
+}
+
+// follow looks after notices that were not sent at once.
+func (w *World) follow() {
+	if len(w.notifying) == 0 {
+		return
+	}
+	w.notifying = slices.DeleteFunc(w.notifying, func(n *notification) bool {
+		n.flag = 0
+		rc := clib.Call(w.fn.test, uintptr(unsafe.Pointer(&n.request)), uintptr(unsafe.Pointer(&n.flag)), uintptr(unsafe.Pointer(&n.status)))
+		if int32(rc) == 0 && n.flag == 0 {
+			return false
+		}
+		w.notices = append(w.notices, n)
+		return true
+	})
+}
+
+// arrived takes in what a receive that awaits a message, or a notice, has got, with the
+// library's code. It reports whether r is complete, and with which code; if not, r
+// receives the message that was announced.
+func (r *Request) arrived(rc int) (done bool, code int) {
+	w := r.comm.world
+	r.awaits = false
+	if r.cancelled && rc == 0 && w.wasCancelled(r) {
+		return true, rc
+	}
+	text := r.buf
+	if r.staged {
+		text = unsafe.Pointer(&r.text)
+	}
+	s := w.readStatus(r)
+	if rc == 0 && s.Bytes == noticeBytes {
+		var n [4]uint64
+		copy((*[32]byte)(unsafe.Pointer(&n))[:noticeBytes], unsafe.Slice((*byte)(text), noticeBytes))
+		return r.receive(readNotice(&n, s))
+	}
+	if r.staged {
+		k := min(s.Bytes, r.bytes)
+		copy(unsafe.Slice((*byte)(r.buf), k), unsafe.Slice((*byte)(text), k))
+		if rc == 0 && s.Bytes > r.bytes {
+			r.err = r.fail(0, ErrTruncated, "")
+		}
+	}
+	return true, rc
+}
+
+// receive makes r receive the message that n announces. The lock is held.
+func (r *Request) receive(n notice) (done bool, code int) {
+	w := r.comm.world
+	r.awaits, r.follows, r.from = false, true, nil
+	r.source, r.under = n.source, n.tag
+	if n.bytes > r.bytes {
+		r.spill = make([]byte, n.bytes)
+		r.user, r.room = r.buf, r.bytes
+		r.buf = unsafe.Pointer(unsafe.SliceData(r.spill))
+	}
+	r.bytes = n.bytes
+	if err := r.transfer(w.fn.irecv, w.fn.irecvC); err != nil {
+		r.err = err
+		return true, 0
+	}
+	b := &w.chain.Start
+	b.A[3] = uintptr(n.rank)
+	b.A[4] = uintptr(n.number)
+	b.A[5] = uintptr(w.long.handle)
+	b.A[6] = uintptr(unsafe.Pointer(&r.request))
+	r.flag = 0
+	w.hold(r)
+	w.aim(r, 1)
+	w.switchToC(r)
+	if rc := int(int32(b.R)); rc != 0 {
+		return true, rc
+	}
+	rc := int(int32(w.chain.Poll.R))
+	return rc != 0 || r.flag != 0, rc
+}
+
+// settle gives a receive of an announced message its result.
+func (r *Request) settle() {
+	r.result = Status{Source: r.source, Tag: r.under, Bytes: r.bytes}
+	if r.spill != nil {
+		copy(unsafe.Slice((*byte)(r.user), r.room), r.spill)
+		if r.err == nil {
+			r.err = r.fail(0, ErrTruncated, "")
+		}
+		r.spill, r.user = nil, nil
+	}
+}
+
+// advance looks after the receives that nobody may be waiting for: the sender of a
+// message that is announced to one of them does. The lock is held.
+func (w *World) advance() {
+	w.follow()
+	for r := w.active; r != nil; {
+		next := r.next
+		if r.awaits {
+			r.poll(1)
+		}
+		r = next
+	}
+}
+
+// ahead takes the first notice that a probe has met and that fits, or returns false.
+func (c *Comm) ahead(src, tag int, take bool) (notice, bool) {
+	for i, n := range c.met {
+		if (src == AnySource || src == n.source) && (tag == AnyTag || tag == n.tag) {
+			if take {
+				c.met = slices.Delete(c.met, i, i+1)
+			}
+			return n, true
+		}
+	}
+	return notice{}, false
+}
+
+// meets completes a probe that has met a notice.
+func (r *Request) meets(n notice) bool {
+	r.comm.world.deactivate(r)
+	r.result = Status{Source: n.source, Tag: n.tag, Bytes: n.bytes}
+	if r.op == opMprobe {
+		r.noted, r.ahead = true, n
+	}
+	return true
+}
+
+// meet receives the notice that a probe with status s has found: what it announces is
+// the next message from there. The lock is held.
+func (c *Comm) meet(s Status) (notice, int) {
+	w := c.world
+	n := new(notification)
+	start := clib.Block{Fn: w.fn.irecv, A: [clib.MaxArgs]uintptr{uintptr(unsafe.Pointer(&n.text)), noticeBytes, uintptr(w.abi.types[Byte]),
+		c.peer(s.Source), c.tag(s.Tag), uintptr(c.handle), uintptr(unsafe.Pointer(&n.request))}}
+	rc := int(int32(start.Call()))
+	for rc == 0 && n.flag == 0 { // it is here: a probe has seen it
+		rc = int(int32(clib.Call(w.fn.test, uintptr(unsafe.Pointer(&n.request)), uintptr(unsafe.Pointer(&n.flag)), uintptr(unsafe.Pointer(&n.status)))))
+	}
+	runtime.KeepAlive(n)
+	return readNotice(&n.text, s), rc
+}

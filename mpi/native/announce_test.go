@@ -1,0 +1,207 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// Whatever the lengths of message and buffer are: bytes, status and order are MPI's,
+// and nothing behind the buffer is written.
+func TestMessagesOfAllLengthsAreSafe(t *testing.T) {
+	each(t, func(t *testing.T, l launch) {
+		l.ranks(t, 3, "lengths")
+		if l.part == "openmpi" {
+			l.ranks(t, 3, "lengths", "OMPI_MCA_btl=tcp,self")
+			l.ranks(t, 3, "lengths", throughUCX...)
+		}
+	})
+}
+
+// lengths about those at which something changes.
+var lengths = []int{0, 1, 8, noticeBytes - 1, noticeBytes, noticeBytes + 1, stagedBytes, stagedBytes + 1, 100, 1000,
+	shortBytes, shortBytes + 1, 4096, 5000, 70_000, 300_000}
+
+func allLengths(ctx context.Context, w *World) error {
+	c := w.comm
+	turned := []int{2, 0, 1}
+	group, err := w.CreateGroup(ctx, "turned", turned, 5)
+	if err != nil {
+		return err
+	}
+	for _, c := range []*Comm{c, group} {
+		for _, peer := range []int{(c.rank + 1) % 3, c.rank} {
+			if err := intoBuffers(ctx, c, peer, (2*c.rank-peer+3)%3); err != nil {
+				return fmt.Errorf("%s, to %d: %w", c.name, peer, err)
+			}
+			if err := inOrder(ctx, c, peer, (2*c.rank-peer+3)%3); err != nil {
+				return fmt.Errorf("%s, in order, to %d: %w", c.name, peer, err)
+			}
+		}
+		if err := crossing(ctx, c); err != nil {
+			return err
+		}
+	}
+	w.Progress()
+	if n := len(w.notifying); n > 0 || w.announces && w.announcements == 0 {
+		return fmt.Errorf("%d announcements, %d still on their way", w.announcements, n)
+	}
+	return nil
+}
+
+// intoBuffers sends each length and receives it into buffers of each.
+func intoBuffers(ctx context.Context, c *Comm, to, from int) error {
+	const guard = 64
+	w := c.world
+	for _, n := range lengths {
+		for _, room := range lengths {
+			if n > 5000 && room > 5000 && n != room {
+				continue
+			}
+			var send, recv Request
+			buf := make([]byte, room+guard)
+			start := func() error { return c.Isend(&send, fill(n, c.rank, room), to, 3) }
+			// The receive is there before the message, or after it, and sometimes blocks.
+			early := room%2 == 0
+			if early {
+				if err := c.Irecv(&recv, buf[:room], from, 3); err != nil {
+					return err
+				}
+			}
+			if err := start(); err != nil {
+				return err
+			}
+			var s Status
+			var err error
+			if early {
+				s, err = w.Wait(ctx, &recv)
+			} else {
+				s, err = c.Recv(ctx, buf[:room], from, AnyTag)
+			}
+			_, sent := w.Wait(ctx, &send)
+			want := Status{Source: from, Tag: 3, Bytes: n}
+			what := fmt.Sprintf("%d B into %d", n, room)
+			switch {
+			case sent != nil:
+				return fmt.Errorf("%s: sending: %w", what, sent)
+			case !bytes.Equal(buf[room:], make([]byte, guard)):
+				return fmt.Errorf("%s: written behind the buffer", what)
+			case n > room && !errors.Is(err, ErrTruncated):
+				return fmt.Errorf("%s: %w, want ErrTruncated", what, err)
+			case n > room && !w.announces:
+				continue // neither length nor beginning are promised
+			case n <= room && err != nil, s != want:
+				return fmt.Errorf("%s: %+v, %w", what, s, err)
+			case !bytes.Equal(buf[:min(n, room)], fill(n, from, room)[:min(n, room)]):
+				return fmt.Errorf("%s: wrong bytes", what)
+			}
+		}
+	}
+	return nil
+}
+
+// inOrder: messages of one tag come in the order in which they were sent, however long
+// they are, and also when probes have met them.
+func inOrder(ctx context.Context, c *Comm, to, from int) error {
+	w := c.world
+	order := []int{70_000, 8, noticeBytes, 5000, 0, 70_000, 1, 4096, noticeBytes, 9}
+	for round := range 4 {
+		var sends []*Request
+		for i, n := range order {
+			r := new(Request)
+			if err := c.Isend(r, fill(n, c.rank, i), to, 6); err != nil {
+				return err
+			}
+			sends = append(sends, r)
+		}
+		for i, n := range order {
+			buf := make([]byte, 100_000)
+			want := Status{Source: from, Tag: 6, Bytes: n}
+			var r Request
+			var s Status
+			var err error
+			for probe := range (round + i) % 3 { // none, one, two that see the same
+				if err = c.Probe(&r, []int{from, AnySource}[probe], 6); err == nil {
+					s, err = w.Wait(ctx, &r)
+				}
+				if err != nil || s != want {
+					return fmt.Errorf("probe of message %d: %+v, want %+v, %w", i, s, want, err)
+				}
+			}
+			switch round {
+			case 0:
+				s, err = c.Recv(ctx, buf, from, AnyTag)
+			case 1:
+				if err = c.Irecv(&r, buf, AnySource, 6); err == nil {
+					s, err = w.Wait(ctx, &r)
+				}
+			default:
+				if err = c.Mprobe(&r, from, 6); err == nil {
+					if s, err = w.Wait(ctx, &r); err == nil && s != want {
+						err = fmt.Errorf("matched %+v", s)
+					}
+				}
+				if err == nil {
+					if err = c.Imrecv(&r, buf); err == nil {
+						s, err = w.Wait(ctx, &r)
+					}
+				}
+			}
+			if err != nil || s != want || !bytes.Equal(buf[:n], fill(n, from, i)) {
+				return fmt.Errorf("round %d, message %d: %+v, want %+v, %w", round, i, s, want, err)
+			}
+		}
+		for _, r := range sends {
+			if _, err := w.Wait(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	if slices.Max(order) > shortBytes && len(c.met) > 0 {
+		return fmt.Errorf("%d messages that probes have met were not received", len(c.met))
+	}
+	return nil
+}
+
+// crossing: all ranks first wait for their own long send, with the receive for the
+// other's posted that nobody waits for yet.
+func crossing(ctx context.Context, c *Comm) error {
+	w := c.world
+	to, from := (c.rank+1)%c.size, (c.rank+c.size-1)%c.size
+	buf := make([]byte, 200_000)
+	for i := range 200 {
+		var recv Request
+		if err := c.Irecv(&recv, buf, from, 8); err != nil {
+			return err
+		}
+		if err := c.Send(ctx, fill(100_000+i, c.rank, i), to, 8); err != nil {
+			return err
+		}
+		if s, err := w.Wait(ctx, &recv); err != nil || s.Bytes != 100_000+i || !bytes.Equal(buf[:s.Bytes], fill(s.Bytes, from, i)) {
+			return fmt.Errorf("crossing %d: %+v, %w", i, s, err)
+		}
+	}
+	// A receive that is cancelled after its message was announced completes.
+	var recv, send Request
+	if err := c.Irecv(&recv, buf, from, 9); err != nil {
+		return err
+	}
+	if err := c.Isend(&send, fill(50_000, c.rank, 0), to, 9); err != nil {
+		return err
+	}
+	if err := recv.Cancel(); err != nil {
+		return err
+	}
+	if s, err := w.Wait(ctx, &recv); errors.Is(err, ErrCancelled) {
+		if s, err = c.Recv(ctx, buf, from, 9); err != nil || s.Bytes != 50_000 {
+			return fmt.Errorf("after a cancelled receive: %+v, %w", s, err)
+		}
+	} else if err != nil || s.Bytes != 50_000 {
+		return fmt.Errorf("cancelled too late: %+v, %w", s, err)
+	}
+	_, err := w.Wait(ctx, &send)
+	return err
+}
