@@ -47,12 +47,19 @@ func (e *engine) transport(rank int) (name, reason string) {
 	if r.provider < 0 {
 		return "none", r.reason
 	}
-	p := e.providers[r.provider]
-	reason = r.reason
-	if d, ok := p.(pathfinder); ok && d.Path(rank) != "" {
-		reason += ", " + d.Path(rank)
+	return e.providers[r.provider].Name(), r.reason
+}
+
+// path says how large messages to a rank travel, if that is known.
+func (e *engine) path(rank int) string {
+	e.lock()
+	defer e.unlock()
+	if r := e.route(rank); r.provider >= 0 {
+		if p, ok := e.providers[r.provider].(pathfinder); ok {
+			return p.Path(rank)
+		}
 	}
-	return p.Name(), reason
+	return ""
 }
 
 // route picks for a peer the first provider that can reach it.

@@ -80,6 +80,7 @@ type TransportInfo struct {
 	Rank   int
 	Name   string
 	Reason string
+	Path   string // how large messages travel, where that depends; empty before the two ranks have met
 }
 
 // Transports says for every rank how it is reached and why that way.
@@ -88,6 +89,9 @@ func (w *World) Transports() []TransportInfo {
 	for r := range info {
 		name, reason := w.dev.transport(r)
 		info[r] = TransportInfo{Rank: r, Name: name, Reason: reason}
+		if e, ok := w.dev.(*engine); ok {
+			info[r].Path = e.path(r)
+		}
 	}
 	return info
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/bench"
+	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/spf13/cobra"
 )
@@ -157,6 +158,9 @@ func (b *benchFlags) measure(ctx context.Context, env environment, w *mpi.World,
 	if err != nil {
 		return usageError(err)
 	}
+	if err := collective.Barrier(ctx, w.Comm()); err != nil { // ranks that have met know their path
+		return err
+	}
 	if w.Rank() == 0 {
 		p.Comment("Fisterra %s, %s", op.Title, versionText())
 		p.Comment("%d ranks on %d hosts (%s), GOMAXPROCS %d", w.Size(), hostCount(w), w.Launcher(), runtime.GOMAXPROCS(0))
@@ -184,21 +188,24 @@ func hostCount(w *mpi.World) int {
 
 // transportLines says how this rank reaches the others, ranks with the same answer in one line.
 func transportLines(w *mpi.World) []string {
-	var order []string
-	count := map[string]int{}
+	var order []mpi.TransportInfo
+	count := map[mpi.TransportInfo]int{}
 	for _, t := range w.Transports() {
 		if t.Rank == w.Rank() {
 			continue
 		}
-		text := t.Name + " (" + t.Reason + ")"
-		if count[text] == 0 {
-			order = append(order, text)
+		t.Rank = 0
+		if count[t] == 0 {
+			order = append(order, t)
 		}
-		count[text]++
+		count[t]++
 	}
 	lines := make([]string, len(order))
-	for i, text := range order {
-		lines[i] = fmt.Sprintf("transport %s to %d of %d ranks", text, count[text], w.Size()-1)
+	for i, t := range order {
+		lines[i] = fmt.Sprintf("transport %s (%s) to %d of %d ranks", t.Name, t.Reason, count[t], w.Size()-1)
+		if t.Path != "" {
+			lines[i] += ", large messages by " + t.Path
+		}
 	}
 	return lines
 }
