@@ -147,19 +147,35 @@ func scaleCall(ctx context.Context, c *mpi.Comm, k plan.Kind, v, result []float3
 	return usage("scale: %v cannot be simulated; allreduce, bcast, reduce, barrier, scan, allgather, reduce_scatter and alltoall can", k)
 }
 
-// networkModel prices plans by the links of a simulated network.
+// networkModel prices plans by the links of a simulated network and by what
+// the protocol makes of them: below the rendezvous limit a message goes at
+// once, and inside a node is copied twice; above it is announced, pulled and acknowledged.
 func networkModel(n *sim.Network, reduceRate float64) *plan.Model {
-	link := func(l sim.Link) plan.Link {
-		one := plan.Linear(l.Time(0).Seconds(), 1/l.Bandwidth)
-		return plan.Link{OneWay: one, Exchange: one}
-	}
 	m := &plan.Model{
-		Name: n.Name, Host: link(n.Node), Net: link(n.Wire),
+		Name: n.Name, Host: protocolLink(n.Node, n.RendezvousBytes, 2, 1), Net: protocolLink(n.Wire, n.RendezvousBytes, 1, 2),
 		Combine: plan.Linear(0, 1/reduceRate), Copy: plan.Linear(0, 1/(2*reduceRate)),
 		Overhead: n.Wire.Overhead.Seconds(),
 	}
 	m.Net.Gap = 1 / n.Wire.Bandwidth
 	return m
+}
+
+// protocolLink prices messages over a link: copies is how often the bytes of an eager
+// one are moved, hops how many latencies a pull takes.
+func protocolLink(l sim.Link, limit, copies, hops int) plan.Link {
+	control := l.Time(0).Seconds()
+	read := l.Overhead.Seconds() + float64(hops)*l.Latency.Seconds()
+	curve := func(long float64) plan.Curve {
+		const far = 1 << 30
+		return plan.Curve{
+			{Bytes: 0, Seconds: control},
+			{Bytes: limit - 1, Seconds: control + float64(copies*(limit-1))/l.Bandwidth},
+			{Bytes: limit, Seconds: long + float64(limit)/l.Bandwidth},
+			{Bytes: far, Seconds: long + far/l.Bandwidth},
+		}
+	}
+	// The receiver has the message when it is read, the sender is free when it knows.
+	return plan.Link{OneWay: curve(control + read), Exchange: curve(control + read + control)}
 }
 
 // PlotScale draws simulated times and their bounds over the number of ranks, one pair of

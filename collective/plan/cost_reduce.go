@@ -74,7 +74,8 @@ func (c *costing) nodeAllreduce() float64 {
 }
 
 // slicedCost prices the sliced allreduce in segments, of which those inside
-// nodes and those between them overlap.
+// nodes and those between them overlap. Each round then has messages of four
+// stages, all of which keep the processor busy, and ends when the slowest has arrived.
 func slicedCost(segments int) func(*costing) float64 {
 	weight := rampWeights(segments)
 	sum := 0
@@ -88,6 +89,10 @@ func slicedCost(segments int) func(*costing) float64 {
 			if i > 0 {
 				t += max(c.slicedInside(float64(w)*unit), c.slicedBetween(float64(w)*unit))
 			}
+		}
+		if segments > 1 {
+			rounds := (segments + 3) * max(rounds2(c.nodes), rounds2(c.local))
+			t += float64(rounds) * (c.Net.OneWay.Alpha() + 4*2*c.Overhead)
 		}
 		return t
 	}
