@@ -18,8 +18,10 @@ const (
 
 	// ringOverCopy is how many times longer than a copy within one core a
 	// payload of sampleBytes takes through the ring. process_vm_* of both ranks
-	// takes about as long as one such call on a rank's own memory.
-	ringOverCopy = 4.5
+	// takes about as long as one such call on a rank's own memory, and pullOverhead for
+	// what the two have to say to each other.
+	ringOverCopy = 3
+	pullOverhead = 2 * time.Microsecond
 
 	// Messages of at least this size are not sent eagerly.
 	pullFrom   = 8 << 10
@@ -52,5 +54,5 @@ func oneCopyPays() bool {
 		copy(dst, src)
 		own = min(own, time.Since(begun))
 	}
-	return c.err == nil && float64(kernel) < ringOverCopy*float64(own)
+	return c.err == nil && kernel+pullOverhead < ringOverCopy*own
 }

@@ -171,7 +171,7 @@ func readNumber(in *bufio.Reader) (int, error) {
 // BenchmarkPingPong is half a round trip between two processes.
 func BenchmarkPingPong(b *testing.B) {
 	for _, copies := range []string{"one", "two"} {
-		for _, n := range []int{8, 64, 1024, 4096, 8191, 8192, 16384, 65536, 1 << 20, 4 << 20} {
+		for _, n := range []int{8, 64, 1024, 4096, 8191, 8192, 16384, 65536, 256 << 10, 1 << 20, 2 << 20, 4 << 20} {
 			b.Run(fmt.Sprintf("%s/%dB", copies, n), func(b *testing.B) {
 				r := openRank(b, 0, 2, func(cfg *Config) { cfg.Copies = numberOf[copies] })
 				p := start(b, r, "echo", func(c *exec.Cmd) { c.Env = append(c.Env, "FISTERRA_TEST_COPIES="+copies) })
