@@ -57,7 +57,7 @@ func newExecution(s *state, e *entry) *execution {
 // begin readies the execution for a call. The state is locked.
 func (x *execution) begin(c *mpi.Comm, seq uint32, send, recv []byte) {
 	x.comm, x.shadow = c, c.Shadow()
-	x.seq, x.tag = seq, firstTag+int(seq%tags)
+	x.seq, x.tag = seq, firstTag+int(seq%tagsOf(c))
 	x.mem[plan.Send], x.mem[plan.Recv] = send, recv
 	x.round, x.started, x.err, x.ended = 0, false, nil, false
 	x.signature = x.entry.signature

@@ -68,11 +68,16 @@ const (
 	maxEntries = 256
 	// ctrlTag is for the library's own news about collectives; the others count them.
 	ctrlTag = mpi.ReservedTags
-	// firstTag and tags are those of the collectives: few enough for any MPI
-	// library, and so many that no two under way share one.
+	// firstTag is the first of the collectives'.
 	firstTag = ctrlTag + 1
-	tags     = 1 << 20
 )
+
+// tagsOf is how many tags the collectives on c take turns in: as many as the MPI library
+// under it has, and so many that no two under way share one.
+func tagsOf(c *mpi.Comm) uint32 {
+	const enough = 1 << 20
+	return uint32(min(enough, c.MaxTag()-firstTag+1))
+}
 
 // stateKey is the attribute of a communicator under which its state is kept.
 type stateKey struct{}

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 // A frame is a header of headerBytes and, behind it, a payload of at most
@@ -142,7 +144,18 @@ func (h *header) decode(b []byte) (payload []byte, err error) {
 const (
 	maxSeq     = 1<<24 - 1
 	tagRequest = 0
-	tagReply   = 1 << 24 // + seq: the answer's frame
-	tagData    = 2 << 24 // + seq: the request's payload, worker to server
-	tagAnswer  = 3 << 24 // + seq: the answer's payload, server to worker
 )
+
+// tags are how many request numbers a communicator has tags for: the system's MPI library
+// may have few (Open MPI over UCX 2²³, the standard promises 2¹⁵).
+type tags int
+
+func tagsOf(c *mpi.Comm) tags { return tags(min(maxSeq+1, (c.MaxTag()+1)/5)) }
+
+func (t tags) next(seq uint32) uint32 { return (seq + 1) % uint32(t) }
+func (t tags) reply(seq uint32) int   { return int(t) + int(seq) }   // the answer's frame
+func (t tags) data(seq uint32) int    { return 2*int(t) + int(seq) } // the request's payload, worker to server
+func (t tags) answer(seq uint32) int  { return 3*int(t) + int(seq) } // the answer's payload, server to worker
+
+// FreeTag is a tag on c that workers and servers do not use.
+func FreeTag(c *mpi.Comm) int { return 4 * int(tagsOf(c)) }

@@ -55,15 +55,15 @@ func (w *Worker) issue(ctx context.Context, f *Future, server int, b *block, h h
 	}
 	p := w.piece()
 	*p = piece{future: f, server: server, block: b, out: p.out, in: p.in, dst: dst, seq: w.seq}
-	w.seq = (w.seq + 1) & maxSeq
+	w.seq = w.tags.next(w.seq)
 	h.config, h.seq = w.config, p.seq
 	if b != nil {
 		h.table, h.block, h.count = uint32(b.table), uint32(b.index), uint32(b.elems())
 	}
 	rank := w.cfg.Cluster.Servers[server]
-	p.answer = mpi.Irecv(w.comm, p.in, rank, tagReply+int(p.seq))
+	p.answer = mpi.Irecv(w.comm, p.in, rank, w.tags.reply(p.seq))
 	if len(dst) > inlineBytes {
-		p.data = mpi.Irecv(w.comm, dst, rank, tagAnswer+int(p.seq))
+		p.data = mpi.Irecv(w.comm, dst, rank, w.tags.answer(p.seq))
 	}
 	n := headerBytes
 	apart := len(src) > inlineBytes
@@ -74,7 +74,7 @@ func (w *Worker) issue(ctx context.Context, f *Future, server int, b *block, h h
 	h.encode(p.out)
 	p.request = mpi.Isend(w.comm, p.out[:n], rank, tagRequest)
 	if apart {
-		p.payload = mpi.Isend(w.comm, src, rank, tagData+int(p.seq))
+		p.payload = mpi.Isend(w.comm, src, rank, w.tags.data(p.seq))
 	}
 	f.pieces = append(f.pieces, p)
 	w.lanes[server] = append(w.lanes[server], p)

@@ -358,3 +358,18 @@ func TestRateDecays(t *testing.T) {
 		}
 	}
 }
+
+func TestTagsDoNotMeet(t *testing.T) {
+	for _, n := range []tags{6550, 1 << 24} {
+		last := uint32(n) - 1
+		if n.next(last) != 0 || n.next(0) != 1 {
+			t.Errorf("%d request numbers: after %d comes %d", n, last, n.next(last))
+		}
+		ends := []int{tagRequest, n.reply(0), n.reply(last), n.data(0), n.data(last), n.answer(0), n.answer(last), 4 * int(n)}
+		for i := 1; i < len(ends); i++ {
+			if ends[i] <= ends[i-1] {
+				t.Errorf("%d request numbers: tags %v", n, ends)
+			}
+		}
+	}
+}

@@ -69,7 +69,7 @@ func (s *Server) send(a asker, h *header, inline []byte, sl *slab, p *page) {
 	h.encode(b)
 	copy(b[headerBytes:], inline)
 	o := outgoing{frame: b}
-	tag := tagReply + int(a.h.seq)
+	tag := s.tags.reply(a.h.seq)
 	if a.h.op == opServerDone {
 		tag = tagRequest
 	}
@@ -77,7 +77,7 @@ func (s *Server) send(a asker, h *header, inline []byte, sl *slab, p *page) {
 	if p != nil {
 		p.readers++
 		o.slab, o.page = sl, p
-		o.reqs[1] = mpi.Isend(s.comm, p.bytes, a.rank, tagAnswer+int(a.h.seq))
+		o.reqs[1] = mpi.Isend(s.comm, p.bytes, a.rank, s.tags.answer(a.h.seq))
 	}
 	if !s.left(&o) {
 		s.out = append(s.out, o)

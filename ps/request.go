@@ -84,7 +84,7 @@ func (s *Server) accept(o offer, payload []byte) {
 		return
 	}
 	o.buf = s.store.stage(o.slab.bytes())
-	s.reqs = append(s.reqs, mpi.Irecv(s.comm, o.buf, o.rank, tagData+int(o.h.seq)))
+	s.reqs = append(s.reqs, mpi.Irecv(s.comm, o.buf, o.rank, s.tags.data(o.h.seq)))
 	s.under = append(s.under, o)
 }
 

@@ -16,6 +16,7 @@ import (
 type Server struct {
 	cfg    Config
 	comm   *mpi.Comm
+	tags   tags
 	index  int
 	config uint32
 	store  *store
@@ -89,7 +90,7 @@ func NewServer(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, comm: cfg.Comm, config: cfg.fingerprint(), frame: aligned(frameBytes),
+	s := &Server{cfg: cfg, comm: cfg.Comm, tags: tagsOf(cfg.Comm), config: cfg.fingerprint(), frame: aligned(frameBytes),
 		lost: map[int]bool{}, told: map[int]bool{}, seen: make([]time.Time, len(cfg.Cluster.Workers))}
 	s.index = slices.Index(cfg.Cluster.Servers, cfg.Comm.Rank())
 	if s.index < 0 {

@@ -15,6 +15,7 @@ import (
 type Worker struct {
 	cfg    Config
 	comm   *mpi.Comm
+	tags   tags
 	index  int
 	config uint32
 	shards *shards
@@ -36,7 +37,7 @@ func NewWorker(cfg Config) (*Worker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	w := &Worker{cfg: cfg, comm: cfg.Comm, config: cfg.fingerprint(), lanes: make([][]*piece, len(cfg.Cluster.Servers))}
+	w := &Worker{cfg: cfg, comm: cfg.Comm, tags: tagsOf(cfg.Comm), config: cfg.fingerprint(), lanes: make([][]*piece, len(cfg.Cluster.Servers))}
 	w.index = slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank())
 	if w.index < 0 {
 		return nil, configError("rank %d is %s, not a worker", cfg.Comm.Rank(), cfg.Cluster.Role(cfg.Comm.Rank()))

@@ -59,3 +59,20 @@ func TestCollectivesOfTheSystemsLibrary(t *testing.T) {
 		t.Errorf("a word that is none: %v", r)
 	}
 }
+
+// TestTrainOverUCX: by UCX, as on InfiniBand, Open MPI has 2²³ tags only.
+func TestTrainOverUCX(t *testing.T) {
+	why := ""
+	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
+		why = err.Error()
+	}
+	need.Part(t, "openmpi", why)
+	for _, mode := range []string{"sync", "async"} {
+		cmd := lab.Command(within(t, goodbyeTime), t, "mpirun.openmpi", words("--allow-run-as-root --oversubscribe --bind-to none -n 4",
+			lab.Fisterra(t), "train --transport mpi --epochs 1 --json --mode", mode)...)
+		cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "OMPI_MCA_pml=ucx", "OMPI_MCA_pml_ucx_tls=any", "OMPI_MCA_pml_ucx_devices=any")
+		if r := cmd.Run(); r.Code != 0 || !strings.Contains(r.Stdout, `"transport":"mpi"`) {
+			t.Errorf("%s: %v", mode, r)
+		}
+	}
+}

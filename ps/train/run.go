@@ -14,8 +14,8 @@ import (
 const table = "params"
 
 // tagSizes carries the sizes of the problem from the chief to the servers,
-// which read no data. Package ps uses tags below 4<<24.
-const tagSizes = 4 << 24
+// which read no data.
+func (c *Config) tagSizes() int { return ps.FreeTag(c.Comm) }
 
 // Run does this rank's part of a run: serve, or train. All ranks of the
 // communicator call it. It returns when everybody is finished, in Async mode also when
@@ -67,7 +67,7 @@ func serve(ctx context.Context, cfg *Config) (*Result, error) {
 	var got [2]int64
 	first, cancel := cfg.patience(ctx)
 	defer cancel()
-	if _, err := mpi.Recv(first, cfg.Comm, got[:], chief, tagSizes); err != nil {
+	if _, err := mpi.Recv(first, cfg.Comm, got[:], chief, cfg.tagSizes()); err != nil {
 		return nil, fmt.Errorf("train: sizes of data and model from the chief (rank %d on %s): %w", chief, cfg.Comm.Host(chief), ps.Explain(ctx, "start", cfg.Comm, cfg.Cluster, err))
 	}
 	pc, p, err := cfg.psConfig(sizes{got[0], got[1]})
