@@ -236,6 +236,7 @@ func (x *exports) answer(conn *net.UnixConn, question, number uint64) error {
 	defer x.mu.Unlock() // the descriptor must not be closed meanwhile
 	e, ok := x.segments[number]
 	conn.SetWriteDeadline(time.Now().Add(time.Second)) // a peer that floods the socket loses it
+	defer conn.SetWriteDeadline(time.Time{})           // this rank asks on it, too, and later
 	if !ok {
 		b := binary.BigEndian.AppendUint64([]byte{packetNone}, question)
 		return writePacket(conn, fmt.Append(b, "it exports no segment ", number))
