@@ -82,7 +82,7 @@ const (
 	flagResult = 2 * line // step whose result is written
 	flagWords  = 3 * line
 
-	slots     = 8       // turns that a rank may be ahead of the others
+	slots     = 4       // turns that a rank may be ahead of the others
 	slotBytes = 8 << 10 // of a short vector
 	slotHead  = 3       // words: turn and signature
 	slotWords = (slotHead*8+slotBytes)/8/line*line + line

@@ -53,10 +53,13 @@ func memoryTakes(k plan.Kind, block, whole int) bool {
 	return false
 }
 
-// memorySeconds is the price of a collective in an arena: one crossing, and what a
-// rank copies and combines; for long vectors two crossings for each step.
+// memorySeconds is the price of a collective in an arena: one crossing, what a rank
+// copies and combines, and what lines that another core wrote take longer to come than
+// those of its own, which is also what a message's bytes take. For long vectors two
+// crossings and two exchanges for each step. It is the mean over the ranks: of rooted
+// collectives only some ranks wait.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
-	n, ranks := p.Count*p.ElemBytes, float64(p.Size)
+	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
@@ -64,21 +67,26 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if cross == 0 {
 		cross = m.Host.OneWay.Alpha()
 	}
+	fetch := m.Host.OneWay.At(n) - m.Host.OneWay.Alpha()
 	switch p.Kind {
 	case plan.Barrier:
 		return cross
 	case plan.Bcast, plan.Scatter:
-		return cross + 2*m.Copy.At(n)
-	case plan.Gather, plan.Allgather, plan.Alltoall:
-		return cross + (ranks+1)*m.Copy.At(n)
+		return (m.Copy.At(n) + others*(cross+fetch)) / (others + 1)
+	case plan.Gather:
+		return (cross+others*fetch)/(others+1) + m.Copy.At(n)
+	case plan.Reduce:
+		return (cross+others*(fetch+m.Combine.At(n)))/(others+1) + m.Copy.At(n)
+	case plan.Allgather, plan.Alltoall:
+		return cross + others*fetch + m.Copy.At(n)
 	}
 	if n <= slotBytes {
-		return cross + m.Copy.At(n) + (ranks-1)*m.Combine.At(n)
+		return cross + others*(fetch+m.Combine.At(n))
 	}
 	slice := n / p.Size
 	steps := float64((slice + boxBytes - 1) / boxBytes)
 	piece := min(slice, boxBytes)
-	return cross + steps*(2*cross+ranks*2*m.Copy.At(piece)+(ranks-1)*m.Combine.At(piece))
+	return cross + steps*(2*cross+others*(2*m.Host.Exchange.At(piece)+m.Combine.At(piece))+m.Copy.At(piece))
 }
 
 // usesMemory decides between the arena, where there is one, and a plan, and says why.

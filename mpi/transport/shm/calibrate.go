@@ -26,6 +26,9 @@ const (
 	// Messages of at least this size are not sent eagerly.
 	pullFrom   = 8 << 10
 	streamFrom = eagerBytes
+	// Where the ring is quicker, it is up to about this size: beyond, memory is the
+	// limit, and when both ranks send at once two copies are twice the work.
+	ringUpTo = 512 << 10
 )
 
 // neverPull is the size from which to pull if that never pays.
@@ -34,8 +37,11 @@ const neverPull = math.MaxInt
 // calibrate returns from what size messages should not be eager, and from what
 // size they should be pulled.
 func calibrate(copies int) (rendezvousBytes, pullBytes int) {
-	if copies == 2 || copies == 0 && !oneCopyPays() {
+	switch {
+	case copies == 2:
 		return streamFrom, neverPull
+	case copies == 0 && !oneCopyPays():
+		return streamFrom, ringUpTo
 	}
 	return pullFrom, pullFrom
 }
