@@ -235,10 +235,16 @@ func (s *state) problem(c *mpi.Comm, e *entry) *plan.Problem {
 	}
 }
 
-// hosts groups the ranks by host, once. The state is locked.
+// hosts groups the ranks by host, once. Ranks that talk over a network although they
+// share a host are as far from each other as any. The state is locked.
 func (s *state) hosts(c *mpi.Comm) *plan.Nodes {
 	if s.nodes == nil {
-		s.nodes = plan.NewNodes(s.size, c.Host)
+		s.nodes = plan.NewNodes(s.size, func(rank int) string {
+			if c.Networked(rank) {
+				return fmt.Sprintf("rank %d", rank)
+			}
+			return c.Host(rank)
+		})
 	}
 	return s.nodes
 }

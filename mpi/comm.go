@@ -97,6 +97,15 @@ func (c *Comm) Transport(rank int) (name, reason string) {
 	return c.dev.transport(int(c.group[rank]))
 }
 
+// Networked reports whether a rank is reached over the network even by the ranks of
+// its host, as with --transport tcp. All ranks get the same answer. Not collective.
+func (c *Comm) Networked(rank int) bool {
+	at := c.world.members[c.group[rank]].Addresses
+	_, network := at["tcp"]
+	_, memory := at["shm"]
+	return network && !memory
+}
+
 // Caps says what the device under the communicator can do.
 func (c *Comm) Caps() DeviceCaps { return c.dev.caps() }
 

@@ -18,17 +18,12 @@ const (
 
 	// ringOverCopy is how many times longer than a copy within one core a
 	// payload of sampleBytes takes through the ring. process_vm_* of both ranks
-	// takes about as long as one such call on a rank's own memory, and pullOverhead for
-	// what the two have to say to each other.
-	ringOverCopy = 3
-	pullOverhead = 2 * time.Microsecond
+	// takes about as long as one such call on a rank's own memory.
+	ringOverCopy = 4.5
 
 	// Messages of at least this size are not sent eagerly.
 	pullFrom   = 8 << 10
 	streamFrom = eagerBytes
-	// Where the ring is quicker, it is up to about this size: beyond, memory is the
-	// limit, and when both ranks send at once two copies are twice the work.
-	ringUpTo = 512 << 10
 )
 
 // neverPull is the size from which to pull if that never pays.
@@ -37,11 +32,8 @@ const neverPull = math.MaxInt
 // calibrate returns from what size messages should not be eager, and from what
 // size they should be pulled.
 func calibrate(copies int) (rendezvousBytes, pullBytes int) {
-	switch {
-	case copies == 2:
+	if copies == 2 || copies == 0 && !oneCopyPays() {
 		return streamFrom, neverPull
-	case copies == 0 && !oneCopyPays():
-		return streamFrom, ringUpTo
 	}
 	return pullFrom, pullFrom
 }
@@ -60,5 +52,5 @@ func oneCopyPays() bool {
 		copy(dst, src)
 		own = min(own, time.Since(begun))
 	}
-	return c.err == nil && kernel+pullOverhead < ringOverCopy*own
+	return c.err == nil && float64(kernel) < ringOverCopy*float64(own)
 }

@@ -63,7 +63,7 @@ type party struct {
 	conn      *net.UnixConn
 	cfg       *Config
 	bell      *doorbell
-	pullBytes int // from what size this rank has its messages pulled
+	pulls     bool // this rank prefers to have its large messages pulled
 	own, peer hello
 	cred      *unix.Ucred
 	probe     *probe
