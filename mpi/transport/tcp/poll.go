@@ -10,7 +10,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
-// directConns is the number of connections up to which Poll looks at each of them;
+// directConns is the number of connections up to which Poll reads each of them;
 // with more it asks an epoll set which have something, after the one that had
 // something last.
 const directConns = 4
@@ -35,7 +35,12 @@ func (p *Provider) Poll(s transport.Sink) int {
 		events += p.resume()
 	}
 	if p.epoll < 0 {
-		events += p.look(s)
+		for i := 0; i < len(p.conns); i++ {
+			events += p.conns[i].receive(s)
+		}
+		if events == 0 && len(p.conns) > 0 {
+			p.standBack()
+		}
 	} else {
 		events += p.sweep(s)
 	}
@@ -48,24 +53,19 @@ func (p *Provider) Poll(s transport.Sink) int {
 	return events
 }
 
-// look reads the few connections that have something. It asks first: a read in
-// vain holds the socket's lock, and whoever delivers to the socket at that moment has to
-// wait for it, which on a virtual machine can take microseconds.
-func (p *Provider) look(s transport.Sink) (events int) {
-	var fds [directConns]unix.PollFd
-	n := len(p.conns)
-	for i, c := range p.conns {
-		fds[i] = unix.PollFd{Fd: int32(c.fd), Events: unix.POLLIN}
-	}
-	if n == 0 || !pollOnce(fds[:n]) {
-		return 0
-	}
-	for i := n - 1; i >= 0; i-- { // a connection that is dropped gives its place to the last
-		if fds[i].Revents != 0 && i < len(p.conns) {
-			events += p.conns[i].receive(s)
+// standBackLooks is how long a connection is left alone after a read in vain: a
+// tenth of a microsecond.
+const standBackLooks = 200
+
+// standBack lets the network have the sockets for a moment. A read holds the
+// socket's lock, and whoever delivers to the socket meanwhile has to wait for it;
+// reading on and on, a waiting rank delayed its own messages by a quarter.
+func (p *Provider) standBack() {
+	for range standBackLooks {
+		if p.inbox.Load() {
+			return
 		}
 	}
-	return events
 }
 
 // resume writes what waited for room.

@@ -21,14 +21,6 @@ func recvOnce(fd int, dst []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// pollOnce reports whether any of fds has something, and fills in which.
-func pollOnce(fds []unix.PollFd) bool {
-	var now unix.Timespec
-	n, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)),
-		uintptr(unsafe.Pointer(&now)), 0, 0, 0)
-	return errno == 0 && n > 0
-}
-
 func sendOnce(fd int, src []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
 		uintptr(unsafe.Pointer(unsafe.SliceData(src))), uintptr(len(src)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
