@@ -24,7 +24,7 @@ const (
 	// 45 µs on a virtual machine, and neither would find the other awake again.
 	yields       = 10
 	yieldAlone   = 250 * time.Microsecond
-	yieldCrowded = 100 * time.Microsecond
+	yieldCrowded = 1 * time.Millisecond
 
 	clockPolls  = 16 // polls between two looks at the clock
 	glancePolls = 64
