@@ -2,6 +2,8 @@ package mpi
 
 import "math/bits"
 
+// Memory of messages that no receive has asked for yet.
+
 // bufferPool keeps the memory of unexpected messages, by powers of two.
 type bufferPool struct {
 	free     [40][][]byte

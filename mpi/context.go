@@ -2,6 +2,9 @@ package mpi
 
 import "context"
 
+// Context ids tell the messages of communicators apart: which communicators are
+// in use on this rank, and which ids are free.
+
 func (e *engine) attach(_ context.Context, c *Comm) error {
 	e.lock()
 	defer e.unlock()

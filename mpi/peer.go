@@ -7,6 +7,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
+// The other ranks: by which provider each is reached, and what is kept of it.
+
 // pathfinder is a provider that can say how messages to a peer travel, once
 // the two have met.
 type pathfinder interface{ Path(peer int) string }

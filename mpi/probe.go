@@ -5,6 +5,8 @@ import (
 	"slices"
 )
 
+// Looking for a message without receiving it.
+
 // probe waits for a message and leaves it where it is.
 func (e *engine) probe(ctx context.Context, c *Comm, src, tag int) (Status, error) {
 	e.lock()

@@ -32,6 +32,17 @@ func (s *siteFlags) job(env environment, what string, main func(context.Context,
 		layout: []mpi.LayoutField{{Name: "operation", Value: what}, {Name: "options", Value: fmt.Sprint(s.ops, s.sizes, s.budget)}}}
 }
 
+// cases are the collectives and sizes that were asked for; an error is one of usage.
+func (s *siteFlags) cases() (kinds []plan.Kind, sizes []int, err error) {
+	if kinds, err = s.kinds(); err == nil {
+		sizes, err = s.bytes()
+	}
+	if err != nil {
+		return nil, nil, usageError(err)
+	}
+	return kinds, sizes, nil
+}
+
 func (s *siteFlags) bytes() ([]int, error) {
 	var sizes []int
 	for _, w := range commaList(s.sizes) {
@@ -87,13 +98,9 @@ predictions within 30 % for 90 % of the points and chosen plans within 15 % of t
 			if !check {
 				s.ops, s.sizes = "", ""
 			}
-			kinds, err := s.kinds()
+			kinds, sizes, err := s.cases()
 			if err != nil {
-				return usageError(err)
-			}
-			sizes, err := s.bytes()
-			if err != nil {
-				return usageError(err)
+				return err
 			}
 			return s.job(env, "model", func(ctx context.Context, w *mpi.World) error {
 				m, err := bench.MeasureModel(ctx, w.Comm(), "measured")
@@ -191,13 +198,9 @@ that the model picks beside its prediction and the best, and with --file writes 
 measuring read such a file by --site. With --transport mpi the system library's own collectives compete, too.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			kinds, err := s.kinds()
+			kinds, sizes, err := s.cases()
 			if err != nil {
-				return usageError(err)
-			}
-			sizes, err := s.bytes()
-			if err != nil {
-				return usageError(err)
+				return err
 			}
 			return s.job(env, "tune", func(ctx context.Context, w *mpi.World) error { return s.tune(ctx, env, w, kinds, sizes) }).run(cmd.Context(), os.Args[1:])
 		},
@@ -252,13 +255,9 @@ func benchExplainCommand(env environment) *cobra.Command {
 		Short: "Print which plan a collective takes, why, its price, and the runners-up",
 		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
-			kinds, err := s.kinds()
+			kinds, sizes, err := s.cases()
 			if err != nil {
-				return usageError(err)
-			}
-			sizes, err := s.bytes()
-			if err != nil {
-				return usageError(err)
+				return err
 			}
 			if s.ranks < 1 || perHost < 0 {
 				return usageError(fmt.Errorf("-n %d --ranks-per-host %d: want at least 1 and 0", s.ranks, perHost))

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestMain lets the test binary play the guard and the launcher that is killed.
@@ -194,22 +196,18 @@ func expectGone(t *testing.T, pids string) {
 		if err != nil {
 			t.Fatalf("not a pid: %q", w)
 		}
-		end := time.Now().Add(10 * time.Second)
-		for running(pid) {
-			if time.Now().After(end) {
-				syscall.Kill(pid, syscall.SIGKILL)
-				t.Fatalf("process %d is left behind", pid)
-			}
-			time.Sleep(5 * time.Millisecond) // its end has no event for a process that is not its parent
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil { // it has ended and been waited for
+			continue
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+		for err == unix.EINTR {
+			n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+		}
+		unix.Close(fd)
+		if n == 0 || err != nil {
+			syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatalf("process %d is left behind (%v)", pid, err)
 		}
 	}
-}
-
-func running(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(b), ") ")
-	return !strings.HasPrefix(rest, "Z")
 }

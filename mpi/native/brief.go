@@ -129,14 +129,8 @@ func (w *World) leaveBrief(c *Comm, r *Request, ch *clib.Chain, tag int, asked b
 		r.release()
 		return err
 	}
-	if rc := int(int32(ch.Poll.R)); asked && (rc != 0 || r.flag != 0) {
-		done := true
-		if r.awaits {
-			done, rc = r.arrived(rc)
-		}
-		r.conclude(done, rc)
-		return nil
+	if !asked || !r.answered(int(int32(ch.Poll.R))) {
+		w.activate(r)
 	}
-	w.activate(r)
 	return nil
 }

@@ -148,18 +148,24 @@ func (r *Request) launch(tries uintptr) error {
 		r.release()
 		return err
 	}
-	if tries > 0 {
-		if rc := int(int32(w.chain.Poll.R)); rc != 0 || r.flag != 0 {
-			done := true
-			if r.awaits {
-				done, rc = r.arrived(rc)
-			}
-			r.conclude(done, rc)
-			return nil
-		}
+	if tries <= 0 || !r.answered(int(int32(w.chain.Poll.R))) {
+		w.activate(r)
 	}
-	w.activate(r)
 	return nil
+}
+
+// answered concludes r, which is not active, if a poll that returned rc said
+// anything of it, and reports whether it did.
+func (r *Request) answered(rc int) bool {
+	if rc == 0 && r.flag == 0 {
+		return false
+	}
+	done := true
+	if r.awaits {
+		done, rc = r.arrived(rc)
+	}
+	r.conclude(done, rc)
+	return true
 }
 
 // conclude finishes r, which is not active, or makes it so.

@@ -10,12 +10,7 @@ import (
 // TestShortMessagesPass: an adapter serves its ranks in turn, but the
 // messages of two ranks keep their order.
 func TestShortMessagesPass(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		ranks int
-		main  func(n *node)
-		want  map[int]time.Duration
-	}{
+	for _, c := range []timing{
 		{"another rank's long message", 4, func(n *node) {
 			switch n.rank {
 			case 0:
@@ -48,17 +43,7 @@ func TestShortMessagesPass(t *testing.T) {
 			}
 		}, map[int]time.Duration{2: 100 + 4000 + 10_000 + 1000 + 100, 3: 100 + 4000 + 1000 + 100}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			f, err := virtual(t, Config{Ranks: c.ranks, Network: plain()}, c.main)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for rank, want := range c.want {
-				if got := time.Duration(f.ranks[rank].clock); got != want {
-					t.Errorf("rank %d ended at %v, want %v", rank, got, want)
-				}
-			}
-		})
+		c.run(t)
 	}
 }
 

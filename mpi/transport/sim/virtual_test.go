@@ -102,14 +102,31 @@ func plain() *Network {
 	}
 }
 
+// timing is a program over plain() and when, by hand, its ranks end.
+type timing struct {
+	name  string
+	ranks int
+	main  func(n *node)
+	want  map[int]time.Duration
+}
+
+func (c timing) run(t *testing.T) {
+	t.Run(c.name, func(t *testing.T) {
+		f, err := virtual(t, Config{Ranks: c.ranks, Network: plain()}, c.main)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rank, want := range c.want {
+			if got := time.Duration(f.ranks[rank].clock); got != want {
+				t.Errorf("rank %d ended at %v, want %v", rank, got, want)
+			}
+		}
+	})
+}
+
 // TestVirtualTimes compares clocks with the model by hand.
 func TestVirtualTimes(t *testing.T) {
-	cases := []struct {
-		name  string
-		ranks int
-		main  func(n *node)
-		want  map[int]time.Duration
-	}{
+	cases := []timing{
 		{"one message over the wire: o, n·G and L, o", 3, func(n *node) {
 			switch n.rank {
 			case 0:
@@ -181,17 +198,7 @@ func TestVirtualTimes(t *testing.T) {
 		}, map[int]time.Duration{2: 10_000 + 100}},
 	}
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			f, err := virtual(t, Config{Ranks: c.ranks, Network: plain()}, c.main)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for rank, want := range c.want {
-				if got := time.Duration(f.ranks[rank].clock); got != want {
-					t.Errorf("rank %d ended at %v, want %v", rank, got, want)
-				}
-			}
-		})
+		c.run(t)
 	}
 }
 

@@ -1,0 +1,42 @@
+package fence
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// A writer that stores by Store and then looks, and a sleeper that says so, calls
+// Everywhere and then looks: one of the two sees the other.
+func TestOneSeesTheOther(t *testing.T) {
+	if !Register() {
+		t.Skip("membarrier(2) is not to be had here: writers fence for themselves")
+	}
+	var word, sleeps [16]uint64 // lines of their own
+	for round := range uint64(20_000) {
+		var start atomic.Int32
+		var wg sync.WaitGroup
+		var missed [2]bool
+		meet := func() {
+			start.Add(1)
+			for start.Load() < 2 {
+			}
+		}
+		v := round + 1
+		wg.Go(func() {
+			meet()
+			Store(&word[0], v)
+			missed[0] = atomic.LoadUint64(&sleeps[0]) < v
+		})
+		wg.Go(func() {
+			meet()
+			atomic.StoreUint64(&sleeps[0], v)
+			Everywhere()
+			missed[1] = atomic.LoadUint64(&word[0]) < v
+		})
+		wg.Wait()
+		if missed[0] && missed[1] {
+			t.Fatalf("round %d: neither saw the other", round)
+		}
+	}
+}
