@@ -24,6 +24,7 @@ type peer struct {
 	rank     int
 	provider transport.Provider
 	memory   transport.Memory // nil: cannot pull
+	taker    transport.Taker  // nil: arrivals come by Poll only
 	caps     transport.Caps
 	credit   int // bytes that may still be sent eagerly
 	owed     int // bytes consumed and not yet credited back
@@ -111,6 +112,7 @@ func (e *engine) peer(rank int) *peer {
 	} else {
 		p.provider = e.providers[r.provider]
 		p.memory, _ = p.provider.(transport.Memory)
+		p.taker, _ = p.provider.(transport.Taker)
 		p.caps = p.provider.Caps()
 		p.credit = p.caps.CreditBytes
 	}

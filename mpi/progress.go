@@ -24,7 +24,8 @@ type progress struct {
 	watched int       // ops whose Done channel somebody holds
 
 	polls   uint
-	busiest int // provider that had something last
+	taken   uint // receives that could be taken past the providers' Poll
+	busiest int  // provider that had something last
 
 	set     *sleepSet         // nil with a sleeper
 	sleeper transport.Sleeper // nil with a set

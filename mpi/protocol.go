@@ -52,7 +52,7 @@ func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
 	case kindEager:
 		if o := e.claim(v); o != nil {
 			e.deliver(o, v, payload, int(h.Bytes))
-			e.consumed(rank, int(h.Bytes))
+			e.consumed(e.peer(rank), int(h.Bytes))
 			return
 		}
 		a := e.pool.arrival()

@@ -14,6 +14,10 @@ func (e *engine) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (S
 	e.calls++
 	var o *op
 	if e.match.posted == 0 && e.match.unexpected == 0 && e.own.phase == phaseFree && src >= 0 && c.sound() {
+		if n, ok := e.recvNow(c, buf, src, tag); ok {
+			e.unlock()
+			return Status{Source: src, Tag: tag, Bytes: n}, nil
+		}
 		o = e.recvDirect(c, buf, src, tag)
 		e.glance(o)
 	} else {
@@ -22,6 +26,38 @@ func (e *engine) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (S
 	s, err := e.finishWait(ctx, o)
 	e.unlock()
 	return s, err
+}
+
+const (
+	takeLooks   = 256 // about the time of an answer from a rank of this host
+	looksAtOnce = 32
+	takesInRow  = 32
+)
+
+// recvNow takes a small message from where its peer has put it, or is about to, the
+// common case: one call of the provider, and nothing to remember. Nothing must
+// wait to be matched. Every now and then it declines, for the others' sake.
+func (e *engine) recvNow(c *Comm, buf []byte, src, tag int) (int, bool) {
+	p := e.peers[c.group[src]]
+	if p == nil || p.taker == nil || p.lost != nil || tag == AnyTag || e.leader != leaderNone || len(e.backlog)+len(e.unread) > 0 {
+		return 0, false
+	}
+	if e.taken++; e.taken%takesInRow == 0 {
+		return 0, false
+	}
+	h := &e.hdr
+	h.Kind, h.Context, h.Tag = kindEager, c.context, int32(tag)
+	for i := 0; i < takeLooks && e.contended.Load() == 0; i += looksAtOnce {
+		n, found := p.taker.Take(p.rank, h, buf, looksAtOnce)
+		switch found {
+		case transport.Taken:
+			e.consumed(p, n)
+			return n, true
+		case transport.Other:
+			return 0, false
+		}
+	}
+	return 0, false
 }
 
 // recvDirect posts a receive that needs no place in the queues: nothing waits
@@ -106,7 +142,7 @@ func (e *engine) receive(o *op, a *arrival) {
 		e.begin(o, a.env, a.bytes, a.token, a.key)
 	default:
 		e.deliver(o, a.env, a.payload, a.bytes)
-		e.consumed(int(a.env.source), a.bytes)
+		e.freed(a)
 	}
 	e.recycle(a)
 }
@@ -179,12 +215,16 @@ func (e *engine) Placed(rank int, h *transport.Header) {
 	}
 }
 
-// consumed returns credit for an eager message that has left the engine.
-func (e *engine) consumed(source, n int) {
-	if source == e.rank {
-		return
+// freed returns the credit of a held message that has left the engine.
+func (e *engine) freed(a *arrival) {
+	if source := int(a.env.source); source != e.rank {
+		e.consumed(e.peer(source), a.bytes)
 	}
-	p := e.peer(source)
+}
+
+// consumed returns credit for an eager message of n bytes that the engine does not
+// hold, or no more.
+func (e *engine) consumed(p *peer, n int) {
 	p.owed += n + transport.EnvelopeBytes
 	if p.owed >= p.caps.CreditBytes/2 && p.lost == nil {
 		owed := p.owed
@@ -216,7 +256,7 @@ func (e *engine) drop(a *arrival) {
 	case a.token != 0:
 		e.control(e.peer(int(a.env.source)), transport.Header{Kind: kindRetracted, Token: a.token})
 	default:
-		e.consumed(int(a.env.source), a.bytes)
+		e.freed(a)
 	}
 	e.recycle(a)
 }

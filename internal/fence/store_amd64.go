@@ -9,5 +9,11 @@ package fence
 //go:noescape
 func Store(p *uint64, v uint64)
 
+// StoreAhead is Store, and asks for the cache line of next, which this processor will
+// write soon, so that it need not be waited for then.
+//
+//go:noescape
+func StoreAhead(p *uint64, v uint64, next *uint64)
+
 // StoreIsFull says whether loads after Store are ordered after it.
 const StoreIsFull = false

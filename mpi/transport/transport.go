@@ -166,6 +166,27 @@ type Memory interface {
 // Key names exposed memory on its owner.
 type Key [24]byte
 
+// Taker is implemented by providers whose arrivals lie in memory: a receive that
+// waits for one peer can take its message from there, past Poll and the sink.
+type Taker interface {
+	// Take looks up to the given number of times for the next message of peer
+	// and copies its payload into buf if it has the kind, context and tag of
+	// want and fits. Any other message is left to Poll.
+	Take(peer int, want *Header, buf []byte, looks int) (bytes int, found Find)
+}
+
+// Find is what Take found.
+type Find uint8
+
+const (
+	// Nothing: no message has come.
+	Nothing Find = iota
+	// Taken: the message is in buf.
+	Taken
+	// Other: there is something that Poll must see.
+	Other
+)
+
 // Mapper is implemented by providers whose peers can map shared segments
 // (memory from mpi.Alloc) into their own address space.
 type Mapper interface {

@@ -177,10 +177,15 @@ func (ep *endpoint) piece(n int) (offset uint32, ok bool) {
 	return 0, false
 }
 
+// aheadCells is how far before its use a cell is fetched from the reader, who had
+// it last.
+const aheadCells = 8
+
 // post publishes the next cell, whose other words are complete.
 func (ep *endpoint) post(kind transport.Kind, f form, inline int) {
 	out := &ep.out
-	fence.Store(&out.cells[out.next&cellMask][0], word0(uint32(out.next+1), kind, f, inline))
+	next := &out.cells[(out.next+aheadCells)&cellMask][0]
+	fence.StoreAhead(&out.cells[out.next&cellMask][0], word0(uint32(out.next+1), kind, f, inline), next)
 	out.next++
 	ep.notify()
 }

@@ -1,0 +1,44 @@
+package shm
+
+import "github.com/fisterra-hpc/fisterra/mpi/transport"
+
+// Take implements transport.Taker.
+func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int) (int, transport.Find) {
+	ep := p.peers[peer]
+	if ep == nil || ep.state != up || ep.reading {
+		return 0, transport.Other
+	}
+	in := &ep.in
+	c := &in.cells[in.next&cellMask]
+	w0, ok := c.ready(uint32(in.next + 1))
+	for ; !ok; w0, ok = c.ready(uint32(in.next + 1)) {
+		if looks--; looks <= 0 {
+			return 0, transport.Nothing
+		}
+	}
+	if cellKind(w0) != want.Kind || c[1] != uint64(want.Context)|uint64(uint32(want.Tag))<<32 {
+		return 0, transport.Other
+	}
+	n := cellInline(w0)
+	switch cellForm(w0) {
+	case formShort:
+		if n > shortBytes || n > len(buf) {
+			return 0, transport.Other
+		}
+		copy(buf, c.bytes(2, n))
+	case formRing:
+		payload, err := spanIn(in.mem, c[5])
+		if n = len(payload); err != nil || n > len(buf) || uint64(n) != c[2] {
+			return 0, transport.Other
+		}
+		copy(buf, payload)
+		in.bytes += n
+	default:
+		return 0, transport.Other
+	}
+	in.next++
+	if in.next-in.credited >= creditCells || in.bytes >= creditBytes || in.want.Load() != 0 {
+		ep.giveCredit()
+	}
+	return n, transport.Taken
+}
