@@ -103,7 +103,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	if o.Plan != "" {
 		force[o.Kind] = o.Plan
 	}
-	p.Plan = collective.ExplainFor(o.Kind, nBytes, ranks, o.Network.RanksPerNode, collective.Config{Model: model, Force: force}).Plan
+	p.Plan = collective.ExplainFor(o.Kind, nBytes, collective.Place{Ranks: ranks, RanksPerHost: o.Network.RanksPerNode}, collective.Config{Model: model, Force: force}).Plan
 	return p, nil
 }
 

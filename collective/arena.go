@@ -2,7 +2,6 @@ package collective
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -27,6 +26,7 @@ type arena struct {
 
 	fences bool // writers need a full fence of their own: see package fence
 	spins  int  // looks at a word before the core is given away
+	yields int  // how often it is given away before the rank sleeps
 
 	tickets uint64 // given out, guarded by the state's lock
 
@@ -41,10 +41,10 @@ type arena struct {
 	sleeper *execution // stands for the meeting while this rank sleeps
 }
 
-func newArena(s *state, parts [][]uint64) *arena {
-	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, sleeper: &execution{state: s}}
-	if len(parts) > runtime.NumCPU() {
-		a.spins = spinsCrowded
+func newArena(s *state, parts [][]uint64, ranksPerCore float64) *arena {
+	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, yields: yieldsAlone, sleeper: &execution{state: s}}
+	if ranksPerCore > 1 {
+		a.spins, a.yields = spinsCrowded, yieldsCrowded
 	}
 	a.next = sync.NewCond(&a.mu)
 	return a
@@ -156,7 +156,7 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 		return err
 	}
 	if ok[reached] == 1 {
-		a := newArena(s, parts)
+		a := newArena(s, parts, c.RanksPerCore())
 		a.fences = ok[fenced] == 0
 		s.arena.Store(a)
 	}

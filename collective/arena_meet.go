@@ -56,8 +56,9 @@ func memoryTakes(k plan.Kind, block, whole int) bool {
 // memorySeconds is the price of a collective in an arena: one crossing, what a rank
 // copies and combines, and what lines that another core wrote take longer to come than
 // those of its own, which is also what a message's bytes take. For long vectors two
-// crossings and two exchanges for each step. It is the mean over the ranks: of rooted
-// collectives only some ranks wait.
+// crossings and two exchanges for each step. Ranks that share processors divide
+// their time, and for a crossing all must have had their turn, twice. It is the
+// mean over the ranks: of rooted collectives only some ranks wait.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
 	if p.Counts != nil {
@@ -67,26 +68,31 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if cross == 0 {
 		cross = m.Host.OneWay.Alpha()
 	}
-	fetch := m.Host.OneWay.At(n) - m.Host.OneWay.Alpha()
+	divided := max(1, p.RanksPerCore)
+	if divided > 1 {
+		cross += 2 * m.Switch
+	}
+	beyond := func(c plan.Curve, n int) float64 { return divided * (c.At(n) - c.Alpha()) }
+	fetch, copied := beyond(m.Host.OneWay, n), divided*m.Copy.At(n)
 	switch p.Kind {
 	case plan.Barrier:
 		return cross
 	case plan.Bcast, plan.Scatter:
-		return (m.Copy.At(n) + others*(cross+fetch)) / (others + 1)
+		return (copied + others*(cross+fetch)) / (others + 1)
 	case plan.Gather:
-		return (cross+others*fetch)/(others+1) + m.Copy.At(n)
+		return (cross+others*fetch)/(others+1) + copied
 	case plan.Reduce:
-		return (cross+others*(fetch+m.Combine.At(n)))/(others+1) + m.Copy.At(n)
+		return (cross+others*(fetch+divided*m.Combine.At(n)))/(others+1) + copied
 	case plan.Allgather, plan.Alltoall:
-		return cross + others*fetch + m.Copy.At(n)
+		return cross + others*fetch + copied
 	}
 	if n <= slotBytes {
-		return cross + others*(fetch+m.Combine.At(n))
+		return cross + others*(fetch+divided*m.Combine.At(n))
 	}
 	slice := n / p.Size
 	steps := float64((slice + boxBytes - 1) / boxBytes)
 	piece := min(slice, boxBytes)
-	return cross + steps*(2*cross+others*(2*m.Host.Exchange.At(piece)+m.Combine.At(piece))+m.Copy.At(piece))
+	return cross + steps*(2*cross+others*2*beyond(m.Host.Exchange, piece)+divided*(others*m.Combine.At(piece)+(others+1)*m.Copy.At(piece)))
 }
 
 // usesMemory decides between the arena, where there is one, and a plan, and says why.

@@ -31,7 +31,7 @@ func inShared(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) erro
 			return err
 		}
 		s := stateOf(c)
-		s.arena.Store(newArena(s, parts))
+		s.arena.Store(newArena(s, parts, float64(len(parts))/float64(runtime.NumCPU())))
 		return f(ctx, c)
 	})
 }

@@ -15,11 +15,13 @@ import (
 
 const (
 	// Looks at a word before the core is given away, when every rank has a
-	// core and when there are more ranks than cores: 20 µs and less than 1 µs.
+	// core and when there are more ranks than cores: 20 µs and 0.1 µs.
 	spinsAlone   = 4000
-	spinsCrowded = 100
-	arenaYields  = 100
-	arenaNap     = 20 * time.Millisecond // longest sleep before a look at the outside
+	spinsCrowded = 20
+	// Yields before it sleeps, likewise: about 40 µs and 1 ms.
+	yieldsAlone   = 100
+	yieldsCrowded = 1000
+	arenaNap      = 20 * time.Millisecond // longest sleep before a look at the outside
 )
 
 // raise lets a word of this rank's part grow to v, after all that was written
@@ -55,7 +57,7 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64) error {
 			return nil
 		}
 	}
-	for range arenaYields {
+	for range m.yields {
 		osyield.Yield()
 		if atomic.LoadUint64(w) >= v {
 			return nil

@@ -38,15 +38,24 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	s := stateOf(c)
 	s.mu.Lock()
 	p := problemOf(kind, s.rank, s.size, bytes, s.hosts(c))
+	p.RanksPerCore = c.RanksPerCore()
 	config := s.config
 	s.mu.Unlock()
 	return config.explain(p, s.arenaSuits(c))
 }
 
-// ExplainFor is Explain for ranks that need not exist: perHost of them share each host.
-func ExplainFor(kind plan.Kind, bytes, ranks, perHost int, f Config) Explanation {
-	nodes := plan.NewNodes(ranks, func(r int) string { return fmt.Sprint(r / perHost) })
-	return f.explain(problemOf(kind, 0, ranks, bytes, nodes), ranks > 1 && ranks <= min(perHost, maxArena))
+// Place is where ranks run.
+type Place struct {
+	Ranks, RanksPerHost int
+	RanksPerCore        float64 // at most 1: each has its own
+}
+
+// ExplainFor is Explain for ranks that need not exist.
+func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
+	nodes := plan.NewNodes(at.Ranks, func(r int) string { return fmt.Sprint(r / at.RanksPerHost) })
+	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
+	p.RanksPerCore = at.RanksPerCore
+	return f.explain(p, at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena))
 }
 
 // problemOf is a collective on bytes as elements of four bytes, or of one where that does not fit.

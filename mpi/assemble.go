@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -14,6 +13,8 @@ type Member struct {
 	Rank     int
 	Position int    // (node, local id) order, from which roles follow
 	Host     string // name of its host
+	// Processors are those that it may run on, a hexadecimal mask; "": not known.
+	Processors string
 	// Addresses are what its providers published, by provider name.
 	Addresses map[string][]byte
 }
@@ -95,7 +96,7 @@ func Assemble(a Assembly) (*World, error) {
 		}
 	}
 	e.spinTime = spinAlone
-	if e.crowded = w.localSize > runtime.NumCPU(); e.crowded {
+	if e.crowded = w.crowded(); e.crowded {
 		e.spinTime = spinCrowded
 	}
 	w.adopt(e)

@@ -62,7 +62,7 @@ func (m *meeting) agree(ctx context.Context, addresses map[string][]byte) (*tree
 	}
 	own := card{
 		Protocol: protocolVersion, Rank: m.l.rank, Size: m.l.size, Node: m.l.node, Local: m.l.local,
-		Host: m.l.host, Tree: t.address(), Addresses: addresses, Layout: m.cfg.Layout,
+		Host: m.l.host, Processors: processors(), Tree: t.address(), Addresses: addresses, Layout: m.cfg.Layout,
 	}
 	switch {
 	case m.l.size == 1:

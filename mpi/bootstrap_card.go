@@ -13,15 +13,17 @@ import (
 
 // card is what a rank says of itself when it joins.
 type card struct {
-	Protocol  int
-	Rank      int
-	Size      int
-	Node      int // place in the launcher's layout; -1: by host and rank
-	Local     int
-	Host      string
-	Tree      string // ip:port of its tree listener
-	Addresses map[string][]byte
-	Layout    []LayoutField
+	Protocol int
+	Rank     int
+	Size     int
+	Node     int // place in the launcher's layout; -1: by host and rank
+	Local    int
+	Host     string
+	// Processors is as in Member.
+	Processors string
+	Tree       string // ip:port of its tree listener
+	Addresses  map[string][]byte
+	Layout     []LayoutField
 }
 
 // seat is a member as the bootstrap knows it.
@@ -79,7 +81,7 @@ func assemble(cards []card) (*roster, error) {
 	r := &roster{Seats: make([]seat, len(cards))}
 	for position, rank := range order {
 		c := cards[rank]
-		r.Seats[rank] = seat{Member{Rank: rank, Position: position, Host: c.Host, Addresses: c.Addresses}, c.Tree}
+		r.Seats[rank] = seat{Member{Rank: rank, Position: position, Host: c.Host, Processors: c.Processors, Addresses: c.Addresses}, c.Tree}
 	}
 	r.Hash = layoutHash(cards[0].Layout, r.Seats)
 	return r, nil

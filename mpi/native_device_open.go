@@ -77,7 +77,7 @@ func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *launch) 
 	}
 	rank, size := lib.Comm().Rank(), lib.Comm().Size()
 	own := nativeCard{Launched: l.rank, Card: card{
-		Protocol: protocolVersion, Rank: rank, Size: size, Node: l.node, Local: l.local, Host: l.host, Layout: cfg.Layout,
+		Protocol: protocolVersion, Rank: rank, Size: size, Node: l.node, Local: l.local, Host: l.host, Processors: processors(), Layout: cfg.Layout,
 	}}
 	if l.size < 0 {
 		own.Launched = -1

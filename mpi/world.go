@@ -13,6 +13,7 @@ type World struct {
 	members    []Member
 	localRank  int
 	localSize  int
+	shares     map[string]float64 // by host, see ranksPerCore
 	launcher   string
 	log        *slog.Logger
 	dev        device
@@ -35,6 +36,7 @@ func newWorld(a Assembly, dev device) *World {
 			w.localSize++
 		}
 	}
+	w.shares = ranksPerCore(a.Members)
 	return w
 }
 

@@ -249,7 +249,7 @@ func planTimes(x bench.Tuned) string {
 
 func benchExplainCommand(env environment) *cobra.Command {
 	s := &siteFlags{}
-	var perHost int
+	var perHost, cores int
 	cmd := &cobra.Command{
 		Use:   "explain",
 		Short: "Print which plan a collective takes, why, its price, and the runners-up",
@@ -259,11 +259,15 @@ func benchExplainCommand(env environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if s.ranks < 1 || perHost < 0 {
-				return usageError(fmt.Errorf("-n %d --ranks-per-host %d: want at least 1 and 0", s.ranks, perHost))
+			if s.ranks < 1 || perHost < 0 || cores < 0 {
+				return usageError(fmt.Errorf("-n %d --ranks-per-host %d --cores-per-host %d: want at least 1, 0 and 0", s.ranks, perHost, cores))
 			}
 			if perHost == 0 {
 				perHost = s.ranks
+			}
+			at := collective.Place{Ranks: s.ranks, RanksPerHost: perHost}
+			if cores > 0 {
+				at.RanksPerCore = float64(min(perHost, s.ranks)) / float64(cores)
 			}
 			cfg := collective.Config{}
 			if s.file != "" {
@@ -274,7 +278,7 @@ func benchExplainCommand(env environment) *cobra.Command {
 			}
 			for _, k := range kinds {
 				for _, n := range sizes {
-					fmt.Fprintln(env.stdout, collective.ExplainFor(k, n, s.ranks, perHost, cfg))
+					fmt.Fprintln(env.stdout, collective.ExplainFor(k, n, at, cfg))
 				}
 			}
 			return nil
@@ -282,6 +286,7 @@ func benchExplainCommand(env environment) *cobra.Command {
 	}
 	s.flags(cmd, true)
 	cmd.Flags().IntVar(&perHost, "ranks-per-host", 0, "ranks that share a host (0: all)")
+	cmd.Flags().IntVar(&cores, "cores-per-host", 0, "processors of a host (0: one for each rank)")
 	return cmd
 }
 

@@ -14,7 +14,7 @@ type costing struct {
 }
 
 func newCosting(p *Problem, m *Model) *costing {
-	c := &costing{Model: m, size: p.Size, n: p.TotalBytes(), nodes: 1, local: p.Size, near: true}
+	c := &costing{Model: m.crowd(p.RanksPerCore), size: p.Size, n: p.TotalBytes(), nodes: 1, local: p.Size, near: true}
 	if p.Kind == Alltoall {
 		c.block = float64(p.Count * p.ElemBytes)
 		c.n = p.Size * p.Count * p.ElemBytes

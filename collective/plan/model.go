@@ -79,6 +79,48 @@ type Model struct {
 	Cross float64 `json:"cross,omitempty"`
 	// Overhead is how long a processor is busy with a message besides its bytes.
 	Overhead float64 `json:"overhead"`
+	// Switch is how long a rank waits for its turn where several share a
+	// processor; 0: the other figures were measured in that way, or none do.
+	Switch float64 `json:"switch,omitempty"`
+}
+
+const (
+	// announcedBytes is about where messages are announced first, and the two
+	// ranks have to run three times more.
+	announcedBytes = 16 << 10
+	announcing     = 3
+	// turnBytes is how much of a long message goes through memory in one turn.
+	turnBytes = 64 << 10
+)
+
+// crowd is the model of ranks that share processors: a processor's time is
+// divided, and each hand-over from rank to rank waits for a turn.
+func (m *Model) crowd(ranksPerCore float64) *Model {
+	if ranksPerCore <= 1 || m.Switch == 0 {
+		return m
+	}
+	divided := func(c Curve) Curve {
+		d := slices.Clone(c)
+		for i := range d {
+			d[i].Seconds *= ranksPerCore
+		}
+		return d
+	}
+	turns := func(c Curve) Curve {
+		d := divided(c)
+		for i := range d {
+			n := 1 + float64(d[i].Bytes)/turnBytes
+			if d[i].Bytes >= announcedBytes {
+				n += announcing
+			}
+			d[i].Seconds += n * m.Switch
+		}
+		return d
+	}
+	d := *m
+	d.Host.OneWay, d.Host.Exchange = turns(m.Host.OneWay), turns(m.Host.Exchange)
+	d.Combine, d.Copy = divided(m.Combine), divided(m.Copy)
+	return &d
 }
 
 // Check reports what is wrong with a model read from a file.

@@ -85,6 +85,9 @@ type Problem struct {
 	Ordered bool
 	// Nodes says which ranks share a host; nil: all do.
 	Nodes *Nodes
+	// RanksPerCore is how many ranks take turns on a processor where it is most; 0
+	// is 1: each has its own.
+	RanksPerCore float64
 }
 
 // TotalBytes is the size that tables and prices go by: of the message for
