@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi/native"
 )
 
@@ -226,9 +225,9 @@ func (d *nativeDevice) keep() {
 		}
 		d.lib.Progress()
 		if busy {
-			osyield.Nanosleep(nativeTick)
+			time.Sleep(nativeTick)
 		} else {
-			osyield.Nanosleep(nativeIdleTick)
+			time.Sleep(nativeIdleTick)
 		}
 	}
 }
