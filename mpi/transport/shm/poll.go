@@ -58,10 +58,15 @@ func (p *Provider) Poll(s transport.Sink) int {
 	if len(p.dones) > 0 {
 		n += p.report(s)
 	}
+	p.calm()
+	return n
+}
+
+// calm lets senders go without fences again, some time after this rank has slept.
+func (p *Provider) calm() {
 	if p.polls&1023 == 0 {
 		p.bell.calm(p.polls)
 	}
-	return n
 }
 
 // sweep drains peers that are not hot: all of them after Arm has seen an

@@ -8,6 +8,8 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 	if ep == nil || ep.state != up || ep.reading {
 		return 0, transport.Other
 	}
+	p.polls++
+	p.calm()
 	in := &ep.in
 	c := &in.cells[in.next&cellMask]
 	w0, ok := c.ready(uint32(in.next + 1))

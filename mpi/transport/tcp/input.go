@@ -55,7 +55,7 @@ func (c *conn) parse(b []byte, s transport.Sink) (events int, err error) {
 				return events, err
 			}
 			in.at, in.discard = 0, false
-			if in.length > tailBytes {
+			if in.length+maxHeadBytes > tailBytes {
 				in.idle = stagingBytes
 			}
 			switch {

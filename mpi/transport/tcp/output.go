@@ -15,7 +15,7 @@ const (
 	chunkBytes = 1 << 20
 	// inlineBytes: payloads up to this size are copied behind their header, which
 	// is quicker than a gather.
-	inlineBytes = 2 << 10
+	inlineBytes = 4 << 10
 	// stageBytes bounds what a blocked connection keeps of small messages.
 	stageBytes = 2*EagerBytes + 4<<10
 	maxItems   = 256

@@ -54,12 +54,12 @@ func (p *Provider) Poll(s transport.Sink) int {
 }
 
 // standBackLooks is how long a connection is left alone after a read in vain: a
-// tenth of a microsecond.
-const standBackLooks = 200
+// third of a microsecond.
+const standBackLooks = 600
 
 // standBack lets the network have the sockets for a moment. A read holds the
 // socket's lock, and whoever delivers to the socket meanwhile has to wait for it;
-// reading on and on, a waiting rank delayed its own messages by a quarter.
+// reading on and on, a waiting rank delayed its own messages by a tenth.
 func (p *Provider) standBack() {
 	for range standBackLooks {
 		if p.inbox.Load() {
