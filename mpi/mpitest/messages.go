@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime/debug"
 	"slices"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -379,6 +380,7 @@ func wantLarge() bool { return os.Getenv(LargeVariable) != "" }
 // checkLarge: lengths do not fit 32 bits.
 func checkLarge(ctx context.Context, c *mpi.Comm) error {
 	const n = 1<<32 + 1<<16 + 5
+	defer debug.FreeOSMemory() // the next check needs as much, perhaps in other processes
 	buf := make([]byte, n)
 	if c.Rank() == 0 {
 		fill(buf, 1)
