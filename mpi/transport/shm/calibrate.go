@@ -29,21 +29,39 @@ const (
 // neverPull is the size from which to pull if that never pays.
 const neverPull = math.MaxInt
 
-// calibrate returns from what size messages should not be eager, and from what
-// size they should be pulled.
-func calibrate(copies int) (rendezvousBytes, pullBytes int) {
-	if copies == 2 || copies == 0 && !oneCopyPays() {
-		return streamFrom, neverPull
-	}
-	return pullFrom, pullFrom
+// habit is how a rank sends its large messages.
+type habit struct {
+	rendezvousBytes int // from here they are not eager
+	pullBytes       int // from here they may be pulled
+	// kernel is how long it takes to copy a byte, in nanoseconds, for comparison
+	// with the ring (pace.go). 0: no comparing.
+	kernel float64
 }
 
-// oneCopyPays reports whether large messages are quicker by process_vm_*.
-func oneCopyPays() bool {
+// calibrate finds the habit for a number of copies, see Config.
+func calibrate(copies int) habit {
+	switch copies {
+	case 1:
+		return habit{rendezvousBytes: pullFrom, pullBytes: pullFrom}
+	case 2:
+		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull}
+	}
+	kernel, own, err := timeCopies()
+	switch {
+	case err != nil:
+		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull}
+	case float64(kernel) < ringOverCopy*float64(own):
+		return habit{rendezvousBytes: pullFrom, pullBytes: pullFrom}
+	}
+	return habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, kernel: float64(kernel.Nanoseconds()) / sampleBytes}
+}
+
+// timeCopies times copies of sampleBytes by process_vm_* and within this rank.
+func timeCopies() (kernel, own time.Duration, err error) {
 	src, dst := make([]byte, sampleBytes), make([]byte, sampleBytes)
 	c := newCopier()
 	c.pid, c.local, c.remote = os.Getpid(), dst, addressOf(src)
-	kernel, own := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
+	kernel, own = time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 	for range samples {
 		begun := time.Now()
 		c.copy()
@@ -52,5 +70,5 @@ func oneCopyPays() bool {
 		copy(dst, src)
 		own = min(own, time.Since(begun))
 	}
-	return c.err == nil && float64(kernel) < ringOverCopy*float64(own)
+	return kernel, own, c.err
 }

@@ -70,7 +70,7 @@ func (p *Provider) Close() error {
 			ep.state, ep.link, ep.exposures = gone, nil, nil
 		}
 	}
-	p.live, p.ailing, p.pulls, p.helps, p.dones, p.streams = nil, nil, nil, nil, nil, 0
+	p.live, p.ailing, p.pulls, p.helps, p.awaited, p.dones, p.streams = nil, nil, nil, nil, nil, nil, 0
 	p.hot, p.hotCount = [hotPeers]*endpoint{}, 0
 	err := p.exports.close()
 	if p.bell != nil {

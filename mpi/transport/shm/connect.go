@@ -165,7 +165,7 @@ func (p *Provider) call(rank int, to address, deadline time.Time) (*link, error)
 	p.track(conn)
 	defer p.untrack(conn)
 	conn.SetDeadline(deadline)
-	side := party{conn: conn, cfg: &p.cfg, bell: p.bell, pulls: p.pullBytes != neverPull}
+	side := party{conn: conn, cfg: &p.cfg, bell: p.bell, habit: p.habit}
 	l, err := side.dialler(rank, p.layout())
 	if err == nil {
 		conn.SetDeadline(time.Time{})
@@ -272,7 +272,7 @@ func (p *Provider) answer(conn *net.UnixConn) {
 	p.track(conn)
 	defer p.untrack(conn)
 	conn.SetDeadline(time.Now().Add(p.cfg.HandshakeTimeout))
-	side := party{conn: conn, cfg: &p.cfg, bell: p.bell, pulls: p.pullBytes != neverPull}
+	side := party{conn: conn, cfg: &p.cfg, bell: p.bell, habit: p.habit}
 	var t *encounter
 	l, err := side.acceptor(p.layout(), func(rank int) error {
 		if err := p.admit(rank); err != nil {

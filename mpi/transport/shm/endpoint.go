@@ -64,6 +64,7 @@ type outbox struct {
 
 	blocked bool // there was no room: find out about credit before sleeping
 	streams []departure
+	pace    pace
 }
 
 // inbox is the receiving side: cells from the peer.

@@ -26,7 +26,7 @@ func TestKillInFlight(t *testing.T) {
 		for round := range 6 {
 			t.Run(fmt.Sprintf("%s/%d", part, round), func(t *testing.T) {
 				r := openRank(t, 0, 2, func(cfg *Config) { cfg.Copies = 1 })
-				p := start(t, r, part, nil)
+				p := start(t, r, part, copies("one"))
 				p.say(t, strconv.Itoa(n))
 				r.mu.Lock()
 				defer r.mu.Unlock()
@@ -73,7 +73,7 @@ func TestStoppedPeer(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
 	r := openRank(t, 0, 2, func(cfg *Config) { cfg.Copies = 1 })
-	p := start(t, r, "expose", nil)
+	p := start(t, r, "expose", copies("one"))
 	p.say(t, strconv.Itoa(n))
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -63,7 +63,7 @@ type party struct {
 	conn      *net.UnixConn
 	cfg       *Config
 	bell      *doorbell
-	pulls     bool // this rank prefers to have its large messages pulled
+	habit     habit
 	own, peer hello
 	cred      *unix.Ucred
 	probe     *probe

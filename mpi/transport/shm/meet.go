@@ -199,8 +199,8 @@ func (l *link) judge(p *party, theirs, mine bool, why error) {
 	switch {
 	case p.cfg.Copies == 2:
 		l.path = "two copies through a ring, as configured"
-	case l.vm && !p.pulls:
-		l.path = "two copies through a ring: quicker here than one by the kernel"
+	case l.vm && p.habit.kernel > 0:
+		l.path = "two copies through a ring, one by the kernel where that is quicker"
 	case l.vm:
 		l.path = "one copy by process_vm_readv and process_vm_writev of both ranks"
 	case why != nil:

@@ -61,14 +61,14 @@ func keyParts(k transport.Key) (src uintptr, n uint64, gen uint32, number uint16
 }
 
 // Expose lets a peer pull buf. It is refused where the kernel does not let the
-// two processes copy (see Path), and before they have met.
+// two processes copy (see Path), before they have met, and while the ring is quicker.
 func (p *Provider) Expose(peer int, buf []byte) (transport.Key, bool) {
 	ep := p.endpoint(peer)
 	if ep.state != up {
 		ep.meet()
 		return transport.Key{}, false
 	}
-	if !ep.vm || len(buf) == 0 {
+	if !ep.vm || len(buf) == 0 || p.habit.kernel > 0 && !ep.out.pace.pulled() {
 		return transport.Key{}, false
 	}
 	if ep.exposures == nil && !ep.openExposures() {
@@ -138,6 +138,9 @@ func (e *exposure) shut() bool {
 	}
 }
 
+// returned: the peer has stopped reading memory that was to be withdrawn.
+func (e *exposure) returned() bool { return e.ep.state == up && e.shut() }
+
 // Withdraw ends an exposure.
 func (p *Provider) Withdraw(peer int, key transport.Key) bool {
 	ep := p.endpoint(peer)
@@ -151,8 +154,12 @@ func (p *Provider) Withdraw(peer int, key transport.Key) bool {
 		return true
 	}
 	if !e.shut() {
+		if !slices.Contains(p.awaited, e) {
+			p.awaited = append(p.awaited, e)
+		}
 		return false
 	}
+	p.awaited = slices.DeleteFunc(p.awaited, func(a *exposure) bool { return a == e })
 	e.live, e.buf = false, nil
 	p.helps = slices.DeleteFunc(p.helps, func(h *exposure) bool { return h == e })
 	if claim(e.slot.state.Load()).phase() == phaseFree {
@@ -173,6 +180,7 @@ func (ep *endpoint) closeExposures() {
 		}
 	}
 	ep.p.helps = slices.DeleteFunc(ep.p.helps, func(h *exposure) bool { return h.ep == ep })
+	ep.p.awaited = slices.DeleteFunc(ep.p.awaited, func(a *exposure) bool { return a.ep == ep })
 }
 
 func (ep *endpoint) exposuresQuiet() bool {

@@ -224,7 +224,8 @@ func (p *Provider) Disarm() { p.bell.disarm() }
 
 // pending reports whether a Poll would find something to do.
 func (p *Provider) pending() bool {
-	if p.news.fresh.Load() || len(p.dones) > 0 || p.transferable() || slices.ContainsFunc(p.ailing, (*endpoint).buriable) {
+	if p.news.fresh.Load() || len(p.dones) > 0 || p.transferable() || slices.ContainsFunc(p.ailing, (*endpoint).buriable) ||
+		slices.ContainsFunc(p.awaited, (*exposure).returned) { // the peer may have rung before the bell was armed
 		return true
 	}
 	for _, ep := range p.live {

@@ -79,6 +79,11 @@ type process struct {
 	out *bufio.Reader
 }
 
+// copies tells the process how often to copy large messages.
+func copies(number string) func(*exec.Cmd) {
+	return func(c *exec.Cmd) { c.Env = append(c.Env, "FISTERRA_TEST_COPIES="+number) }
+}
+
 // start starts rank 1 and connects r to it.
 func start(t testing.TB, r *testRank, part string, change func(*exec.Cmd)) *process {
 	t.Helper()
@@ -170,11 +175,11 @@ func readNumber(in *bufio.Reader) (int, error) {
 
 // BenchmarkPingPong is half a round trip between two processes.
 func BenchmarkPingPong(b *testing.B) {
-	for _, copies := range []string{"one", "two"} {
+	for _, number := range []string{"one", "two"} {
 		for _, n := range []int{8, 64, 1024, 4096, 8191, 8192, 16384, 65536, 256 << 10, 1 << 20, 2 << 20, 4 << 20} {
-			b.Run(fmt.Sprintf("%s/%dB", copies, n), func(b *testing.B) {
-				r := openRank(b, 0, 2, func(cfg *Config) { cfg.Copies = numberOf[copies] })
-				p := start(b, r, "echo", func(c *exec.Cmd) { c.Env = append(c.Env, "FISTERRA_TEST_COPIES="+copies) })
+			b.Run(fmt.Sprintf("%s/%dB", number, n), func(b *testing.B) {
+				r := openRank(b, 0, 2, func(cfg *Config) { cfg.Copies = numberOf[number] })
+				p := start(b, r, "echo", copies(number))
 				p.say(b, strconv.Itoa(n))
 				r.mu.Lock()
 				defer r.mu.Unlock()

@@ -67,7 +67,7 @@ type Provider struct {
 	address address
 	bell    *doorbell
 
-	rendezvousBytes, pullBytes int
+	habit habit
 
 	// Guarded by the world's lock.
 	peers    []*endpoint
@@ -84,6 +84,7 @@ type Provider struct {
 
 	pulls     []*pull
 	helps     []*exposure // of which peers want help
+	awaited   []*exposure // that were to be withdrawn while the peer was reading
 	freePulls []*pull
 	copiers   *copier
 	copying   sync.WaitGroup // copies outside the lock
@@ -130,7 +131,7 @@ func Open(cfg Config) (p *Provider, err error) {
 	p.meetings.addresses = map[int]address{}
 	p.exports.segments = map[uint64]export{}
 	p.exports.asked = map[uint64]chan imported{}
-	p.rendezvousBytes, p.pullBytes = calibrate(cfg.Copies)
+	p.habit = calibrate(cfg.Copies)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.open(); err != nil {
 		p.Close()
@@ -179,7 +180,7 @@ func (p *Provider) Name() string { return "shm" }
 // Caps says what shared memory does well.
 func (p *Provider) Caps() transport.Caps {
 	return transport.Caps{
-		EagerBytes: eagerBytes, RendezvousBytes: p.rendezvousBytes, PullBytes: p.pullBytes,
+		EagerBytes: eagerBytes, RendezvousBytes: p.habit.rendezvousBytes, PullBytes: p.habit.pullBytes,
 		CreditBytes: creditLimit, SameHost: true,
 	}
 }

@@ -185,10 +185,10 @@ func (r *testRank) offer(peer int, h *transport.Header, payload []byte) error {
 
 // send sends as the engine does: eagerly, or by letting the peer pull.
 func (r *testRank) send(peer int, payload []byte) error {
-	if len(payload) < r.rendezvousBytes {
+	if len(payload) < r.habit.rendezvousBytes {
 		return r.offer(peer, &transport.Header{Kind: kindEager, Bytes: uint64(len(payload))}, payload)
 	}
-	if r.pullBytes == neverPull {
+	if r.habit.pullBytes == neverPull {
 		return r.sendData(peer, payload)
 	}
 	var key transport.Key
