@@ -38,7 +38,7 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	s := stateOf(c)
 	s.mu.Lock()
 	p := problemOf(kind, s.rank, s.size, bytes, s.hosts(c))
-	p.RanksPerCore = c.RanksPerCore()
+	p.RanksPerCore = s.ranksPerCore(c)
 	config := s.config
 	s.mu.Unlock()
 	return config.explain(p, s.arenaSuits(c))

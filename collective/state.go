@@ -29,6 +29,7 @@ type state struct {
 	entries map[key]*entry
 	last    [plan.Exscan + 1]*entry // of the last call of each kind, found without hashing
 	nodes   *plan.Nodes
+	share   float64 // ranks per core; 0: not asked yet
 
 	arenaTried atomic.Bool
 	arena      atomic.Pointer[arena] // shared memory of the ranks, where there is one
@@ -231,7 +232,7 @@ func (s *state) problem(c *mpi.Comm, e *entry) *plan.Problem {
 	return &plan.Problem{
 		Kind: e.kind, Rank: s.rank, Size: s.size, Root: e.root,
 		Count: e.count, Counts: e.counts[0], SendCounts: e.counts[1], RecvCounts: e.counts[2],
-		ElemBytes: e.typ.size, InPlace: e.inPlace, Ordered: e.op.ordered(), Nodes: s.hosts(c), RanksPerCore: c.RanksPerCore(),
+		ElemBytes: e.typ.size, InPlace: e.inPlace, Ordered: e.op.ordered(), Nodes: s.hosts(c), RanksPerCore: s.ranksPerCore(c),
 	}
 }
 
@@ -247,6 +248,14 @@ func (s *state) hosts(c *mpi.Comm) *plan.Nodes {
 		})
 	}
 	return s.nodes
+}
+
+// ranksPerCore asks the communicator once. The state is locked.
+func (s *state) ranksPerCore(c *mpi.Comm) float64 {
+	if s.share == 0 {
+		s.share = c.RanksPerCore()
+	}
+	return s.share
 }
 
 // fault makes the caller's error.

@@ -76,6 +76,9 @@ func (w *World) crowded() bool {
 // known. All members get the same answer.
 func (c *Comm) RanksPerCore() float64 {
 	most := 1.0
+	if len(c.world.shares) == 0 {
+		return most
+	}
 	for _, r := range c.group {
 		most = max(most, c.world.shares[c.world.members[r].Host])
 	}
