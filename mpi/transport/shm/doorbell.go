@@ -32,9 +32,8 @@ const (
 
 	boardBytes = 4096
 
-	// calmPolls is after how many polls without an Arm senders need not fence: about
-	// a tenth of a millisecond.
-	calmPolls = 1 << 12
+	// calmPolls is after how many polls without an Arm senders need not fence.
+	calmPolls = 1 << 16
 )
 
 // doorbell is the receiving side of a rank's sleep.
