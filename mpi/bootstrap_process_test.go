@@ -2,7 +2,6 @@ package mpi
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/testlog"
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 )
 
@@ -112,24 +112,7 @@ type proc struct {
 	mu    sync.Mutex
 	lines []string
 	more  chan struct{}
-	errs  lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	errs  testlog.Buffer
 }
 
 // start starts a rank as cmd says, with these inherited files from 3 on.

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
@@ -92,11 +91,9 @@ func TestOthersWaitForADelayedChief(t *testing.T) {
 			if err := train(ctx, w, 5000, 5, nil); err != nil || !w.Chief() {
 				return err
 			}
-			for strings.Count(st.Load().log.String(), "received done 2 of 3") < 2 {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				time.Sleep(time.Millisecond)
+			both := func(log string) bool { return strings.Count(log, "received done 2 of 3") == 2 }
+			if err := st.Load().log.Await(ctx, both); err != nil {
+				return err
 			}
 			return train(ctx, w, 5000, 5, nil)
 		})

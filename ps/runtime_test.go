@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/testlog"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 )
@@ -22,29 +22,12 @@ type stage struct {
 	t      *testing.T
 	fabric *sim.Fabric
 	cfg    Config
-	log    *lockedBuffer
+	log    *testlog.Buffer
 
 	servers   []*Server
 	summaries []Summary
 	errs      []error // by rank
 	lost      [][]int // what Finish returned, by rank
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // actor is what a worker does. It returns nil when it has called Finish itself
@@ -62,7 +45,7 @@ func play(t *testing.T, cfg Config, act actor) *stage {
 // the servers exist.
 func stagePlay(t *testing.T, cfg Config, ready chan *stage, act actor) *stage {
 	t.Helper()
-	s := &stage{t: t, cfg: cfg, log: &lockedBuffer{}}
+	s := &stage{t: t, cfg: cfg, log: &testlog.Buffer{}}
 	n := len(cfg.Cluster.Servers) + len(cfg.Cluster.Workers)
 	s.fabric = sim.New(sim.Config{Ranks: n})
 	worlds, err := mpi.Local(n, mpi.LocalOptions{Fabric: s.fabric, Host: func(r int) string { return fmt.Sprintf("n%d", r) }})

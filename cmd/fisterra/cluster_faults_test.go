@@ -150,7 +150,10 @@ func TestClusterCable(t *testing.T) {
 	t.Run("patient", func(t *testing.T) {
 		x := startStep(t, s, filepath.Join(s.Dir, "patient"), oneEach, words("--peer-timeout 15s", endless)...)
 		s.Unplug(3)
-		time.Sleep(8 * time.Second)
+		select {
+		case <-x.ended:
+		case <-time.After(8 * time.Second): // the outage
+		}
 		if !x.running() || strings.Contains(x.state(), "rank lost") {
 			t.Fatalf("ended while the cable was out\n%s", x.state())
 		}

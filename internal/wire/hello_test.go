@@ -2,14 +2,16 @@ package wire
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/testlog"
 )
 
 func secretOf(b byte) []byte { return bytes.Repeat([]byte{b}, SecretBytes) }
@@ -25,24 +27,7 @@ type entry struct {
 type hall struct {
 	*Door
 	entered chan entry
-	log     *lines
-}
-
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log     *testlog.Buffer
 }
 
 func openHall(t *testing.T, cfg DoorConfig) *hall {
@@ -51,7 +36,7 @@ func openHall(t *testing.T, cfg DoorConfig) *hall {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hall{entered: make(chan entry, 64), log: &lines{}}
+	h := &hall{entered: make(chan entry, 64), log: &testlog.Buffer{}}
 	if cfg.Self == nil {
 		cfg.Self = func() Self { return self(0) }
 	}
@@ -132,11 +117,12 @@ func TestHelloRefuses(t *testing.T) {
 // settle waits until a refusal with that text has been logged.
 func (h *hall) settle(t *testing.T, text string) {
 	t.Helper()
-	for deadline := soon(); !strings.Contains(h.log.String(), "connection refused") || !strings.Contains(h.log.String(), text); {
-		if time.Now().After(deadline) {
-			t.Fatalf("log has no %q: %q", text, h.log.String())
-		}
-		time.Sleep(time.Millisecond)
+	ctx, cancel := context.WithDeadline(t.Context(), soon())
+	defer cancel()
+	if err := h.log.Await(ctx, func(log string) bool {
+		return strings.Contains(log, "connection refused") && strings.Contains(log, text)
+	}); err != nil {
+		t.Fatalf("no refusal with %q: %v", text, err)
 	}
 }
 
@@ -215,7 +201,7 @@ func TestDoorGarbageAndScan(t *testing.T) {
 	}
 	<-h.entered
 	if n := strings.Count(h.log.String(), "\n"); n != 1 {
-		t.Fatalf("%d log lines for a port scan, want 1:\n%s", n, h.log.String())
+		t.Fatalf("%d log testlog.Buffer for a port scan, want 1:\n%s", n, h.log.String())
 	}
 }
 

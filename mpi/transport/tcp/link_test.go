@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fisterra-hpc/fisterra/internal/testlog"
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -286,7 +287,7 @@ func TestStrangersStayOut(t *testing.T) {
 		"restart": func(c *Config, _ *rank) { c.Restart = 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var log syncBuffer
+			var log testlog.Buffer
 			host := openRank(t, Config{Rank: 0, Size: 2, Log: textLog(&log)})
 			cfg := Config{Rank: 1, Size: 2}
 			if name != "layout" {

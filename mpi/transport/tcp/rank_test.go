@@ -3,7 +3,6 @@ package tcp
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fisterra-hpc/fisterra/internal/testlog"
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -219,23 +219,4 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
-var _ io.Writer = (*syncBuffer)(nil)
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-func textLog(b *syncBuffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+func textLog(b *testlog.Buffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
