@@ -6,7 +6,7 @@ import "time"
 // are from each other: each line of it comes back from the cache of the reader,
 // who may sit on another socket, and on a virtual machine may move there. Near each
 // other, two copies through the ring beat one by the kernel; far apart they
-// are up to eight times slower, since both wait for lines.
+// are up to twelve times slower, since both wait for lines.
 
 const (
 	// slowMessages in a row before make the next slow one the last: an interrupt slows one.
