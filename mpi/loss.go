@@ -165,6 +165,7 @@ func (e *engine) abort(o *op, err error) {
 		if o.busy {
 			o.err = err
 			e.peer(int(o.peer)).provider.Abandon(o.token())
+			e.rouse()
 		} else if o.kind == opRecv {
 			e.finish(o, err) // what still comes finds no op and is discarded
 		}

@@ -77,7 +77,7 @@ func (s *sighting) status(src, tag int) (Status, error) {
 }
 
 // prober is the part of a condition that is met by something other than an op
-// finishing: its waiter is signalled whenever such a thing happens.
+// finishing: its waiter is signalled, or woken if it leads, whenever such a thing happens.
 type prober struct {
 	e *engine
 	w *waiter
@@ -94,9 +94,10 @@ func (p *prober) watch(w *waiter) {
 	}
 }
 
-// sighted wakes the probers while somebody else leads.
+// sighted wakes the probers: those that are parked, and the leader in case it is one.
 func (e *engine) sighted() {
 	for _, w := range e.probers {
 		w.signal()
 	}
+	e.nudge()
 }

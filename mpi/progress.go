@@ -250,7 +250,8 @@ func (e *engine) leadAsleep(ctx context.Context, cond condition) {
 // sleep arms every provider and blocks in the kernel until something arrives,
 // somebody wakes this rank, or ctx's deadline passes.
 func (e *engine) sleep(ctx context.Context) {
-	if e.arm() {
+	// The ring that tells of the end of ctx may have been the keeper's to take.
+	if ctx.Err() == nil && e.arm() {
 		timeout := -1
 		if at, ok := ctx.Deadline(); ok {
 			timeout = max(0, int(time.Until(at)/time.Millisecond)+1)
@@ -291,6 +292,14 @@ func (e *engine) wake() {
 		return
 	}
 	e.set.ring()
+}
+
+// rouse wakes whoever sleeps for this rank, a leader or the keeper: this caller gave a
+// provider work, such as a pull, which nothing that arrives from outside would tell of.
+func (e *engine) rouse() {
+	if e.asleep {
+		e.wake()
+	}
 }
 
 // nudge wakes a sleeping leader whose condition may have been met by somebody else.

@@ -188,6 +188,7 @@ func (e *engine) pull(p *peer, o *op) transport.Outcome {
 	switch out {
 	case transport.Sent:
 		o.busy = true
+		e.rouse()
 	case transport.Gone:
 		e.finish(o, e.gone(p))
 	}

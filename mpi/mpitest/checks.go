@@ -42,6 +42,8 @@ func Checks() []Check {
 		{"CancelSend", 2, false, checkCancelSend},
 		{"Deadline", 2, false, checkDeadline},
 		{"Probe", 3, false, checkProbe},
+		{"ProbeSelf", 2, true, checkProbeSelf},
+		{"BesideSleeper", 2, true, checkBesideSleeper},
 		{"RecvAlloc", 2, false, checkRecvAlloc},
 		{"HeadToHead", 2, false, checkHeadToHead},
 		{"SendrecvRing", 5, false, checkSendrecvRing},

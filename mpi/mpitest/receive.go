@@ -176,6 +176,69 @@ func checkProbe(ctx context.Context, c *mpi.Comm) error {
 	return nil
 }
 
+// checkProbeSelf has a goroutine of each rank wait for what another one of the same rank
+// sends, when it has had the time to fall asleep: nothing comes from outside then.
+func checkProbeSelf(ctx context.Context, c *mpi.Comm) error {
+	for i, n := range []int{100, 300_000} {
+		err := together(2, func(g int) error {
+			if g == 0 {
+				s, err := c.Probe(ctx, c.Rank(), i)
+				return errors.Join(err, is(s, c.Rank(), i, n), expect(ctx, c, c.Rank(), i, uint64(i), n))
+			}
+			letSleep(ctx)
+			return mpi.Send(ctx, c, filled(uint64(i), n), c.Rank(), i)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// letSleep gives the other goroutines of the rank the time to fall asleep.
+func letSleep(ctx context.Context) {
+	select {
+	case <-time.After(20 * time.Millisecond):
+	case <-ctx.Done():
+	}
+}
+
+// checkBesideSleeper has a goroutine of rank 1 receive what has been announced already, while
+// another one sleeps for something that comes only afterwards.
+func checkBesideSleeper(ctx context.Context, c *mpi.Comm) error {
+	const long, last = 0, 1
+	for i, n := range []int{3000, 9000, 20_000, 300_000} {
+		if c.Rank() == 0 {
+			for tag, n := range []int{long: n, last: 1} {
+				if err := mpi.Send(ctx, c, filled(uint64(i), n), 1, tag); err != nil {
+					return err
+				}
+				if err := expect(ctx, c, 1, tag, 0, 0); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		receive := func(tag, n int) error {
+			if err := expect(ctx, c, 0, tag, uint64(i), n); err != nil {
+				return err
+			}
+			return mpi.Send(ctx, c, []byte{}, 0, tag)
+		}
+		err := together(2, func(g int) error {
+			if g == 0 {
+				return receive(last, 1)
+			}
+			letSleep(ctx)
+			return receive(long, n)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func checkRecvAlloc(ctx context.Context, c *mpi.Comm) error {
 	for i, n := range []int{0, 1, 1000, 50_000} {
 		if c.Rank() == 0 {

@@ -21,6 +21,10 @@ func openShm(t *testing.T, rank, n int, set transport.Set) (transport.Provider, 
 	return shm.Open(shm.Config{Rank: rank, Size: n, Job: t.Name(), Secret: jobSecret, Set: set})
 }
 
+func openShmOneCopy(t *testing.T, rank, n int, set transport.Set) (transport.Provider, error) {
+	return shm.Open(shm.Config{Rank: rank, Size: n, Job: t.Name(), Secret: jobSecret, Set: set, Copies: 1})
+}
+
 func openTCP(t *testing.T, rank, n int, set transport.Set) (transport.Provider, error) {
 	p, err := tcp.Open(tcp.Config{Rank: rank, Size: n, Job: t.Name(), Secret: jobSecret, Host: "127.0.0.1", Set: set})
 	if err == nil {
@@ -79,8 +83,13 @@ func over(open opener) Runner {
 
 func TestConformanceShm(t *testing.T) { Conformance(t, over(openShm)) }
 
+// Large messages go by one copy wherever the kernel allows it.
+func TestConformanceShmOneCopy(t *testing.T) { Conformance(t, over(openShmOneCopy)) }
+
 func TestConformanceTCP(t *testing.T) { Conformance(t, over(openTCP)) }
 
 func TestShmSoak(t *testing.T) { Soak(t, 4, over(openShm)) }
+
+func TestShmOneCopySoak(t *testing.T) { Soak(t, 4, over(openShmOneCopy)) }
 
 func TestTCPSoak(t *testing.T) { Soak(t, 4, over(openTCP)) }
