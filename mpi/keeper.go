@@ -77,11 +77,14 @@ func (e *engine) keep() {
 
 // tick pauses without the lock. Not in a system call, from which Go's monitor would have to
 // take the processor back each time: that keeps the monitor awake, and it takes a tenth of
-// the core from a program that polls.
+// the core from a program that polls. While somebody has the lock the program
+// communicates, and it is not held up by the keeper's asking for it.
 func (e *engine) tick() {
 	e.unlock()
 	time.Sleep(keeperTick)
-	e.lock()
+	for !e.mu.TryLock() {
+		time.Sleep(keeperTick)
+	}
 }
 
 // keepAsleep sleeps until something arrives. On return the keeper still leads,
