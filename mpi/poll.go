@@ -13,7 +13,7 @@ const (
 	// A rank spins this long before it yields when every rank of the host has a
 	// core, and the shorter time when there are more ranks than cores.
 	spinAlone   = 50 * time.Microsecond
-	spinCrowded = 1 * time.Microsecond
+	spinCrowded = 300 * time.Nanosecond
 	// Where every rank has a core and a yield takes longer than dearYield all the same, another
 	// program got it, for a time slice. Each further yield would cost one more: the
 	// rank spins for spinBesides instead, and half as long every time that was in vain.

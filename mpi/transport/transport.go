@@ -187,6 +187,13 @@ const (
 	Other
 )
 
+// Crowder is implemented by providers that do better otherwise where the ranks
+// outnumber the processors.
+type Crowder interface {
+	// Crowd says that this is so here, before the first message.
+	Crowd()
+}
+
 // Mapper is implemented by providers whose peers can map shared segments
 // (memory from mpi.Alloc) into their own address space.
 type Mapper interface {

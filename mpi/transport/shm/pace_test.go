@@ -99,3 +99,23 @@ func TestFarPeersPull(t *testing.T) {
 		t.Fatal("the ring is not tried again")
 	}
 }
+
+// TestCrowdPulls: where ranks share processors, messages are exposed at once, and from a shorter length on.
+func TestCrowdPulls(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	meetAll(t, rs)
+	rs[0].habit = habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, kernel: 1}
+	if c := rs[0].Caps(); c.PullBytes != streamFrom {
+		t.Fatalf("pulled from %d B on, want %d", c.PullBytes, streamFrom)
+	}
+	rs[0].Crowd()
+	if c := rs[0].Caps(); c.PullBytes != pullFrom || c.RendezvousBytes != pullFrom {
+		t.Errorf("pulled from %d and announced from %d B on, want %d", c.PullBytes, c.RendezvousBytes, pullFrom)
+	}
+	if _, _, err := timeCopies(); err != nil {
+		t.Skip("the kernel does not let processes copy here")
+	}
+	if _, ok := rs[0].Expose(1, pattern(pullFrom, 1)); !ok {
+		t.Error("not exposed")
+	}
+}

@@ -70,6 +70,7 @@ type Provider struct {
 	habit habit
 
 	// Guarded by the world's lock.
+	crowded  bool
 	peers    []*endpoint
 	live     []*endpoint // up
 	hot      [hotPeers]*endpoint
@@ -105,6 +106,7 @@ var (
 	_ transport.Provider = (*Provider)(nil)
 	_ transport.Memory   = (*Provider)(nil)
 	_ transport.Mapper   = (*Provider)(nil)
+	_ transport.Crowder  = (*Provider)(nil)
 )
 
 // Open makes the provider of this rank. It fails where ranks cannot share
@@ -179,11 +181,19 @@ func (p *Provider) Name() string { return "shm" }
 
 // Caps says what shared memory does well.
 func (p *Provider) Caps() transport.Caps {
+	h := p.habit
+	if p.crowded && h.kernel > 0 {
+		h.rendezvousBytes, h.pullBytes = pullFrom, pullFrom
+	}
 	return transport.Caps{
-		EagerBytes: eagerBytes, RendezvousBytes: p.habit.rendezvousBytes, PullBytes: p.habit.pullBytes,
+		EagerBytes: eagerBytes, RendezvousBytes: h.rendezvousBytes, PullBytes: h.pullBytes,
 		CreditBytes: creditLimit, SameHost: true,
 	}
 }
+
+// Crowd has large messages copied once, by the kernel, where that is possible: of the
+// two copies through the ring each has to wait for its rank's turn on a processor.
+func (p *Provider) Crowd() { p.crowded = true }
 
 // SetLayout fixes what peers must have in common with this rank, before the
 // first connection.
