@@ -97,7 +97,6 @@ func Assemble(a Assembly) (*World, error) {
 	}
 	e.spinTime = spinAlone
 	if e.crowded = w.crowded(); e.crowded {
-		e.spinTime = spinCrowded
 		for _, p := range e.providers {
 			if c, ok := p.(transport.Crowder); ok {
 				c.Crowd()

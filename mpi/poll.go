@@ -11,9 +11,10 @@ import (
 
 const (
 	// A rank spins this long before it yields when every rank of the host has a
-	// core, and the shorter time when there are more ranks than cores.
-	spinAlone   = 50 * time.Microsecond
-	spinCrowded = 300 * time.Nanosecond
+	// core; where there are more ranks than cores it looks so many times, since whom it
+	// waits for most likely waits for the core.
+	spinAlone    = 50 * time.Microsecond
+	crowdedPolls = 4
 	// Where every rank has a core and a yield takes longer than dearYield all the same, another
 	// program got it, for a time slice. Each further yield would cost one more: the
 	// rank spins for spinBesides instead, and half as long every time that was in vain.
@@ -78,6 +79,27 @@ func (e *engine) pollOnce() {
 	e.handOver()
 }
 
+// spell is a stretch of polling in vain.
+type spell struct {
+	polls int
+	since time.Time
+}
+
+// spunOut counts one more poll in vain, and reports whether it is time to give the core away.
+func (e *engine) spunOut(s *spell) bool {
+	s.polls++
+	switch {
+	case e.crowded:
+		return s.polls >= crowdedPolls
+	case s.polls%clockPolls != 0:
+		return false
+	case s.polls == clockPolls:
+		s.since = time.Now()
+		return false
+	}
+	return time.Since(s.since) >= e.spinTime
+}
+
 // glance is the beginning of a wait: it polls for about as long as an answer from a
 // rank of this host takes, so that the rest of waiting is not paid for by those who
 // hardly wait.
@@ -86,7 +108,11 @@ func (e *engine) glance(o *op) {
 		return
 	}
 	e.leader = leaderCaller
-	for i := 0; i < glancePolls && e.contended.Load() == 0; i++ {
+	polls := glancePolls
+	if e.crowded {
+		polls = crowdedPolls
+	}
+	for i := 0; i < polls && e.contended.Load() == 0; i++ {
 		if e.poll() > 0 && o.phase == phaseFinished {
 			break
 		}

@@ -177,9 +177,8 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 		return
 	}
 	var (
-		idle  int
-		since time.Time
-		stop  func() bool
+		vain spell
+		stop func() bool
 	)
 	for {
 		n := e.poll()
@@ -190,34 +189,24 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 			e.stepAside()
 		}
 		if n > 0 {
-			idle = 0
+			vain = spell{}
 			continue
 		}
-		if idle++; idle%clockPolls != 0 {
+		if !e.spunOut(&vain) {
 			continue
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		if idle == clockPolls {
-			since = time.Now()
-			continue
-		}
-		if time.Since(since) < e.spinTime {
-			continue
-		}
-		if !e.crowded {
-			e.spinTime = max(e.spinTime/2, spinAlone)
-		}
+		e.spinTime = max(e.spinTime/2, spinAlone)
+		vain = spell{}
 		if e.yieldSome(cond) {
-			idle = 0
 			continue
 		}
 		if stop == nil && ctx.Done() != nil {
 			stop = context.AfterFunc(ctx, e.wake)
 		}
 		e.sleep(ctx)
-		idle = 0
 	}
 	if stop != nil {
 		stop()

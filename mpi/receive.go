@@ -47,7 +47,11 @@ func (e *engine) recvNow(c *Comm, buf []byte, src, tag int) (int, bool) {
 	}
 	h := &e.hdr
 	h.Kind, h.Context, h.Tag = kindEager, c.context, int32(tag)
-	for i := 0; i < takeLooks && e.contended.Load() == 0; i += looksAtOnce {
+	looks := takeLooks
+	if e.crowded {
+		looks = looksAtOnce
+	}
+	for i := 0; i < looks && e.contended.Load() == 0; i += looksAtOnce {
 		n, found := p.taker.Take(p.rank, h, buf, looksAtOnce)
 		switch found {
 		case transport.Taken:
