@@ -217,7 +217,7 @@ func (p *Provider) Pull(peer int, key transport.Key, dst []byte, op uint64) tran
 	}
 	p.pulls = append(p.pulls, pl)
 	ep.pulls++
-	if len(dst) >= helpBytes && (ep.out.next < ep.out.limit || ep.refresh()) {
+	if pl.shared() && (ep.out.next < ep.out.limit || ep.refresh()) {
 		c := ep.nextCell()
 		c[1] = uint64(number) | uint64(gen)<<32
 		c[2], c[3] = uint64(addressOf(dst)), uint64(len(dst))
@@ -225,6 +225,10 @@ func (p *Provider) Pull(peer int, key transport.Key, dst []byte, op uint64) tran
 	}
 	return transport.Sent
 }
+
+// shared: the peer is asked to copy a part. A short pull is not worth that, and where
+// ranks share processors this one would take the core from the peer to wait for it.
+func (pl *pull) shared() bool { return len(pl.dst) >= helpBytes && !pl.ep.p.crowded }
 
 func (p *Provider) newPull() *pull {
 	last := len(p.freePulls) - 1

@@ -61,16 +61,15 @@ func (p *Provider) nextCopy(c *copier) (*pull, *exposure) {
 	return nil, nil
 }
 
-// claimFront claims units of a pull for the rank that pulls. A short one it
-// claims whole: it has not asked for help.
+// claimFront claims units of a pull for the rank that pulls.
 func claimFront(pl *pull) (from, to uint32, ok bool) {
 	for {
 		c := claim(pl.slot.state.Load())
 		if c.phase() != phasePulling || c.front() >= c.back() {
 			return 0, 0, false
 		}
-		n := pl.units
-		if len(pl.dst) >= helpBytes {
+		n := uint32(mostBytes / unitBytes)
+		if pl.shared() {
 			n = portion(c.back()-c.front(), pl.units)
 		}
 		next, from, to := c.takeFront(n)
