@@ -4,9 +4,12 @@ package shm
 // long for a cell. Only the sender knows it: a cell names the piece, and a
 // piece is free again when the cell that carried it has been credited. It starts
 // without memory, and grows when it is full, by going on into new memory where
-// it would have wrapped.
+// it would have wrapped. It does not turn back to memory that is free again, but goes
+// through all of it: what the peer read last lies in its caches, and is
+// dearer to write than what has left them. Of 2 MiB most has.
 type byteRing struct {
 	more func(from, to uint32) error // backs the ring with memory up to a new size
+	most uint32                      // the largest size
 
 	size, write uint32
 	grow        bool  // it was full: go on instead of wrapping
@@ -39,8 +42,8 @@ func (b *byteRing) alloc(n int, cell uint64) (offset uint32, ok bool) {
 		b.write = 0
 	}
 	offset, ok = b.place(need)
-	for !ok && (b.grow || b.count == 0) && b.size < ringBytes && b.stuck == nil && b.unwrapped() {
-		to := min(max(4*b.size, firstRing), ringBytes)
+	for !ok && (b.grow || b.count == 0) && b.size < b.most && b.stuck == nil && b.unwrapped() {
+		to := min(max(4*b.size, firstRing), b.most)
 		if b.stuck = b.more(b.size, to); b.stuck != nil {
 			break
 		}
@@ -57,8 +60,21 @@ func (b *byteRing) alloc(n int, cell uint64) (offset uint32, ok bool) {
 	return offset, true
 }
 
-// firstRing is the ring's size once it is used.
-const firstRing = 64 << 10
+const (
+	// firstRing is the ring's size once it is used.
+	firstRing = 64 << 10
+	// hostRings bounds the rings of all pairs of a host together, down to firstRing each.
+	hostRings = 256 << 20
+)
+
+// ringLimit is how large the ring to each of so many peers may become.
+func ringLimit(peers int) uint32 {
+	n := ringBytes
+	for n > firstRing && n*peers*(peers+1) > hostRings {
+		n /= 2
+	}
+	return uint32(n)
+}
 
 // unwrapped: the live pieces do not pass the end of the ring.
 func (b *byteRing) unwrapped() bool {
@@ -75,7 +91,7 @@ func (b *byteRing) place(need uint32) (offset uint32, ok bool) {
 		return b.write, need < tail-b.write
 	case need <= b.size-b.write:
 		return b.write, true
-	case b.grow && b.size < ringBytes && b.stuck == nil:
+	case b.grow && b.size < b.most && b.stuck == nil:
 		return 0, false // the caller grows the ring here
 	default:
 		return 0, need < tail

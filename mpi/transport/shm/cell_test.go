@@ -121,7 +121,7 @@ func FuzzAddress(f *testing.F) {
 // refused when all but a quarter is free.
 func TestByteRing(t *testing.T) {
 	for _, step := range []int{100, 4096, 5000, firstRing / 4} {
-		var r byteRing
+		r := byteRing{most: ringLimit(1 + step%3)}
 		var backed uint32
 		r.more = func(from, to uint32) error {
 			if from != backed {
@@ -156,6 +156,20 @@ func TestByteRing(t *testing.T) {
 				credited += uint64(k)
 				r.release(credited)
 			}
+		}
+	}
+}
+
+func TestRingLimit(t *testing.T) {
+	for _, c := range []struct{ peers, want int }{
+		{1, ringBytes}, {7, ringBytes}, {15, 1 << 20}, {23, 256 << 10}, {63, firstRing}, {1000, firstRing},
+	} {
+		got := int(ringLimit(c.peers))
+		if got != c.want {
+			t.Errorf("%d peers: %d bytes each, want %d", c.peers, got, c.want)
+		}
+		if all := got * c.peers * (c.peers + 1); all > hostRings && got > firstRing {
+			t.Errorf("%d peers: %d bytes in all", c.peers, all)
 		}
 	}
 }

@@ -17,7 +17,7 @@ const (
 	cells     = 256
 	cellMask  = cells - 1
 	slots     = 256
-	ringBytes = 1 << 20
+	ringBytes = 2 << 20
 
 	headBytes  = 4096
 	cellsBytes = cells * cellBytes

@@ -233,6 +233,13 @@ func (p *Provider) Connect(peer int, at []byte) error {
 	return nil
 }
 
+// neighbours is how many peers are on this host.
+func (p *Provider) neighbours() int {
+	p.meetings.mu.Lock()
+	defer p.meetings.mu.Unlock()
+	return len(p.meetings.addresses)
+}
+
 func (p *Provider) checkPeer(peer int) error {
 	if peer < 0 || peer >= p.cfg.Size || peer == p.cfg.Rank {
 		return fmt.Errorf("rank %d is not a peer of rank %d of %d", peer, p.cfg.Rank, p.cfg.Size)
