@@ -67,7 +67,8 @@ const (
 	hostRings = 256 << 20
 )
 
-// ringLimit is how large the ring to each of so many peers may become.
+// ringLimit is how large the ring to each of so many peers may become, when every rank has a
+// processor.
 func ringLimit(peers int) uint32 {
 	n := ringBytes
 	for n > firstRing && n*peers*(peers+1) > hostRings {

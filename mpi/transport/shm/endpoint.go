@@ -107,7 +107,7 @@ func (ep *endpoint) attach(l *link) {
 		cells: pairCells(l.mem, mine), limit: cells, mem: pairRing(l.mem, mine),
 		credit: &head.direction[mine].credit, want: &head.direction[mine].want,
 	}
-	ep.out.ring.most = ringLimit(ep.p.neighbours())
+	ep.out.ring.most = ep.p.ringLimit()
 	ep.out.ring.more = func(from, to uint32) error {
 		return back(l.memory, ringOffset(mine)+int(from), int(to-from))
 	}

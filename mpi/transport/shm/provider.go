@@ -192,7 +192,8 @@ func (p *Provider) Caps() transport.Caps {
 }
 
 // Crowd has large messages copied once, by the kernel, where that is possible: of the
-// two copies through the ring each has to wait for its rank's turn on a processor.
+// two copies through the ring each has to wait for its rank's turn on a processor. The rings
+// stay small.
 func (p *Provider) Crowd() { p.crowded = true }
 
 // SetLayout fixes what peers must have in common with this rank, before the
@@ -233,11 +234,15 @@ func (p *Provider) Connect(peer int, at []byte) error {
 	return nil
 }
 
-// neighbours is how many peers are on this host.
-func (p *Provider) neighbours() int {
+// ringLimit is how large the byte ring to a peer may become. Ranks that share a processor
+// share its caches: they do best with little memory.
+func (p *Provider) ringLimit() uint32 {
+	if p.crowded {
+		return firstRing
+	}
 	p.meetings.mu.Lock()
 	defer p.meetings.mu.Unlock()
-	return len(p.meetings.addresses)
+	return ringLimit(len(p.meetings.addresses))
 }
 
 func (p *Provider) checkPeer(peer int) error {
