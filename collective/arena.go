@@ -28,6 +28,7 @@ type arena struct {
 	spins  int  // looks at a word before the core is given away
 	yields int  // how often it is given away before the rank sleeps
 
+	drop    func() // gives the memory back
 	tickets uint64 // given out, guarded by the state's lock
 
 	served atomic.Uint64 // tickets whose meeting has ended
@@ -42,7 +43,7 @@ type arena struct {
 }
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64) *arena {
-	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, yields: yieldsAlone, sleeper: &execution{state: s}}
+	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, yields: yieldsAlone, drop: func() {}, sleeper: &execution{state: s}}
 	if ranksPerCore > 1 {
 		a.spins, a.yields = spinsCrowded, yieldsCrowded
 	}
@@ -134,9 +135,19 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 		s.config.log().Warn("no shared memory for collectives", "comm", s.name, "err", err)
 		part = nil // the window tells the others
 	}
+	free := func() {
+		if err := mpi.Free(c, part); err != nil {
+			s.config.log().Warn("shared memory of collectives not freed", "comm", s.name, "err", err)
+		}
+	}
 	w, err := mpi.NewWindow(ctx, c, part)
 	if err != nil {
+		free()
 		return err
+	}
+	drop := func() {
+		w.Release()
+		free()
 	}
 	parts := make([][]uint64, s.size)
 	// One that cannot reach all others keeps all from it; one that fences do not
@@ -152,14 +163,17 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 		ok[fenced] = 0
 	}
 	q := pairCall(plan.Allreduce, ok, ok, Min)
-	if err := s.runByMessages(ctx, c, &q); err != nil {
+	err = s.runByMessages(ctx, c, &q)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil || ok[reached] == 0 || s.broken.Load() != nil {
+		drop()
 		return err
 	}
-	if ok[reached] == 1 {
-		a := newArena(s, parts, c.RanksPerCore())
-		a.fences = ok[fenced] == 0
-		s.arena.Store(a)
-	}
+	a := newArena(s, parts, c.RanksPerCore())
+	a.fences = ok[fenced] == 0
+	a.drop = drop
+	s.arena.Store(a)
 	return nil
 }
 

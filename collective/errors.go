@@ -14,7 +14,7 @@ var ErrArgument = errors.New("bad argument")
 var ErrBroken = errors.New("communicator broken by an earlier collective")
 
 // Error says which collective failed, and where. Err wraps mpi.ErrPeerLost,
-// mpi.ErrMismatch, mpi.ErrRevoked, mpi.ErrCancelled, ErrArgument or the
+// mpi.ErrMismatch, mpi.ErrRevoked, mpi.ErrCancelled, mpi.ErrClosed, ErrArgument or the
 // context's cause.
 type Error struct {
 	Op   string // "allreduce", "bcast", ...

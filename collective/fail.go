@@ -127,3 +127,20 @@ func (s *state) callOff(why *Error) {
 func (s *state) refuse(k plan.Kind, b *Error) *Error {
 	return s.fault(k, 0, fmt.Errorf("%w (%s #%d): %w", ErrBroken, b.Op, b.Seq, b.Err))
 }
+
+// Release implements mpi.Releaser: no collective begins any more, those under way are called
+// off, and the arena goes when its last meeting has ended. Of those that wait there,
+// each looks up within arenaNap.
+func (s *state) Release(why error) {
+	s.callOff(&Error{Op: "release", Comm: s.name, Rank: s.rank, Err: why})
+	s.mu.Lock()
+	a := s.arena.Swap(nil)
+	if a == nil {
+		s.mu.Unlock()
+		return
+	}
+	afterLast := a.tickets + 1 // whoever has found the arena has a ticket by now, or is refused
+	s.mu.Unlock()
+	a.enter(afterLast)
+	a.drop()
+}

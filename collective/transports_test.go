@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/tcp"
@@ -64,6 +66,7 @@ func overProviders(t *testing.T, n int, open func(rank int, set transport.Set) (
 	t.Helper()
 	members := make([]mpi.Member, n)
 	assemblies := make([]mpi.Assembly, n)
+	bye := mpitest.NewGoodbyes(n)
 	for r := range n {
 		set, err := mpi.NewSleep()
 		if err != nil {
@@ -74,7 +77,7 @@ func overProviders(t *testing.T, n int, open func(rank int, set transport.Set) (
 			t.Fatalf("rank %d: %v", r, err)
 		}
 		members[r] = mpi.Member{Rank: r, Position: r, Host: "here", Addresses: map[string][]byte{p.Name(): p.Address()}}
-		assemblies[r] = mpi.Assembly{Rank: r, Providers: []transport.Provider{p}, Set: set, Launcher: "test"}
+		assemblies[r] = mpi.Assembly{Rank: r, Providers: []transport.Provider{p}, Set: set, Membership: bye, Launcher: "test"}
 	}
 	worlds := make([]*mpi.World, n)
 	for r, a := range assemblies {
@@ -93,14 +96,32 @@ func overProviders(t *testing.T, n int, open func(rank int, set transport.Set) (
 			if err := f(ctx, w.Comm()); err != nil {
 				t.Errorf("rank %d: %v", r, err)
 			}
+			if err := w.Close(ctx); err != nil && !errors.Is(err, mpi.ErrClosed) && !t.Failed() {
+				t.Errorf("rank %d: close: %v", r, err)
+			}
 		})
 	}
 	all.Wait()
-	for r, w := range worlds {
-		if err := w.Close(ctx); err != nil && !t.Failed() {
-			t.Errorf("rank %d: close: %v", r, err)
+}
+
+// overSharedMemory is overProviders for ranks that share memory.
+func overSharedMemory(t *testing.T, n int, f func(context.Context, *mpi.Comm) error) {
+	t.Helper()
+	overProviders(t, n, func(rank int, set transport.Set) (transport.Provider, error) {
+		return shm.Open(shm.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Set: set})
+	}, f)
+}
+
+// overTCP is overProviders for ranks with sockets between them.
+func overTCP(t *testing.T, n int, f func(context.Context, *mpi.Comm) error) {
+	t.Helper()
+	overProviders(t, n, func(rank int, set transport.Set) (transport.Provider, error) {
+		p, err := tcp.Open(tcp.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Host: "127.0.0.1", Set: set})
+		if err == nil {
+			p.SetLayout([32]byte{1})
 		}
-	}
+		return p, err
+	}, f)
 }
 
 var testSecret = []byte("known to the ranks of this test!")
@@ -108,21 +129,13 @@ var testSecret = []byte("known to the ranks of this test!")
 func TestAssortmentOverSharedMemory(t *testing.T) {
 	// Ranks of one process spin for each other: as many as there are processors at least.
 	for _, n := range []int{2, 3} {
-		overProviders(t, n, func(rank int, set transport.Set) (transport.Provider, error) {
-			return shm.Open(shm.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Set: set})
-		}, assortment)
+		overSharedMemory(t, n, assortment)
 	}
 }
 
 func TestAssortmentOverTCP(t *testing.T) {
 	for _, n := range []int{2, 5} {
-		overProviders(t, n, func(rank int, set transport.Set) (transport.Provider, error) {
-			p, err := tcp.Open(tcp.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Host: "127.0.0.1", Set: set})
-			if err == nil {
-				p.SetLayout([32]byte{1})
-			}
-			return p, err
-		}, assortment)
+		overTCP(t, n, assortment)
 	}
 }
 

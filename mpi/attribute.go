@@ -7,6 +7,11 @@ type attribute struct {
 	next       *attribute
 }
 
+// Releaser is an attribute that holds more than Go memory. When the world of its communicator
+// closes, Release is called once no operation can begin any more, with ErrClosed. It ends
+// what the library does on the communicator, waits for that, and gives back what it holds.
+type Releaser interface{ Release(why error) }
+
 // Attribute returns what is kept with the communicator under a key of the
 // caller's own type, made by make when it is asked for the first time. It lives as
 // long as the communicator; a communicator made of this one does not inherit it. MPI
@@ -31,4 +36,13 @@ func (c *Comm) attribute(key any) *attribute {
 		a = a.next
 	}
 	return a
+}
+
+// release has all attributes give back what they hold.
+func (c *Comm) release(why error) {
+	for a := c.attributes.Load(); a != nil; a = a.next {
+		if r, ok := a.value.(Releaser); ok {
+			r.Release(why)
+		}
+	}
 }

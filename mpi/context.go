@@ -8,6 +8,9 @@ import "context"
 func (e *engine) attach(_ context.Context, c *Comm) error {
 	e.lock()
 	defer e.unlock()
+	if e.closed {
+		return c.fail("create", ProcNull, AnyTag, ErrClosed, "")
+	}
 	for _, m := range []*Comm{c, c.shadow} {
 		e.comms[m.context] = m
 		if e.doomed[m.context] {

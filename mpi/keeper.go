@@ -113,13 +113,3 @@ func (e *engine) keepAsleep() {
 		e.set.ring() // it may have been for the caller who leads now
 	}
 }
-
-// stopKeeper ends the keeper. The lock is not held.
-func (e *engine) stopKeeper() {
-	e.lock()
-	e.closed = true
-	e.keeper.release()
-	e.unlock()
-	e.wake()
-	e.keeper.done.Wait()
-}

@@ -51,6 +51,9 @@ func (e *engine) gone(p *peer) error {
 	if p.lost != nil {
 		return p.lost
 	}
+	if e.closing {
+		return ErrClosed // the peer was first
+	}
 	return &lostError{rank: p.rank, why: "it has said goodbye"}
 }
 
@@ -67,9 +70,10 @@ func (e *engine) Lost(rank int, err error) {
 func (e *engine) peerLost(rank int, why string) {
 	e.lock()
 	defer e.unlock()
-	if e.leader == leaderNone || e.leader == leaderAsleep && e.sleeper == nil {
-		e.pollOnce()
+	if e.closed {
+		return
 	}
+	e.pollOnce()
 	e.lose(rank, why)
 	e.nudge()
 }
@@ -94,7 +98,7 @@ func (e *engine) lose(rank int, why string) {
 		}
 	}
 	for _, o := range e.ops.all {
-		if o.gen&1 == 0 || o.phase == phaseFree || o.finished() {
+		if !o.underWay() {
 			continue
 		}
 		switch {
@@ -133,9 +137,7 @@ func (e *engine) lose(rank int, why string) {
 	}
 	e.windows.lost(rank)
 	e.sighted()
-	for _, w := range e.parked {
-		w.signal()
-	}
+	e.wakeParked()
 	if e.onLoss != nil {
 		e.onLoss(rank, err)
 	}
@@ -144,6 +146,9 @@ func (e *engine) lose(rank int, why string) {
 // abort gives up an unfinished op with a reason. It may finish at once, or
 // when the peer or the provider has confirmed.
 func (e *engine) abort(o *op, err error) {
+	if e.closed {
+		return // finished as soon as the providers are closed
+	}
 	switch o.phase {
 	case phasePosted:
 		e.unpost(o)
@@ -251,7 +256,7 @@ func (e *engine) revokeContext(context uint32) {
 	c.revoked.Store(true)
 	c.shadow.revoked.Store(true)
 	for _, o := range e.ops.all {
-		if o.gen&1 == 1 && o.phase != phaseFree && !o.finished() && o.env.context&^1 == context {
+		if o.underWay() && o.env.context&^1 == context {
 			e.abort(o, ErrRevoked)
 		}
 	}
@@ -268,9 +273,7 @@ func (e *engine) revokeContext(context uint32) {
 		}
 	}
 	e.sighted()
-	for _, w := range e.parked {
-		w.signal()
-	}
+	e.wakeParked()
 }
 
 type loss struct {

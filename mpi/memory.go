@@ -18,7 +18,7 @@ import (
 type memory struct {
 	mu      sync.Mutex
 	slabs   []*slab
-	imports map[imported][]byte
+	imports map[imported]*mapping
 }
 
 // slab is one piece of memory that other ranks of the host can map: a sealed
@@ -30,10 +30,24 @@ type slab struct {
 	windows int                         // that lie in it
 }
 
-// imported names a mapping of a peer's slab.
+// imported names a peer's slab.
 type imported struct {
 	rank   int
 	handle string
+}
+
+// mapping is a peer's slab in this process, for as long as a window needs it.
+type mapping struct {
+	name    imported
+	mem     []byte
+	windows int // that reach into it
+}
+
+// windowMaps is the memory that a window holds on to.
+type windowMaps struct {
+	memory *memory
+	slab   *slab // in which this rank's part lies
+	mapped []*mapping
 }
 
 // Alloc returns n zeroed elements of memory that the Go runtime does not
@@ -202,31 +216,40 @@ func (m *memory) export(by transport.Mapper, buf []byte) (s *slab, handle []byte
 	return s, handle, offsetBytes, nil
 }
 
-// release ends what export began.
-func (m *memory) release(s *slab) {
-	if s == nil {
-		return
-	}
+// importFrom maps a peer's slab, once, for one more window.
+func (m *memory) importFrom(by transport.Mapper, rank int, handle []byte) (*mapping, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.windows--
+	name := imported{rank, string(handle)}
+	x := m.imports[name]
+	if x == nil {
+		mem, err := by.Import(rank, handle)
+		if err != nil {
+			return nil, err
+		}
+		if m.imports == nil {
+			m.imports = map[imported]*mapping{}
+		}
+		x = &mapping{name: name, mem: mem}
+		m.imports[name] = x
+	}
+	x.windows++
+	return x, nil
 }
 
-// importFrom maps a peer's slab, once.
-func (m *memory) importFrom(by transport.Mapper, rank int, handle []byte) ([]byte, error) {
+// release ends what a window's export and importFrom began.
+func (h *windowMaps) release() {
+	m := h.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := imported{rank, string(handle)}
-	if mem, ok := m.imports[key]; ok {
-		return mem, nil
+	if h.slab != nil {
+		h.slab.windows--
 	}
-	mem, err := by.Import(rank, handle)
-	if err != nil {
-		return nil, err
+	for _, x := range h.mapped {
+		if x.windows--; x.windows == 0 {
+			delete(m.imports, x.name)
+			_ = unix.Munmap(x.mem) // a whole mapping: nothing can be wrong with it
+		}
 	}
-	if m.imports == nil {
-		m.imports = map[imported][]byte{}
-	}
-	m.imports[key] = mem
-	return mem, nil
+	h.slab, h.mapped = nil, nil
 }

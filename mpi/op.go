@@ -54,6 +54,9 @@ const (
 
 func (o *op) finished() bool { return o.phase == phaseFinished }
 
+// underWay: in use, and not finished.
+func (o *op) underWay() bool { return o.gen&1 == 1 && o.phase != phaseFree && !o.finished() }
+
 // token names an op to the peer.
 func (o *op) token() uint64 { return uint64(o.gen)<<32 | uint64(o.index) }
 

@@ -57,7 +57,7 @@ func (e *engine) transport(rank int) (name, reason string) {
 func (e *engine) path(rank int) string {
 	e.lock()
 	defer e.unlock()
-	if r := e.route(rank); r.provider >= 0 {
+	if r := e.route(rank); r.provider >= 0 && !e.closed {
 		if p, ok := e.providers[r.provider].(pathfinder); ok {
 			return p.Path(rank)
 		}
@@ -107,7 +107,9 @@ func (e *engine) peer(rank int) *peer {
 	}
 	p = &peer{rank: rank}
 	r := e.route(rank)
-	if r.provider < 0 {
+	if e.closed {
+		p.lost = ErrClosed
+	} else if r.provider < 0 {
 		p.lost = fmt.Errorf("%w: %s", ErrTransport, r.reason)
 	} else {
 		p.provider = e.providers[r.provider]

@@ -65,13 +65,9 @@ func (e *engine) pollAll() int {
 
 // pollOnce polls unless somebody else is polling.
 func (e *engine) pollOnce() {
-	switch e.leader {
-	case leaderCaller, leaderKeeper:
+	switch {
+	case e.closed, e.leader == leaderCaller, e.leader == leaderKeeper, e.leader == leaderAsleep && e.sleeper != nil:
 		return
-	case leaderAsleep:
-		if e.sleeper != nil {
-			return
-		}
 	}
 	e.takeLead()
 	e.pollAll()

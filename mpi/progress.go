@@ -93,7 +93,7 @@ func (w *waiter) signal() {
 // exit. The error is ctx's cause.
 func (e *engine) await(ctx context.Context, cond condition) error {
 	for !cond.met() {
-		if e.leader == leaderCaller || e.leader == leaderKeeper || e.leader == leaderAsleep && e.sleeper != nil {
+		if e.closed || e.leader == leaderCaller || e.leader == leaderKeeper || e.leader == leaderAsleep && e.sleeper != nil {
 			e.park(ctx, cond)
 			if met := cond.met(); met || ctx.Err() != nil {
 				e.handOver() // the signal may have been an offer to lead
@@ -108,7 +108,7 @@ func (e *engine) await(ctx context.Context, cond condition) error {
 		e.lead(ctx, cond)
 		e.leader = leaderNone
 		e.handOver()
-		if !cond.met() {
+		if !cond.met() && !e.closed {
 			return context.Cause(ctx)
 		}
 	}
@@ -163,11 +163,20 @@ func (e *engine) handOver() {
 	if e.leader != leaderNone {
 		return
 	}
-	if n := len(e.parked); n > 0 {
+	if e.closed { // nobody is to lead, and Close waits for that
+		e.wakeParked()
+	} else if n := len(e.parked); n > 0 {
 		e.parked[n-1].signal()
 		return
 	}
 	e.keeper.release()
+}
+
+// wakeParked has all who wait look at their condition again.
+func (e *engine) wakeParked() {
+	for _, w := range e.parked {
+		w.signal()
+	}
 }
 
 // lead polls until cond is met or ctx has ended.
@@ -182,7 +191,7 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 	)
 	for {
 		n := e.poll()
-		if cond.met() {
+		if cond.met() || e.closed {
 			break
 		}
 		if e.contended.Load() > 0 {
@@ -218,7 +227,7 @@ func (e *engine) leadAsleep(ctx context.Context, cond condition) {
 	var stop func() bool
 	for {
 		n := e.poll()
-		if cond.met() || ctx.Err() != nil {
+		if cond.met() || e.closed || ctx.Err() != nil {
 			break
 		}
 		if n > 0 {
@@ -259,7 +268,7 @@ func (e *engine) sleep(ctx context.Context) {
 
 // arm reports whether the rank may sleep.
 func (e *engine) arm() bool {
-	quiet := true
+	quiet := !e.closed
 	for _, p := range e.providers {
 		if p.Arm() {
 			quiet = false

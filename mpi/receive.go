@@ -13,7 +13,7 @@ func (e *engine) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (S
 	e.lock()
 	e.calls++
 	var o *op
-	if e.match.posted == 0 && e.match.unexpected == 0 && e.own.phase == phaseFree && src >= 0 && c.sound() {
+	if e.match.posted == 0 && e.match.unexpected == 0 && e.own.phase == phaseFree && src >= 0 && c.sound() && !e.closed {
 		if n, ok := e.recvNow(c, buf, src, tag); ok {
 			e.unlock()
 			return Status{Source: src, Tag: tag, Bytes: n}, nil

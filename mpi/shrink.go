@@ -123,7 +123,7 @@ func (a *agreement) watch(w *waiter) { a.s.w = w }
 // met advances the agreement as far as the news allow.
 func (a *agreement) met() bool {
 	e, c, s := a.e, a.id.comm, a.s
-	if s.decided {
+	if s.decided || e.closed {
 		return true
 	}
 	known := e.lostOf(c)
@@ -177,6 +177,9 @@ func (e *engine) agreeLost(ctx context.Context, id shrinkID) ([]int, error) {
 	a := &agreement{e: e, id: id, s: e.shrinkState(id)}
 	if err := e.await(ctx, a); err != nil {
 		return nil, fmt.Errorf("survivors have not agreed: %w", err)
+	}
+	if !a.s.decided {
+		return nil, e.broken(id.comm)
 	}
 	return a.s.lost, nil
 }

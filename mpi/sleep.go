@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,6 +13,9 @@ import (
 type sleepSet struct {
 	epoll int
 	bell  int
+
+	mu     sync.Mutex // of closed
+	closed bool
 }
 
 func newSleepSet() (*sleepSet, error) {
@@ -67,13 +71,22 @@ func (s *sleepSet) wait(timeout int) {
 	}
 }
 
-// ring wakes one that waits.
+// ring wakes one that waits. After close it does nothing: the end of a context may
+// come when nobody waits any more.
 func (s *sleepSet) ring() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
 	b := [8]byte{1}
 	_, _ = unix.Write(s.bell, b[:]) // EAGAIN only if the counter is full: it is readable then
 }
 
 func (s *sleepSet) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
 	unix.Close(s.bell)
 	unix.Close(s.epoll)
 }

@@ -3,6 +3,7 @@ package mpi
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 
@@ -32,9 +33,10 @@ type Window[T Elem] struct {
 	part    []T
 	lengths []int
 	direct  [][]T // by rank: parts in reach, own included; nil: by message
-	slab    *slab // in which part lies
+	maps    *windowMaps
 	combine [accumulations]func(a, b T) T
 	locks   windowLocks
+	unmap   runtime.Cleanup
 	dirty   []atomic.Bool // by rank: messages whose effect has not been awaited
 	freed   atomic.Bool
 }
@@ -53,13 +55,18 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (*Window[T], error
 		return nil, err
 	}
 	w := &Window[T]{c: c, e: e, id: id, part: buf, combine: combiners[T](),
+		maps:    &windowMaps{memory: &c.world.memory},
 		lengths: make([]int, c.Size()), direct: make([][]T, c.Size()), dirty: make([]atomic.Bool, c.Size())}
 	w.locks.holder = -1
 	// A member that has heard from all may use the window at once: messages
 	// must find it here before this rank is heard.
-	e.addWindow(id, w)
+	if !e.addWindow(id, w) {
+		return nil, c.fail("window", ProcNull, AnyTag, ErrClosed, "")
+	}
+	// A world that closes forgets the window, while goroutines may still read parts in it.
+	w.unmap = runtime.AddCleanup(w, (*windowMaps).release, w.maps)
 	if err := w.exchange(ctx); err != nil {
-		w.drop()
+		w.Release()
 		return nil, err
 	}
 	return w, nil
@@ -81,7 +88,7 @@ func (w *Window[T]) exchange(ctx context.Context) error {
 			copy(b[:], handle)
 			mine[2], mine[3], mine[4] = uint64(len(handle)), nativeWord(b), uint64(offset)
 		}
-		w.slab = s
+		w.maps.slab = s
 	}
 	all := make([]uint64, len(mine)*c.Size())
 	copy(all[c.rank*len(mine):], mine[:])
@@ -112,13 +119,16 @@ func (w *Window[T]) reach(mapper transport.Mapper, rank int, handle []byte, offs
 	if len(handle) == 0 || w.lengths[rank] == 0 || mapper == nil || w.e.mapperOf(world) != mapper {
 		return nil
 	}
-	mem, err := w.c.world.memory.importFrom(mapper, world, handle)
+	m, err := w.c.world.memory.importFrom(mapper, world, handle)
+	if err == nil {
+		w.maps.mapped = append(w.maps.mapped, m)
+	}
 	n := w.lengths[rank] * SizeOf[T]()
-	if err != nil || offset < 0 || offset+n > len(mem) {
+	if err != nil || offset < 0 || offset+n > len(m.mem) {
 		w.e.log.Warn("a window is used by messages", "rank", world, "err", err)
 		return nil
 	}
-	return View[T](mem[offset : offset+n])
+	return View[T](m.mem[offset : offset+n])
 }
 
 // mapper is the provider by which ranks of this host map memory, if there is one.
@@ -148,7 +158,7 @@ func (w *Window[T]) Direct(rank int) bool { return rank == w.c.rank || w.direct[
 
 // Part is a rank's part as memory, the caller's own included; nil if it is not
 // Direct. It is read and written under the rules of the window and must not be
-// used after Free.
+// used after Free, nor after the world's Close.
 func (w *Window[T]) Part(rank int) []T { return w.direct[rank] }
 
 // atomicHere reports whether this rank may change elements of a part itself.
@@ -194,6 +204,7 @@ func (w *Window[T]) Put(ctx context.Context, target, at int, src []T) error {
 	}
 	if d := w.direct[target]; w.Direct(target) {
 		copy(d[at:], src)
+		runtime.KeepAlive(w) // and with it the mapping
 		return nil
 	}
 	return w.scatter(ctx, "put", target, windowPut, 0, at, src)
@@ -208,6 +219,7 @@ func (w *Window[T]) Get(ctx context.Context, target, at int, dst []T) error {
 	}
 	if d := w.direct[target]; w.Direct(target) {
 		copy(dst, d[at:])
+		runtime.KeepAlive(w)
 		return nil
 	}
 	return w.gather(ctx, target, at, dst)
@@ -226,6 +238,7 @@ func (w *Window[T]) Accumulate(ctx context.Context, target, at int, src []T, op 
 	switch {
 	case w.atomicHere(target):
 		accumulate(w.direct[target][at:], src, f)
+		runtime.KeepAlive(w)
 	case target == w.c.rank:
 		w.e.lock()
 		accumulate(w.part[at:], src, f)
@@ -279,7 +292,9 @@ func swap[T Elem](compare, next T) func(T) T {
 func (w *Window[T]) update(ctx context.Context, what string, target, at int, code windowCode, op Accumulation, args []T, f func(T) T) (T, error) {
 	switch {
 	case w.atomicHere(target):
-		return change(&w.direct[target][at], f), nil
+		was := change(&w.direct[target][at], f)
+		runtime.KeepAlive(w)
+		return was, nil
 	case target == w.c.rank:
 		w.e.lock()
 		defer w.e.unlock()
@@ -325,19 +340,21 @@ func (w *Window[T]) Free(ctx context.Context) error {
 	if err := w.Fence(ctx); err != nil {
 		return err
 	}
-	w.drop()
+	w.Release()
 	return nil
 }
 
-// drop forgets the window on this rank.
-func (w *Window[T]) drop() {
+// Release ends the window on this rank alone, also after an error or when the world is closed.
+// The other members keep what they reach of this rank's part directly, also when it is given
+// back by [Free] then; their messages to it are answered by an error. Not collective.
+func (w *Window[T]) Release() {
 	if w.freed.Swap(true) {
 		return
 	}
 	w.e.lock()
 	delete(w.e.windows.byID, w.id)
 	w.e.unlock()
-	w.c.world.memory.release(w.slab)
-	w.slab = nil
+	w.unmap.Stop()
+	w.maps.release()
 	w.direct = slices.Repeat([][]T{nil}, len(w.direct))
 }

@@ -90,15 +90,20 @@ func (t *windowTable) lost(world int) {
 	}
 }
 
-func (e *engine) addWindow(id uint32, w anyWindow) {
+// addWindow lets messages find a window; false if the world is closed.
+func (e *engine) addWindow(id uint32, w anyWindow) bool {
 	e.lock()
 	defer e.unlock()
+	if e.closed {
+		return false
+	}
 	if e.windows.byID == nil {
 		e.windows.byID = make(map[uint32]anyWindow)
 		e.windows.questions = make(map[uint64]*question)
 		e.handlers[kindWindow] = e.windowMessage
 	}
 	e.windows.byID[id] = w
+	return true
 }
 
 // newQuestion registers a question to a world rank. The lock is held.

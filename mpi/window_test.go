@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
 )
@@ -36,10 +37,11 @@ func shmWorlds(t testing.TB, n int) []*mpi.World {
 		providers[r] = p
 		members[r] = mpi.Member{Rank: r, Position: r, Host: "here", Addresses: map[string][]byte{"shm": p.Address()}}
 	}
+	bye := mpitest.NewGoodbyes(n)
 	worlds := make([]*mpi.World, n)
 	for r := range n {
 		var err error
-		worlds[r], err = mpi.Assemble(mpi.Assembly{Rank: r, Members: members, Providers: providers[r : r+1], Set: sleeps[r], Log: log})
+		worlds[r], err = mpi.Assemble(mpi.Assembly{Rank: r, Members: members, Providers: providers[r : r+1], Set: sleeps[r], Membership: bye, Log: log})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,15 +65,12 @@ func runWorlds(t testing.TB, worlds []*mpi.World, f func(ctx context.Context, c 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	var all, left sync.WaitGroup
-	left.Add(len(worlds))
+	var all sync.WaitGroup
 	for r, w := range worlds {
 		all.Go(func() {
 			if err := f(ctx, w.Comm()); err != nil {
 				t.Errorf("rank %d: %v", r, err)
 			}
-			left.Done()
-			left.Wait() // a world that closes is a loss to the others here
 			_ = w.Close(ctx)
 		})
 	}

@@ -78,6 +78,7 @@ func Conformance(t *testing.T, run Runner) {
 			run(t, check.Ranks, check.Run)
 		})
 	}
+	t.Run("Close", func(t *testing.T) { run(t, 3, checkClose) })
 }
 
 // ConformanceOneGoroutine runs the checks in which each rank is one goroutine,

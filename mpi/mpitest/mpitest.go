@@ -112,7 +112,7 @@ func Run(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) error, op
 			// with them and not that it left; a dead one says no goodbye.
 			return
 		}
-		if err := worlds[r].Close(ctx); err != nil && ctx.Err() == nil {
+		if err := closeWorld(ctx, worlds[r]); err != nil && ctx.Err() == nil {
 			errs[r] = fmt.Errorf("close: %w", err)
 		}
 	}
@@ -130,7 +130,7 @@ func Run(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) error, op
 		if !virtual && errs[r] == nil && !o.fabric.Killed(r) {
 			continue
 		}
-		if err := w.Close(ctx); err != nil && errs[r] == nil && !o.fabric.Killed(r) {
+		if err := closeWorld(ctx, w); err != nil && errs[r] == nil && !o.fabric.Killed(r) {
 			t.Errorf("rank %d: close: %v", r, err)
 		}
 	}

@@ -38,6 +38,7 @@ var rankPrograms = map[string]func(context.Context, *mpi.World) error{
 	"limits":      limits,
 	"truncation":  func(ctx context.Context, w *mpi.World) error { return truncation(ctx, w.Comm()) },
 	"freed":       freed,
+	"close":       func(ctx context.Context, w *mpi.World) error { return checkClose(ctx, w.Comm()) },
 	"revoked":     revoked,
 	"background":  background,
 	"latency":     latency,
@@ -84,7 +85,7 @@ func TestMPIRank(t *testing.T) {
 	}
 	err = rankPrograms[program](ctx, w)
 	if err == nil {
-		if err = w.Close(ctx); err == nil {
+		if err = closeWorld(ctx, w); err == nil {
 			if err := mpi.Send(ctx, w.Comm(), []byte{1}, 0, 1); !errors.Is(err, mpi.ErrClosed) {
 				fmt.Println("send after close:", err)
 				os.Exit(4)
@@ -245,6 +246,14 @@ func TestMPIOwnCollectives(t *testing.T) {
 	eachLibrary(t, func(t *testing.T, l library) {
 		for _, n := range []int{1, 3} {
 			l.ranks(t, n, "collectives")
+		}
+	})
+}
+
+func TestMPIClose(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) {
+		for range 3 {
+			l.ranks(t, 3, "close")
 		}
 	})
 }

@@ -33,8 +33,7 @@ func openTCP(t *testing.T, rank, n int, set transport.Set) (transport.Provider, 
 	return p, err
 }
 
-// over is a Runner whose worlds stand on a real provider. No rank leaves
-// before all have finished, since nothing here carries goodbyes.
+// over is a Runner whose worlds stand on a real provider.
 func over(open opener) Runner {
 	return func(t *testing.T, n int, f func(ctx context.Context, c *mpi.Comm) error) {
 		t.Helper()
@@ -53,9 +52,10 @@ func over(open opener) Runner {
 			providers[r] = p
 			members[r] = mpi.Member{Rank: r, Position: r, Host: "here", Addresses: map[string][]byte{p.Name(): p.Address()}}
 		}
+		bye := NewGoodbyes(n)
 		worlds := make([]*mpi.World, n)
 		for r := range n {
-			w, err := mpi.Assemble(mpi.Assembly{Rank: r, Members: members, Providers: providers[r : r+1], Set: sets[r], Launcher: "test"})
+			w, err := mpi.Assemble(mpi.Assembly{Rank: r, Members: members, Providers: providers[r : r+1], Set: sets[r], Membership: bye, Launcher: "test"})
 			if err != nil {
 				t.Fatalf("rank %d: %v", r, err)
 			}
@@ -70,14 +70,12 @@ func over(open opener) Runner {
 					t.Errorf("rank %d: %v", r, err)
 					cancel()
 				}
+				if err := closeWorld(ctx, w); err != nil && !t.Failed() {
+					t.Errorf("rank %d: close: %v", r, err)
+				}
 			})
 		}
 		all.Wait()
-		for r, w := range worlds {
-			if err := w.Close(ctx); err != nil && !t.Failed() {
-				t.Errorf("rank %d: close: %v", r, err)
-			}
-		}
 	}
 }
 

@@ -20,7 +20,7 @@ type brief struct {
 
 // briefly reports whether a message may go this way.
 func (w *World) briefly(bytes int) bool {
-	return bytes <= briefBytes && !w.closed && (!w.forgets || bytes < forgetBytes)
+	return bytes <= briefBytes && !w.closing && (!w.forgets || bytes < forgetBytes)
 }
 
 // briefRequest returns the request at which both chains are aimed, with what

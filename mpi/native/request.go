@@ -116,10 +116,21 @@ func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag
 	r.cancelled, r.flag, r.err, r.fromBytes = false, 0, nil, 0
 	r.awaits, r.staged, r.follows, r.noted = false, false, false, false
 	r.result = Status{Source: peer, Tag: tag}
-	if c.world.closed {
+	if c.refuses() {
 		return r.fail(0, ErrClosed, "")
 	}
 	return nil
+}
+
+// refuses: the world is closed, or closing: then only Close itself starts operations.
+func (c *Comm) refuses() bool { return c.world.closed || c.world.closing && c != c.world.system }
+
+// takenBack is the error of what was cancelled, by Close too.
+func (r *Request) takenBack() error {
+	if r.comm.world.closing {
+		return r.fail(0, ErrClosed, "")
+	}
+	return r.fail(0, ErrCancelled, "")
 }
 
 // post makes the call b, which starts r.
@@ -127,7 +138,7 @@ func (r *Request) post(b *clib.Block) error {
 	w := r.comm.world
 	w.lock()
 	defer w.mu.Unlock()
-	if w.closed {
+	if r.comm.refuses() {
 		return r.fail(0, ErrClosed, "")
 	}
 	w.chain.Start = *b
@@ -242,7 +253,7 @@ func (r *Request) finish(rc int) {
 		r.result = w.readStatus(r)
 		if r.cancelled && rc == 0 && w.wasCancelled(r) {
 			r.result = Status{Source: r.peer, Tag: r.tag}
-			r.err = r.fail(0, ErrCancelled, "")
+			r.err = r.takenBack()
 		}
 	default:
 		r.result.Bytes = r.bytes
@@ -317,7 +328,7 @@ func (r *Request) Cancel() error {
 	switch r.op {
 	case opProbe, opMprobe:
 		w.deactivate(r)
-		r.err = r.fail(0, ErrCancelled, "")
+		r.err = r.takenBack()
 		w.wakeParked(r)
 	case opIrecv:
 		if r.follows {

@@ -73,6 +73,7 @@ type World struct {
 	// mu is held around each call of the library, and for what follows.
 	mu      sync.Mutex
 	wanted  atomic.Int32 // goroutines other than the polling one that wait for mu
+	closing bool         // all ranks have called Close
 	closed  bool
 	chain   clib.Chain // the call under way
 	held    *Request   // its request
@@ -292,25 +293,40 @@ func (w *World) quiesce(ctx context.Context) error {
 	}
 }
 
-// Close ends MPI in this process. All ranks call it; it waits for all of them, polling,
-// and then calls MPI_Finalize. Receives still in flight are cancelled. After ctx ends it
+// meet waits until all ranks are here.
+func (w *World) meet(ctx context.Context) error {
+	r := new(Request)
+	if err := w.system.Ibarrier(r); err != nil {
+		return err
+	}
+	return w.finishCollective(ctx, r)
+}
+
+// Close ends MPI in this process. All ranks call it; it waits for all of them, polling.
+// From then on calls are [ErrClosed]; receives and probes still in flight end with that, also
+// where goroutines wait for them, and sends and collectives, which MPI cannot take back, are
+// waited for. Then it calls MPI_Finalize. After ctx ends it
 // returns although the library has not: the process should exit then, by [World.Abort]
 // if the others must not go on.
 func (w *World) Close(ctx context.Context) error {
 	w.lock()
-	closed := w.closed
+	closing, closed := w.closing, w.closed
 	w.mu.Unlock()
 	if closed {
 		return nil
 	}
+	if !closing {
+		if err := w.meet(ctx); err != nil {
+			return err
+		}
+		w.lock()
+		w.closing = true
+		w.mu.Unlock()
+	}
 	if err := w.quiesce(ctx); err != nil {
 		return err
 	}
-	r := new(Request)
-	if err := w.comm.Ibarrier(r); err != nil {
-		return err
-	}
-	if err := w.finishCollective(ctx, r); err != nil {
+	if err := w.meet(ctx); err != nil { // a rank in MPI_Finalize need not help the others
 		return err
 	}
 	done := make(chan int, 1)

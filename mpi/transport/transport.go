@@ -11,7 +11,7 @@
 // # Who calls what
 //
 // Every method of Provider except Close and Sleeper.Wake is called with the
-// world's lock held, by one goroutine at a time. A provider calls back into
+// world's lock held, by one goroutine at a time, and none of them during or after Close. A provider calls back into
 // its Sink only from inside Poll. Methods never block: a step that may take
 // long (dialling, a handshake) runs on a goroutine of the provider's own and
 // hands its result over through Poll, waking the rank by a descriptor in Set.
@@ -204,7 +204,7 @@ type Mapper interface {
 	Unexport(handle []byte)
 	// Import maps a peer's segment. It may do a short round trip on a socket,
 	// bounded by the provider's handshake timeout, and is called without the world's
-	// lock. Mappings live until Close.
+	// lock. The mapping is the caller's to unmap, and outlasts Close.
 	Import(peer int, handle []byte) ([]byte, error)
 }
 

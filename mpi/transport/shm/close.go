@@ -72,14 +72,14 @@ func (p *Provider) Close() error {
 	}
 	p.live, p.ailing, p.pulls, p.helps, p.awaited, p.dones, p.streams = nil, nil, nil, nil, nil, nil, 0
 	p.hot, p.hotCount = [hotPeers]*endpoint{}, 0
-	err := p.exports.close()
+	p.exports.close()
 	if p.bell != nil {
 		if p.cfg.Set != nil {
 			p.cfg.Set.Unwatch(p.bell.bell)
 		}
 		p.bell.close()
 	}
-	return err
+	return nil
 }
 
 // flush sends what streams have left.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -37,7 +36,6 @@ type exports struct {
 	segments map[uint64]export
 	asked    map[uint64]chan imported
 	question uint64
-	mapped   [][]byte
 }
 
 type export struct {
@@ -68,6 +66,10 @@ func (p *Provider) Export(fd int, sizeBytes int) (handle []byte, err error) {
 	x := &p.exports
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.segments == nil {
+		unix.Close(own)
+		return nil, fmt.Errorf("shm: export descriptor %d: %w", fd, errClosed)
+	}
 	x.next++
 	x.segments[x.next] = export{own, sizeBytes}
 	return binary.BigEndian.AppendUint64(nil, x.next), nil
@@ -88,8 +90,8 @@ func (p *Provider) Unexport(handle []byte) {
 	}
 }
 
-// Import maps a segment that a peer exports, until Close. It waits for the
-// peer's answer, at most HandshakeTimeout.
+// Import maps a segment that a peer exports. It waits for the peer's answer, at most
+// HandshakeTimeout. The mapping is the caller's to unmap.
 func (p *Provider) Import(peer int, handle []byte) ([]byte, error) {
 	mem, err := p.importFrom(peer, handle)
 	if err != nil {
@@ -140,14 +142,7 @@ func (p *Provider) importFrom(peer int, handle []byte) ([]byte, error) {
 		return nil, got.err
 	}
 	defer unix.Close(got.fd)
-	mem, err := mapSegment(got.fd, int(got.size))
-	if err != nil {
-		return nil, err
-	}
-	x.mu.Lock()
-	x.mapped = append(x.mapped, mem)
-	x.mu.Unlock()
-	return mem, nil
+	return mapSegment(got.fd, int(got.size))
 }
 
 // linked waits for the link to a peer and makes it if need be.
@@ -245,17 +240,12 @@ func (x *exports) answer(conn *net.UnixConn, question, number uint64) error {
 	return writePacket(conn, binary.BigEndian.AppendUint64(b, uint64(e.sizeBytes)), e.fd)
 }
 
-// close gives back all that was exported and imported.
-func (x *exports) close() error {
+// close ends all exports, and lets none begin.
+func (x *exports) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	var errs []error
 	for _, e := range x.segments {
 		unix.Close(e.fd)
 	}
-	for _, mem := range x.mapped {
-		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(mem)))
-	}
-	x.segments, x.mapped = nil, nil
-	return errors.Join(errs...)
+	x.segments = nil
 }

@@ -34,8 +34,12 @@ func TestMapLater(t *testing.T) {
 			<-time.After(1100 * time.Millisecond) // longer than answer's deadline: nothing tells of it
 		}
 		for i, r := range rs {
-			if mem, err := r.Import(1-i, handles[1-i]); err != nil || len(mem) < size {
+			mem, err := r.Import(1-i, handles[1-i])
+			if err != nil || len(mem) < size {
 				t.Fatalf("pass %d: rank %d maps %d B of rank %d: %v", pass, i, len(mem), 1-i, err)
+			}
+			if err := unix.Munmap(mem); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}

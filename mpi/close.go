@@ -1,0 +1,136 @@
+package mpi
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// The end of a world, also while goroutines wait in calls on it: first nobody
+// polls any more, then the providers go, and what they still held is given back last.
+
+// Close says goodbye: it blocks until every living rank has closed too, or
+// ctx ends, so that no rank takes a peer's leaving for a loss. Until then operations of other
+// goroutines go on. Those that have not finished by then, and all later ones, end
+// with ErrClosed: a message of theirs may have been delivered or not, and their buffers are
+// the caller's again. A second Close is ErrClosed at once. Collective.
+//
+// The system's MPI library takes back receives and probes only. Sends and collectives that
+// have not finished when all ranks have closed are waited for; if ctx ends first, Close returns
+// an error, they go on in the library, and the process should exit.
+func (w *World) Close(ctx context.Context) error {
+	w.mu.Lock()
+	if w.closing {
+		w.mu.Unlock()
+		return &Error{Op: "close", Rank: w.rank, Peer: ProcNull, Tag: AnyTag, Err: ErrClosed}
+	}
+	w.closing = true
+	w.mu.Unlock()
+	return w.dev.close(ctx)
+}
+
+// close implements device.
+func (e *engine) close(ctx context.Context) error {
+	w := e.comms[0].world
+	err := e.drain(ctx)
+	if w.membership != nil {
+		e.lock()
+		e.closing = true
+		e.unlock()
+		if byeErr := w.membership.Bye(ctx); err == nil && byeErr != nil {
+			err = byeErr
+		}
+	}
+	comms := e.end()
+	e.keeper.done.Wait()
+	for _, c := range comms {
+		c.release(ErrClosed)
+	}
+	if w.membership != nil {
+		w.membership.Close()
+	}
+	for _, p := range e.providers {
+		if cerr := p.Close(); err == nil {
+			err = cerr
+		}
+	}
+	e.lock()
+	e.finishAll(func(*op) bool { return true })
+	e.windows.byID = nil
+	e.unlock()
+	if e.set != nil {
+		e.set.close()
+	}
+	if err != nil {
+		return &Error{Op: "close", Comm: "world", Rank: e.rank, Peer: ProcNull, Tag: AnyTag, Err: err}
+	}
+	return nil
+}
+
+// drained is the condition that nothing waits to be handed to a provider.
+type drained struct{ prober }
+
+func (d *drained) met() bool { return len(d.e.backlog) == 0 }
+
+func (e *engine) drain(ctx context.Context) error {
+	e.lock()
+	defer e.unlock()
+	return e.await(ctx, &drained{prober{e: e}})
+}
+
+// unled is the condition that nobody polls. Where the world has ended, nobody will.
+type unled struct{ prober }
+
+func (u *unled) met() bool { return u.e.leader == leaderNone }
+
+// end lets no operation begin, finishes all but those whose memory a provider still holds,
+// and returns when nobody is inside a provider any more, with the communicators that there are.
+func (e *engine) end() []*Comm {
+	e.lock()
+	defer e.unlock()
+	e.closing, e.closed = true, true
+	e.finishAll(e.takeBack)
+	for e.match.first != nil {
+		a := e.match.first
+		e.match.release(a)
+		e.recycle(a)
+	}
+	for _, p := range e.peers {
+		if p != nil && p.lost == nil {
+			p.lost = ErrClosed
+		}
+	}
+	e.sighted()
+	e.wakeParked()
+	e.wake()
+	_ = e.await(context.Background(), &unled{prober{e: e}}) // a leader looks up after each step of a provider's
+	e.keeper.release()
+	return slices.Collect(maps.Values(e.comms))
+}
+
+// finishAll ends the unfinished operations that may with ErrClosed.
+func (e *engine) finishAll(may func(*op) bool) {
+	for _, o := range e.ops.all {
+		if o.underWay() && may(o) {
+			o.exposed, o.busy = false, false
+			e.finish(o, ErrClosed)
+		}
+	}
+}
+
+// takeBack takes an operation out of the queues and its memory from the provider, and
+// reports false if that still holds it.
+func (e *engine) takeBack(o *op) bool {
+	switch {
+	case o.busy:
+		return false
+	case o.phase == phasePosted:
+		e.unpost(o)
+	case o.exposed:
+		p := e.peer(int(o.peer))
+		return p.memory.Withdraw(p.rank, transport.Key(o.key))
+	}
+	return true
+}

@@ -1,0 +1,117 @@
+package mpitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// checkClose: the world closes while goroutines wait in calls on it and others are busy
+// there. All of them, and all later calls, end with ErrClosed and say what they were. The
+// ranks close the world themselves, so each check needs one of its own.
+func checkClose(ctx context.Context, c *mpi.Comm) error {
+	right, left := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+	const silent = 1 // a tag on which nothing is received
+	recv := func(src, tag int) error {
+		_, err := mpi.Recv(ctx, c, make([]byte, 8), src, tag)
+		return err
+	}
+	waits := []closing{
+		{"recv", func() error { return recv(right, silent) }},
+		{"recv", func() error { return recv(c.Rank(), silent) }},
+		{"recv", func() error { return wait(ctx, mpi.Irecv(c, make([]byte, 8), left, silent)) }},
+		{"probe", func() error { _, err := c.Probe(ctx, left, silent); return err }},
+		{"recv", func() error {
+			r := mpi.Irecv(c, make([]byte, 8), right, silent)
+			select {
+			case <-r.Done():
+			case <-ctx.Done():
+			}
+			return wait(ctx, r)
+		}},
+		{"recv", func() error {
+			_, _, err := mpi.WaitAny(ctx, []mpi.Request{mpi.Irecv(c, make([]byte, 8), left, silent), mpi.Irecv(c, make([]byte, 8), right, silent)})
+			return err
+		}},
+	}
+	const busyTag = 100
+	for g := range 4 {
+		waits = append(waits, closing{"", func() error { // a send or a receive
+			out, in := make([]byte, 8), make([]byte, 8)
+			for {
+				if _, err := mpi.Sendrecv(ctx, c, out, right, busyTag+g, in, left, busyTag+g); err != nil {
+					return err
+				}
+			}
+		}})
+	}
+	if c.Caps().CancelsSends {
+		waits = append(waits,
+			closing{"send", func() error { return mpi.Send(ctx, c, make([]byte, 1<<20), right, silent+1) }},
+			closing{"send", func() error { return wait(ctx, mpi.Isend(c, make([]byte, 1<<20), c.Rank(), silent+2)) }})
+		if c.Rank() == 0 {
+			waits = append(waits, closing{"", func() error { _, err := c.Split(ctx, 0, 0); return err }})
+		}
+	}
+	begun := make(chan struct{}, len(waits))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- together(len(waits), func(i int) error {
+			begun <- struct{}{}
+			return waits[i].ends("waiting")
+		})
+	}()
+	for range waits {
+		<-begun
+	}
+	w := c.World()
+	if err := w.Close(ctx); err != nil {
+		return fmt.Errorf("close: %w", err)
+	}
+	if err := <-ended; err != nil {
+		return err
+	}
+	small := make([]byte, 8)
+	for _, later := range []closing{
+		{"send", func() error { return mpi.Send(ctx, c, small, right, 0) }},
+		{"recv", func() error { return recv(left, 0) }},
+		{"recv", func() error { return recv(mpi.AnySource, mpi.AnyTag) }},
+		{"send", func() error { return wait(ctx, mpi.Isend(c, small, right, 0)) }},
+		{"recv", func() error { return wait(ctx, mpi.Irecv(c, small, left, 0)) }},
+		{"probe", func() error { _, err := c.Probe(ctx, left, 0); return err }},
+		{"probe", func() error { _, _, err := c.Iprobe(left, 0); return err }},
+		{"", func() error { _, err := c.Dup(ctx); return err }},
+		{"close", func() error { return w.Close(ctx) }},
+	} {
+		if err := later.ends("later"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closing is a call that the end of the world ends.
+type closing struct {
+	op   string // as errors name it; "": one of several
+	call func() error
+}
+
+// ends reports what is wrong with the end of the call.
+func (k closing) ends(when string) error {
+	err := k.call()
+	var at *mpi.Error
+	if !errors.Is(err, mpi.ErrClosed) || !errors.As(err, &at) || k.op != "" && at.Op != k.op {
+		return fmt.Errorf("%s %s ended with %w", when, k.op, err)
+	}
+	return nil
+}
+
+// closeWorld closes a world unless the ranks have done so.
+func closeWorld(ctx context.Context, w *mpi.World) error {
+	if err := w.Close(ctx); !errors.Is(err, mpi.ErrClosed) {
+		return err
+	}
+	return nil
+}
