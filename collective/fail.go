@@ -125,6 +125,9 @@ func (s *state) callOff(why *Error) {
 
 // refuse is the error of a collective that is not started because of b.
 func (s *state) refuse(k plan.Kind, b *Error) *Error {
+	if errors.Is(b.Err, mpi.ErrClosed) { // nothing went wrong
+		return s.fault(k, 0, b.Err)
+	}
 	return s.fault(k, 0, fmt.Errorf("%w (%s #%d): %w", ErrBroken, b.Op, b.Seq, b.Err))
 }
 

@@ -7,14 +7,15 @@ type attribute struct {
 	next       *attribute
 }
 
-// Releaser is an attribute that holds more than Go memory. When the world of its communicator
-// closes, Release is called once no operation can begin any more, with ErrClosed. It ends
-// what the library does on the communicator, waits for that, and gives back what it holds.
+// Releaser is an attribute that holds more than Go memory. Release is called when its
+// communicator is freed, and when the world closes, once no operation can begin any more; why
+// wraps ErrClosed. It ends what the library does on the communicator, waits for that, and
+// gives back what it holds. It must not communicate: other ranks may have done so already, or not yet.
 type Releaser interface{ Release(why error) }
 
 // Attribute returns what is kept with the communicator under a key of the
 // caller's own type, made by make when it is asked for the first time. It lives as
-// long as the communicator; a communicator made of this one does not inherit it. MPI
+// long as the communicator (see Releaser); a communicator made of this one does not inherit it. MPI
 // calls this attribute caching. Not collective.
 func (c *Comm) Attribute(key any, make func() any) any {
 	if a := c.attribute(key); a != nil {

@@ -28,6 +28,7 @@ type Comm struct {
 	attributes atomic.Pointer[attribute]
 
 	revoked atomic.Bool
+	freed   atomic.Bool
 	unacked int // losses of members not acknowledged, guarded by the device's lock
 
 	mu       sync.Mutex
@@ -114,8 +115,17 @@ func (c *Comm) Caps() DeviceCaps { return c.dev.caps() }
 // user's receives. Not collective; always the same value.
 func (c *Comm) Shadow() *Comm { return c.shadow }
 
-// Free gives the communicator back. Not collective; no operation may be under way on it.
-func (c *Comm) Free() { c.dev.detach(c) }
+// Free gives the communicator back, with what libraries keep with it. No operation may be under
+// way on it here; other members may still be in theirs. Later ones are ErrClosed. The
+// world's own communicator stays until Close. All members call it, but do not wait for each other.
+func (c *Comm) Free() {
+	if c == c.world.comm || c.freed.Swap(true) {
+		return
+	}
+	c.shadow.freed.Store(true)
+	c.release(errFreed)
+	c.dev.detach(c)
+}
 
 // Revoke ends all communication on the communicator, on all its members: pending and
 // later operations fail with ErrRevoked everywhere; Shrink still works. Not collective;

@@ -31,6 +31,7 @@ func (e *engine) detach(c *Comm) {
 	defer e.unlock()
 	for _, m := range []*Comm{c, c.shadow} {
 		delete(e.comms, m.context)
+		m.revoked.Store(true) // off the fast paths, which broken then explains
 		for a := e.match.first; a != nil; {
 			next := a.seqNext
 			if a.env.context == m.context {

@@ -16,7 +16,7 @@ var (
 	ErrTag       = errors.New("invalid tag")
 	ErrRequest   = errors.New("request is not active")
 	ErrCancelled = errors.New("cancelled")
-	ErrClosed    = errors.New("world closed")
+	ErrClosed    = errors.New("world closed") // or the communicator, or the window, freed
 	ErrLauncher  = errors.New("launcher and ranks disagree")
 	ErrLayout    = errors.New("ranks disagree on the job's layout")
 	ErrMismatch  = errors.New("ranks disagree on the operation")
@@ -25,6 +25,18 @@ var (
 	// ErrInFlight: the operation was given up but a peer or the network may still touch
 	// its buffer, which stays the library's until Error.Done is closed.
 	ErrInFlight = errors.New("buffer still in flight")
+)
+
+// freed is the ErrClosed of something whose world may go on.
+type freed string
+
+func (f freed) Error() string { return "the " + string(f) + " has been freed" }
+
+func (f freed) Is(target error) bool { return target == ErrClosed }
+
+const (
+	errFreed       = freed("communicator")
+	errWindowFreed = freed("window")
 )
 
 // Error says who was doing what with whom when Err happened.

@@ -28,6 +28,8 @@ func (e *engine) broken(c *Comm) error {
 	switch {
 	case e.closed:
 		return ErrClosed
+	case c.freed.Load():
+		return errFreed
 	case c.revoked.Load():
 		return ErrRevoked
 	case c.unacked > 0 && c.shadow == c:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/mpi/native"
 )
@@ -36,26 +35,19 @@ type nativeDevice struct {
 	stopped sync.WaitGroup
 }
 
-// nativeComm is what Comm.native holds.
-type nativeComm struct {
-	*native.Comm
-	freed atomic.Bool
-}
-
 func (d *nativeDevice) caps() DeviceCaps { return DeviceCaps{Name: "mpi"} }
 
 func (d *nativeDevice) transport(int) (name, reason string) { return "mpi", d.name + " at " + d.from }
 
 // comm is the library's communicator of c, or why nothing may be started on it.
 func (d *nativeDevice) comm(c *Comm) (*native.Comm, error) {
-	n, ok := c.native.(*nativeComm)
 	switch {
-	case !ok || n.freed.Load():
+	case c.freed.Load():
 		return nil, errFreed
 	case c.revoked.Load():
 		return nil, ErrRevoked
 	}
-	return n.Comm, nil
+	return c.native.(*native.Comm), nil
 }
 
 func (d *nativeDevice) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) error {

@@ -26,7 +26,7 @@ func (d *nativeDevice) attach(ctx context.Context, c *Comm) error {
 			return d.failure(c, "create", ProcNull, AnyTag, err)
 		}
 	}
-	c.native, c.shadow.native = &nativeComm{Comm: user}, &nativeComm{Comm: shadow}
+	c.native, c.shadow.native = user, shadow
 	return nil
 }
 
@@ -34,10 +34,8 @@ func (d *nativeDevice) attach(ctx context.Context, c *Comm) error {
 // so together; the libraries do not wait for each other.
 func (d *nativeDevice) detach(c *Comm) {
 	for _, m := range []*Comm{c, c.shadow} {
-		if n := m.native.(*nativeComm); !n.freed.Swap(true) {
-			if err := n.Free(); err != nil {
-				d.log.Warn("communicator not freed", "comm", c.name, "error", err)
-			}
+		if err := m.native.(*native.Comm).Free(); err != nil {
+			d.log.Warn("communicator not freed", "comm", c.name, "error", err)
 		}
 	}
 }

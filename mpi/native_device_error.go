@@ -12,8 +12,6 @@ import (
 // collective of more elements than the system's MPI library counts.
 var ErrUnsupported = errors.New("not supported by the device")
 
-var errFreed = fmt.Errorf("%w: the communicator has been freed", ErrClosed)
-
 // sentinels translates the library adapter's errors to this package's.
 var sentinels = []struct{ native, own error }{
 	{native.ErrTruncated, ErrTruncated},

@@ -172,7 +172,7 @@ func (w *Window[T]) check(op string, target, at, n int) error {
 	case at < 0 || n > w.lengths[target]-at:
 		return w.c.fail(op, target, AnyTag, ErrTruncated, fmt.Sprintf("elements %d to %d of a part of %d", at, at+n, w.lengths[target]))
 	case w.freed.Load():
-		return w.c.fail(op, target, AnyTag, ErrClosed, "the window was freed")
+		return w.c.fail(op, target, AnyTag, errWindowFreed, "")
 	}
 	w.e.lock()
 	err := w.e.reachable(w.c, target)

@@ -50,6 +50,15 @@ func checkDup(ctx context.Context, c *mpi.Comm) error {
 		return err
 	}
 	d.Free()
+	d.Free() // once more is nothing
+	for what, err := range map[string]error{
+		"send": mpi.Send(ctx, d, got, right, 0), "recv": wait(ctx, mpi.Irecv(d, got, left, 0)),
+	} {
+		var at *mpi.Error
+		if !errors.Is(err, mpi.ErrClosed) || !errors.As(err, &at) || at.Comm != d.Name() {
+			return fmt.Errorf("%s on a freed communicator: %v", what, err)
+		}
+	}
 	return shift(ctx, e, 1, c.Rank(), func(left int) int { return left })
 }
 
