@@ -171,7 +171,8 @@ type Key [24]byte
 type Taker interface {
 	// Take looks up to the given number of times for the next message of peer
 	// and copies its payload into buf if it has the kind, context and tag of
-	// want and fits. Any other message is left to Poll.
+	// want, neither Token nor Aux, and fits. Any other message is left to Poll. The
+	// sender's room grows as if it had been polled.
 	Take(peer int, want *Header, buf []byte, looks int) (bytes int, found Find)
 }
 

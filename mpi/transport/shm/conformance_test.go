@@ -87,7 +87,10 @@ func TestConformanceTwoCopies(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T, n int) []transporttest.Rank {
 		ranks := factory(t, n)
 		for i, r := range ranks {
-			ranks[i].Provider = struct{ transport.Provider }{r.Provider} // without transport.Memory
+			ranks[i].Provider = struct { // without transport.Memory
+				transport.Provider
+				transport.Taker
+			}{r.Provider, r.Provider.(transport.Taker)}
 		}
 		return ranks
 	})
