@@ -2,6 +2,7 @@ package fisterra
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path"
 	"slices"
@@ -26,11 +27,12 @@ var imports = []struct {
 	{"internal/kernel/...", "x/sys", "arithmetic on slices"},
 	{"internal/clib", "purego x/sys", "C libraries opened at run time"},
 	{"internal/lab", "internal/need x/sys", "clusters and networks for tests"},
+	{"internal/testlog", "", "tests wait for a line of a log"},
 	{"internal/testsum", "", "reads the output of go test"},
 	{"slurm/...", "slurm/... x/sys", "what Slurm tells a task; knows no network and no InfiniBand"},
 	{"ib", "x/sys", "devices, interfaces, address rules"},
 	{"mpi/transport", "x/sys", "the contract"},
-	{"mpi/transport/transporttest", "mpi/transport internal/need x/sys", "the contract's conformance suite"},
+	{"mpi/transport/transporttest", "mpi/transport internal/need internal/osyield x/sys", "the contract's conformance suite"},
 	{"mpi/transport/shm", "mpi/transport internal/wire internal/osyield internal/fence x/sys", "a provider knows the contract only"},
 	{"mpi/transport/tcp", "mpi/transport internal/wire internal/osyield x/sys", "a provider knows the contract only"},
 	{"mpi/transport/sim", "mpi/transport", "a provider knows the contract only"},
@@ -63,6 +65,10 @@ func TestImportTable(t *testing.T) {
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
+	page, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for d := json.NewDecoder(strings.NewReader(string(out))); d.More(); {
 		var p struct {
 			ImportPath string
@@ -74,6 +80,9 @@ func TestImportTable(t *testing.T) {
 		name := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 		if name == "" || strings.HasPrefix(name, "build/") {
 			continue
+		}
+		if !strings.Contains(string(page), "\n"+name+" ") {
+			t.Errorf("package %s is not in ARCHITECTURE.md's list: add a line", name)
 		}
 		i := slices.IndexFunc(imports, func(r struct{ pkg, may, why string }) bool { return matches(r.pkg, name) })
 		if i < 0 {
