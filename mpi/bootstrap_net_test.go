@@ -120,28 +120,23 @@ func startMunge(t *testing.T) (conf, socket string) {
 		t.Fatal(err)
 	}
 	socket = filepath.Join(dir, "socket")
-	cmd := exec.Command(munged, "-F", "--force", "--key-file="+key, "--socket="+socket,
+	// It goes to the background when it listens.
+	cmd := lab.Command(t.Context(), t, munged, "--force", "--key-file="+key, "--socket="+socket,
 		"--pid-file="+filepath.Join(dir, "pid"), "--log-file="+filepath.Join(dir, "log"), "--seed-file="+filepath.Join(dir, "seed"))
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	if r := cmd.Run(); r.Code != 0 || r.Err != nil {
+		t.Fatalf("munged: %v", r)
 	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	t.Cleanup(func() {
+		if r := lab.Command(context.Background(), t, munged, "--stop", "--socket="+socket).Run(); r.Code != 0 || r.Err != nil {
+			t.Errorf("munged --stop: %v", r)
+		}
+	})
 	conf = filepath.Join(dir, "slurm.conf")
 	text := "# test\nClusterName=x\nAuthInfo = cred_expire=5,socket=" + socket + "\n"
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m := &munge{socket: socket}
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		_, err := m.encode(context.Background(), nil)
-		if err == nil {
-			return conf, socket
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("munged does not answer: %v", err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	return conf, socket
 }
 
 func TestMungeVouches(t *testing.T) {

@@ -130,11 +130,11 @@ func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
 			link := filepath.Join(dir, stateLink)
 			cmd, out, errs, pids := startLong(t, "--mode", "async", "--json", "--epochs", "10000", "--checkpoint", dir, "--checkpoint-every", "500")
 			state := func() string { return out.String() + errs.String() }
-			eventually(t, 20*time.Second, "the chief saves", func() bool { return fileExists(link) }, state)
+			eventually(t, 20*time.Second, "the chief saves", dir, func() bool { return fileExists(link) }, state)
 			if err := syscall.Kill(pids["worker0"], syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, 20*time.Second, "the chief is gone", func() bool { return syscall.Kill(pids["worker0"], 0) != nil }, state)
+			awaitExit(t, pids["worker0"], 20*time.Second)
 			if taken {
 				if _, err := claimDirectory(dir, owner{Host: "c7102", PID: 8, Token: "successor"}); err != nil {
 					t.Fatal(err)

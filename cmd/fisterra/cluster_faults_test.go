@@ -27,7 +27,7 @@ func (x *step) named(limit time.Duration, rank int, host string, by ...string) {
 	x.t.Helper()
 	error := regexp.MustCompile(fmt.Sprintf(`the run failed.*rank %d (on |\()%s`, rank, host))
 	for _, name := range by {
-		eventually(x.t, limit, fmt.Sprintf("%s names rank %d on %s", name, rank, host),
+		eventually(x.t, limit, fmt.Sprintf("%s names rank %d on %s", name, rank, host), x.dir,
 			func() bool { return error.MatchString(x.log(name)) }, x.state)
 	}
 }
@@ -92,14 +92,7 @@ func TestClusterNodeCrash(t *testing.T) {
 	s.Crash(x.node("worker2"))
 	x.named(12*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
 	t.Logf("all have named the lost rank %.1f s after the crash", time.Since(crashed).Seconds())
-	eventually(t, 5*time.Second, "the others are gone", func() bool {
-		for _, name := range stepRoles[:3] {
-			if r := s.On(t.Context(), x.node(name), "kill", "-0", fmt.Sprint(x.pids[name])); r.Code == 0 {
-				return false
-			}
-		}
-		return true
-	}, x.state)
+	x.eventuallyGone(5*time.Second, stepRoles[:3]...)
 	if r := s.Exec(t.Context(), "sinfo", "-h", "-n", x.hosts["worker2"], "-p", "main", "-o", "%T"); !strings.Contains(r.Stdout, "alloc") && !strings.Contains(r.Stdout, "mix") {
 		t.Logf("Slurm has noticed already: %v", r)
 	}
@@ -140,7 +133,7 @@ func TestClusterCable(t *testing.T) {
 		unplugged := time.Now()
 		x.named(12*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
 		t.Logf("all others have named the lost rank after %.1f s", time.Since(unplugged).Seconds())
-		time.Sleep(time.Until(unplugged.Add(8 * time.Second)))
+		time.Sleep(time.Until(unplugged.Add(8 * time.Second))) // the outage
 		s.Plug(3)
 		if code := x.wait(20 * time.Second); code == 0 {
 			t.Errorf("exit code 0\n%s", x.state())
@@ -159,7 +152,7 @@ func TestClusterCable(t *testing.T) {
 		}
 		s.Plug(3)
 		before := x.saves()
-		eventually(t, 20*time.Second, "the run goes on", func() bool { return x.saves() > before }, x.state)
+		eventually(t, 20*time.Second, "the run goes on", x.dir, func() bool { return x.saves() > before }, x.state)
 		for _, name := range stepRoles {
 			x.signal(name, "USR1")
 		}
@@ -173,17 +166,10 @@ func TestClusterCable(t *testing.T) {
 		s.Unplug(3)
 		x.named(12*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
 		// The one without a cable ends, too, and says that it is alone.
-		eventually(t, 15*time.Second, "the rank that is cut off ends", func() bool {
+		eventually(t, 15*time.Second, "the rank that is cut off ends", x.dir, func() bool {
 			return strings.Contains(x.log("worker2"), "the run failed")
 		}, x.state)
-		eventually(t, 10*time.Second, "every process has ended", func() bool {
-			for _, name := range stepRoles {
-				if r := s.On(t.Context(), x.node(name), "kill", "-0", fmt.Sprint(x.pids[name])); r.Code == 0 {
-					return false
-				}
-			}
-			return true
-		}, x.state)
+		x.eventuallyGone(10*time.Second, stepRoles...)
 		s.Plug(3) // for srun to hear of it
 		if code := x.wait(40 * time.Second); code == 0 {
 			t.Errorf("exit code 0\n%s", x.state())
@@ -216,7 +202,7 @@ echo "the tasks ended with code $?"
 		return func() bool { return fileExists(let + fmt.Sprintf(format, args...)) }
 	}
 	state := func() string { return jobLog(s, id) + fmt.Sprint(s.Job(t.Context(), id)) }
-	eventually(t, 20*time.Second, "both tasks wait", func() bool { return exists(".pid.0.0")() && exists(".pid.0.1")() }, state)
+	eventually(t, 20*time.Second, "both tasks wait", s.Dir, func() bool { return exists(".pid.0.0")() && exists(".pid.0.1")() }, state)
 	pid, err := os.ReadFile(filepath.Join(s.Dir, "state."+s.Nodes[1], "slurmd.pid"))
 	if err != nil {
 		t.Fatal(err)
@@ -225,12 +211,12 @@ echo "the tasks ended with code $?"
 		t.Fatal(r)
 	}
 	// On other nodes, but with position 0 where it was, listening at the same ports.
-	eventually(t, 60*time.Second, "the job runs again", exists(".pid.1.0"), state)
+	eventually(t, 60*time.Second, "the job runs again", s.Dir, exists(".pid.1.0"), state)
 	release(1, 0)
-	eventually(t, 20*time.Second, "its position 0 is there", exists(".err.1.0"), state)
+	eventually(t, 20*time.Second, "its position 0 is there", s.Dir, exists(".err.1.0"), state)
 	release(0, 1) // the one that lives on
 	old := func() string { text, _ := os.ReadFile(let + ".err.0.1"); return string(text) }
-	eventually(t, 30*time.Second, "the old task fails to get in", func() bool { return strings.Contains(old(), "did not find position 0") }, func() string { return old() + state() })
+	eventually(t, 30*time.Second, "the old task fails to get in", s.Dir, func() bool { return strings.Contains(old(), "did not find position 0") }, func() string { return old() + state() })
 	if want := "another job.step.restart than " + id + ".0.0"; !strings.Contains(old(), want) {
 		t.Errorf("it does not say %q: %s", want, old())
 	}
@@ -267,7 +253,7 @@ echo "the tasks ended with code $?"
 	saves := func(restart int) func() bool {
 		return func() bool { return strings.Contains(log(restart), "saved a checkpoint") }
 	}
-	eventually(t, 40*time.Second, "the first incarnation saves", saves(0), state)
+	eventually(t, 40*time.Second, "the first incarnation saves", s.Dir, saves(0), state)
 	old := startedLine.FindStringSubmatch(log(0))
 	if old == nil || old[2] != s.Nodes[1] {
 		t.Fatalf("the step is not on %s:\n%s", s.Nodes[1], state())
@@ -279,26 +265,24 @@ echo "the tasks ended with code $?"
 	if r := s.On(t.Context(), 1, "kill", "-KILL", strings.TrimSpace(string(pid))); r.Code != 0 {
 		t.Fatal(r)
 	}
-	eventually(t, 60*time.Second, "the requeued job has claimed the directory", func() bool {
+	eventually(t, 60*time.Second, "the requeued job has claimed the directory", s.Dir, func() bool {
 		text, _ := os.ReadFile(filepath.Join(dir, ownerFile))
 		return strings.Contains(string(text), `"restart":1`)
 	}, state)
 	at := len(log(0))
-	eventually(t, 30*time.Second, "the old incarnation ends itself at its next save", func() bool {
+	eventually(t, 30*time.Second, "the old incarnation ends itself at its next save", s.Dir, func() bool {
 		return regexp.MustCompile(`the run failed.*was taken over by job ` + id + `, restart 1`).MatchString(log(0))
 	}, state)
 	t.Logf("the old incarnation's chief was alive after the requeue, and wrote %q", log(0)[at:])
-	eventually(t, 30*time.Second, "the requeued job resumes", func() bool {
+	eventually(t, 30*time.Second, "the requeued job resumes", s.Dir, func() bool {
 		return regexp.MustCompile(`resumed from a checkpoint.* step=\d+`).MatchString(log(1))
 	}, state)
 	before := savedStep(t, dir)
-	eventually(t, 30*time.Second, "the new incarnation saves", func() bool { return savedStep(t, dir) > before }, state)
+	eventually(t, 30*time.Second, "the new incarnation saves", s.Dir, func() bool { return savedStep(t, dir) > before }, state)
 	if text, err := os.ReadFile(filepath.Join(dir, ownerFile)); err != nil || !strings.Contains(string(text), `"restart":1`) {
 		t.Errorf("owner %s, %v", text, err)
 	}
-	eventually(t, 20*time.Second, "the old incarnation is gone", func() bool {
-		return s.On(t.Context(), 1, "kill", "-0", old[3]).Code != 0
-	}, state)
+	eventuallyGone(t, s, 20*time.Second, map[string]int{old[3]: 1}, state)
 	s.Exec(t.Context(), "scancel", id)
 	s.Await(t.Context(), id, "over", lab.Job.Over)
 }

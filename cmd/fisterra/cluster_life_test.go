@@ -96,7 +96,7 @@ func TestClusterScancel(t *testing.T) {
 	if r := s.Exec(t.Context(), "scancel", "-s", "USR2", id); r.Code != 0 {
 		t.Error(r)
 	}
-	eventually(t, 10*time.Second, "USR2 saves and goes on", func() bool { return savedStep(t, dir) > saved }, func() string { return jobLog(s, id) })
+	eventually(t, 10*time.Second, "USR2 saves and goes on", dir, func() bool { return savedStep(t, dir) > saved }, func() string { return jobLog(s, id) })
 	if r := s.Exec(t.Context(), "scancel", "-s", "USR1", id); r.Code != 0 {
 		t.Error(r)
 	}
@@ -117,7 +117,7 @@ func TestClusterRequeue(t *testing.T) {
 		if r := s.Exec(t.Context(), "scontrol", "requeue", id); r.Code != 0 {
 			t.Fatal(r)
 		}
-		eventually(t, 20*time.Second, "the tasks have ended", func() bool { return strings.Count(jobLog(s, id), "the tasks ended with code 143") == restart }, func() string { return jobLog(s, id) })
+		eventually(t, 20*time.Second, "the tasks have ended", s.Dir, func() bool { return strings.Count(jobLog(s, id), "the tasks ended with code 143") == restart }, func() string { return jobLog(s, id) })
 		saved := savedStep(t, dir)
 		if at := resumed(t, s, id, restart); at != saved || at <= before {
 			t.Errorf("restart %d began at step %d; saved %d, before %d\n%s", restart, at, saved, before, jobLog(s, id))
@@ -202,7 +202,7 @@ func TestClusterTemplate(t *testing.T) {
 		id := submit(t, s, words("--array 0-2 --output", s.Dir+"/%A.%a.log", "--ntasks-per-node 2 --memory per-cpu --checkpoint", dir, "-- --epochs 3 --checkpoint-every 100 --json")...)
 		for i := range 3 {
 			log := filepath.Join(s.Dir, fmt.Sprintf("%s.%d.log", id, i))
-			eventually(t, 60*time.Second, "end of task "+log, func() bool {
+			eventually(t, 60*time.Second, "end of task "+log, s.Dir, func() bool {
 				text, _ := os.ReadFile(log)
 				return strings.Contains(string(text), "the tasks ended with code 0")
 			}, func() string { text, _ := os.ReadFile(log); return string(text) })

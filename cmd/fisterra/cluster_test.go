@@ -48,15 +48,24 @@ func words(parts ...any) []string {
 	return all
 }
 
-// eventually polls files and commands, which have no event to wait for.
-func eventually(t *testing.T, limit time.Duration, what string, ok func() bool, state func() string) {
+// eventually waits until ok, which reads files of dir or below it.
+func eventually(t *testing.T, limit time.Duration, what, dir string, ok func() bool, state func() string) {
 	t.Helper()
-	end := time.Now().Add(limit)
-	for !ok() {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not after %v\n%s", what, limit, state())
+	if err := lab.AwaitFiles(within(t, limit), dir, ok); err != nil {
+		t.Fatalf("%s: not after %v: %v\n%s", what, limit, err, state())
+	}
+}
+
+// eventuallyGone waits until a node runs none of some processes any more. They are no children, and
+// in another PID namespace: it asks again and again.
+func eventuallyGone(t *testing.T, s *lab.Slurm, limit time.Duration, pids map[string]int, state func() string) {
+	t.Helper()
+	for pid, node := range pids {
+		for end := time.Now().Add(limit); s.On(t.Context(), node, "kill", "-0", pid).Code == 0; time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("process %s of node %d has not ended after %v\n%s", pid, node, limit, state())
+			}
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 }
 
@@ -121,7 +130,7 @@ func awaitStep(t *testing.T, s *lab.Slurm, dir string, cmd *lab.Cmd) *step {
 		x.code = exitCode(cmd.Wait())
 		close(x.ended)
 	}()
-	eventually(t, 30*time.Second, "training begins", func() bool {
+	eventually(t, 30*time.Second, "training begins", filepath.Dir(dir), func() bool {
 		for _, name := range stepRoles {
 			if m := startedLine.FindStringSubmatch(x.log(name)); m != nil {
 				x.hosts[name] = m[2]
@@ -184,6 +193,16 @@ func (x *step) signal(name, signal string) {
 	}
 }
 
+// eventuallyGone waits until the nodes run none of the named processes any more.
+func (x *step) eventuallyGone(limit time.Duration, names ...string) {
+	x.t.Helper()
+	pids := map[string]int{}
+	for _, name := range names {
+		pids[fmt.Sprint(x.pids[name])] = x.node(name)
+	}
+	eventuallyGone(x.t, x.s, limit, pids, x.state)
+}
+
 // gone checks that the node runs none of the step's processes any more.
 func (x *step) gone(names ...string) {
 	x.t.Helper()
@@ -219,7 +238,7 @@ func jobLog(s *lab.Slurm, id string) string {
 func awaitLog(t *testing.T, s *lab.Slurm, id, pattern string, limit time.Duration) string {
 	t.Helper()
 	wanted := regexp.MustCompile(pattern)
-	eventually(t, limit, fmt.Sprintf("%q in the log of job %s", pattern, id),
+	eventually(t, limit, fmt.Sprintf("%q in the log of job %s", pattern, id), s.Dir,
 		func() bool { return wanted.MatchString(jobLog(s, id)) },
 		func() string { return jobLog(s, id) + fmt.Sprint(s.Job(t.Context(), id)) })
 	return jobLog(s, id)

@@ -54,7 +54,7 @@ func TestClusterTwoUsers(t *testing.T) {
 	})
 	for name, x := range map[string]*step{mine: a, other: b} {
 		before := x.saves()
-		eventually(t, 20*time.Second, "the run of "+name+" goes on", func() bool { return x.saves() > before && x.running() }, x.state)
+		eventually(t, 20*time.Second, "the run of "+name+" goes on", x.dir, func() bool { return x.saves() > before && x.running() }, x.state)
 		for _, role := range stepRoles {
 			x.signal(role, "USR1")
 		}
@@ -84,7 +84,7 @@ exec "$0" "$@"`
 	}
 	ended := make(chan int, 1)
 	go func() { ended <- exitCode(cmd.Wait()) }()
-	eventually(t, 20*time.Second, "rank 1 waits", func() bool { return fileExists(filepath.Join(home, "env.1")) }, out.String)
+	eventually(t, 20*time.Second, "rank 1 waits", home, func() bool { return fileExists(filepath.Join(home, "env.1")) }, out.String)
 	vars, err := os.ReadFile(filepath.Join(home, "env.1"))
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/internal/lab"
 	"github.com/fisterra-hpc/fisterra/ps/train"
@@ -111,7 +114,7 @@ func startLong(t *testing.T, args ...string) (cmd *lab.Cmd, out, errs *strings.B
 	names := []string{"ps0", "worker0", "worker1", "worker2"}
 	pid := regexp.MustCompile(`msg=started .*pid=(\d+)`)
 	pids = map[string]int{}
-	for end := time.Now().Add(20 * time.Second); ; {
+	eventually(t, 20*time.Second, "training begins", dir, func() bool {
 		for _, n := range names {
 			log, err := os.ReadFile(filepath.Join(dir, n+".log"))
 			if m := pid.FindSubmatch(log); err == nil && m != nil {
@@ -120,14 +123,30 @@ func startLong(t *testing.T, args ...string) (cmd *lab.Cmd, out, errs *strings.B
 		}
 		// A first metric shows that training is under way.
 		metrics, err := os.ReadFile(filepath.Join(dir, "metrics.jsonl"))
-		if len(pids) == len(names) && err == nil && len(metrics) > 0 {
-			return cmd, out, errs, pids
-		}
-		if time.Now().After(end) {
-			t.Fatalf("training has not begun: %v\n%s", pids, errs)
-		}
-		time.Sleep(10 * time.Millisecond) // files have no event here
+		return len(pids) == len(names) && err == nil && len(metrics) > 0
+	}, func() string { return fmt.Sprint(pids) })
+	return cmd, out, errs, pids
+}
+
+// awaitExit waits for the end of a process, which need be no child.
+func awaitExit(t *testing.T, pid int, limit time.Duration) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return
+	} else if err != nil {
+		t.Fatal(err)
 	}
+	defer unix.Close(fd)
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(time.Until(end)/time.Millisecond)+1)
+		if n > 0 {
+			return
+		} else if err != nil && !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
+	}
+	t.Fatalf("process %d has not ended after %v", pid, limit)
 }
 
 func exitCode(err error) int {
@@ -210,7 +229,7 @@ func TestServerStartsLate(t *testing.T) {
 	select {
 	case r := <-results:
 		t.Fatalf("a worker did not wait for the server: %s", r)
-	case <-time.After(5 * time.Second):
+	case <-time.After(5 * time.Second): // nothing is to happen
 	}
 	start(0)
 	for range 4 {

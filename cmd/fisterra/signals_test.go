@@ -15,7 +15,7 @@ func TestLateSignalNamesTheEnd(t *testing.T) {
 	select {
 	case n := <-got:
 		t.Fatalf("signal %d before there was one", n)
-	case <-time.After(50 * time.Millisecond):
+	case <-time.After(50 * time.Millisecond): // nothing is to happen
 	}
 	s.from <- syscall.SIGUSR1
 	if n := <-got; n != int(syscall.SIGUSR1) {
