@@ -171,7 +171,7 @@ func TestBackupWorkers(t *testing.T) {
 	for _, n := range lengths {
 		cfg := oneTable(1, 3, n, Sync)
 		cfg.Aggregate = 2
-		behind := make(chan struct{})
+		pulled, behind := make(chan struct{}), make(chan struct{})
 		var left atomic.Int32
 		left.Store(2)
 		dropped := 0
@@ -185,7 +185,10 @@ func TestBackupWorkers(t *testing.T) {
 			}
 			a, err := Pull(ctx, w, "w", values).Wait(ctx)
 			if w.Index() == 2 {
+				close(pulled) // before any step
 				<-behind
+			} else {
+				<-pulled
 			}
 			for err == nil && a.Version < steps {
 				a, err = PushPull(ctx, w, "w", grad, values, Contribution{}).Wait(ctx)
