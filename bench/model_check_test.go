@@ -77,7 +77,7 @@ func TestCheckModel(t *testing.T) {
 			t.Fatalf("rank %d: %d points, want bcast of two sizes and a barrier", rank, len(k.Points))
 		}
 		for i, x := range k.Points {
-			if !(x.Of(x.Chosen) > 0) || !(x.Of(x.Best) > 0) || x.Of(x.Best) > x.Of(x.Chosen) || len(x.Times) < 2 || !(x.Predicted > 0) {
+			if !(x.Of(x.Chosen) > 0) || !(x.Of(x.Best) > 0) || x.Of(x.Best) > x.Of(x.Chosen) || len(x.Times) < 2 || !(x.Predicted >= 0) {
 				t.Errorf("rank %d: %+v", rank, x)
 			}
 			if x.Chosen != checks[0].Points[i].Chosen || x.Best != checks[0].Points[i].Best {
