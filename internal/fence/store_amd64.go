@@ -1,3 +1,5 @@
+//go:build !race
+
 package fence
 
 // Store stores v at p after all earlier stores, without waiting for them to
