@@ -143,7 +143,7 @@ func TestArenaRunsAhead(t *testing.T) {
 	for r, err := range inShared(t, 4, func(ctx context.Context, c *mpi.Comm) error {
 		rng := rand.New(rand.NewPCG(7, uint64(c.Rank())))
 		v, sum := make([]int64, 3), make([]int64, 3)
-		for i := range int64(3000) {
+		for i := range int64(600) {
 			root := int(i/100) % c.Size()
 			for j := range v {
 				v[j] = i * int64(j+1)

@@ -229,7 +229,7 @@ func TestServerStartsLate(t *testing.T) {
 	select {
 	case r := <-results:
 		t.Fatalf("a worker did not wait for the server: %s", r)
-	case <-time.After(5 * time.Second): // nothing is to happen
+	case <-time.After(2 * time.Second): // nothing is to happen
 	}
 	start(0)
 	for range 4 {
