@@ -16,7 +16,8 @@ func TestScaleAllreduce(t *testing.T) {
 		most    float64 // of the bound with a link for each rank
 	}{
 		{sim.FDR(), 8, 1.3},
-		{sim.FDR(), 16 << 20, 1.36},
+		{sim.FDR(), 64 << 10, 2},
+		{sim.FDR(), 16 << 20, 1.3},
 		{sim.HDR100(), 8, 1.3},
 		{sim.HDR100(), 64 << 10, 2},
 		{sim.HDR100(), 16 << 20, 1.3},

@@ -1,5 +1,7 @@
 package plan
 
+import "slices"
+
 // own puts this rank's block at its place in Recv.
 func (p *Problem) own(b *builder, l layout) {
 	if !p.InPlace {
@@ -107,23 +109,25 @@ func (b *builder) allgatherCyclic(g group, l layout, buf Loc) {
 // has its block of l at its place in buf, and the last step is the longest.
 //
 // Träff 2024 (see reduceScatterCirculant).
-func (b *builder) allgatherCirculant(g group, l layout, buf Loc) {
-	for k := rounds2(g.size) - 1; k >= 0; k-- {
-		// From s blocks to t, the numbers before and after the step in the other direction.
-		t := ceilHalf(g.size, k)
-		s := ceilHalf(t, 1)
-		for _, r := range l.ring(g.me, t-s) {
-			b.put(g.rank(g.me-s), buf.at(r.off), r.n)
+func (b *builder) allgatherCirculant(g group, l layout, skips []int, buf Loc) {
+	for i, s := range slices.Backward(skips) {
+		t := g.size // members whose blocks this one has afterwards
+		if i > 0 {
+			t = skips[i-1]
 		}
-		for _, r := range l.ring(g.me+s, t-s) {
-			b.get(g.rank(g.me+s), buf.at(r.off), r.n)
+		for lo := s; lo < t; lo += s {
+			for _, r := range l.ring(g.me, min(s, t-lo)) {
+				b.put(g.rank(g.me-lo), buf.at(r.off), r.n)
+			}
+		}
+		for lo := s; lo < t; lo += s {
+			for _, r := range l.ring(g.me+lo, min(s, t-lo)) {
+				b.get(g.rank(g.me+lo), buf.at(r.off), r.n)
+			}
 		}
 		b.next()
 	}
 }
-
-// ceilHalf halves n k times, rounding up.
-func ceilHalf(n, k int) int { return (n + 1<<k - 1) >> k }
 
 // allgatherNode: blocks are gathered by the leaders of the nodes, exchanged
 // among them, and broadcast inside the nodes. Ranks of a node must be consecutive.

@@ -106,14 +106,14 @@ func allreduceRing(p *Problem) *Plan {
 // Träff 2024 (see reduceScatterCirculant).
 func allreduceCirculant(p *Problem) *Plan {
 	b := newBuilder(p, "circulant")
-	b.allreduceCirculant(everyone(p), Loc{Send, 0}, Loc{Recv, 0}, p.Count)
+	g, in, out := everyone(p), Loc{Send, 0}, Loc{Recv, 0}
+	b.allreduceCirculant(g, evenly(p.Count, g.size), halvingSkips(g.size), in, out)
 	return b.done()
 }
 
-func (b *builder) allreduceCirculant(g group, in, out Loc, n int) {
-	l := evenly(n, g.size)
-	b.reduceScatterCirculant(g, l, in, out, out.at(l.off(g.me)))
-	b.allgatherCirculant(g, l, out)
+func (b *builder) allreduceCirculant(g group, l layout, skips []int, in, out Loc) {
+	b.reduceScatterCirculant(g, l, skips, in, out, out.at(l.off(g.me)))
+	b.allgatherCirculant(g, l, skips, out)
 }
 
 // allreduceViaReduce: reduce and broadcast along one binomial tree.

@@ -184,11 +184,12 @@ func isPow2(n int) bool { return n&(n-1) == 0 }
 type layout struct {
 	size  int
 	count int   // elements each, where offs is nil
-	extra int   // the first extra blocks have one more
+	extra int   // so many blocks, spread over all, have one more
 	offs  []int // size+1 prefix sums
 }
 
-// evenly cuts n elements into size blocks that differ by at most one.
+// evenly cuts n elements into size blocks that differ by at most one, as do runs
+// of as many blocks: where the size of a run decides about the protocol, all take the same.
 func evenly(n, size int) layout { return layout{size: size, count: n / size, extra: n % size} }
 
 // blocks is the layout of a problem with a block per rank.
@@ -197,6 +198,15 @@ func (p *Problem) blocks() layout {
 		return layout{size: p.Size, count: p.Count}
 	}
 	return laidOut(p.Counts)
+}
+
+// turned is the layout of the same blocks counted from block i on.
+func (l layout) turned(i int) layout {
+	t := layout{size: l.size, offs: make([]int, l.size+1)}
+	for k := range l.size {
+		t.offs[k+1] = t.offs[k] + l.n(mod(i+k, l.size))
+	}
+	return t
 }
 
 func laidOut(counts []int) layout {
@@ -211,7 +221,7 @@ func (l layout) off(i int) int {
 	if l.offs != nil {
 		return l.offs[i]
 	}
-	return i*l.count + min(i, l.extra)
+	return i*l.count + i*l.extra/l.size
 }
 
 func (l layout) n(i int) int { return l.off(i+1) - l.off(i) }

@@ -40,6 +40,7 @@ const (
 	hillis      = "Hillis, Steele 1986"
 	hensgen     = "Hensgen, Finkel, Manber 1988"
 	multilane   = "Träff, Hunold 2020"
+	sliced      = "Träff 2024; Ruefenacht, Bull, Booth 2017; Wilkins et al. 2023"
 	karonis     = "Karonis et al. 2000"
 	elementary  = "elementary"
 	smallChain  = 16 << 10
@@ -121,10 +122,10 @@ func reducers() []Planner {
 		{Allreduce, "circulant", traeff, allreduceCirculant, commutes, (*costing).circulantAllreduce},
 		{Allreduce, "ring", patarasuk, allreduceRing, commutes, (*costing).ringAllreduce},
 		{Allreduce, "node+doubling", karonis, allreduceNode, orderedNodes, (*costing).nodeAllreduce},
-		{Allreduce, slicedName(1), traeff, allreduceSliced, both(commutes, severalNodes), slicedCost(1)},
-		{Allreduce, slicedName(4), traeff, allreducePipelined(4), both(commutes, severalNodes), slicedCost(4)},
-		{Allreduce, slicedName(12), traeff, allreducePipelined(12), both(commutes, severalNodes), slicedCost(12)},
-		{Allreduce, slicedName(24), traeff, allreducePipelined(24), both(commutes, severalNodes), slicedCost(24)},
+		{Allreduce, slicedName(1), sliced, allreduceSliced, both(commutes, severalNodes), slicedCost(1)},
+		{Allreduce, slicedName(4), sliced, allreducePipelined(4), both(commutes, severalNodes), slicedCost(4)},
+		{Allreduce, slicedName(10), sliced, allreducePipelined(10), both(commutes, severalNodes), slicedCost(10)},
+		{Allreduce, slicedName(24), sliced, allreducePipelined(24), both(commutes, severalNodes), slicedCost(24)},
 
 		{ReduceScatter, "circulant", traeff, reduceScatterCirculant, commutes, (*costing).circulantReduceScatter},
 		{ReduceScatter, "halving", thakur, reduceScatterHalving, both(commutes, powerOfTwo), (*costing).circulantReduceScatter},

@@ -84,14 +84,20 @@ func slicedCost(segments int) func(*costing) float64 {
 	}
 	return func(c *costing) float64 {
 		unit := c.all() / float64(sum)
-		t := c.slicedInside(unit) + c.slicedBetween(unit) // nothing hides the ends
+		skips, copies := radixSkips(c.nodes, slicedRadix), 2*c.Copy.At(c.n/c.local)
+		if segments > 1 {
+			skips, copies = pipelineSkips(c.nodes, stepsAny(c.local)), 0
+		}
+		inside := func(w float64) float64 { return c.slicedInside(w * unit) }
+		between := func(w float64) float64 { return c.slicedBetween(w*unit, skips) }
+		t := inside(1) + between(1) + copies // nothing hides the ends
 		for i, w := range weight {
 			if i > 0 {
-				t += max(c.slicedInside(float64(w)*unit), c.slicedBetween(float64(w)*unit))
+				t += max(inside(float64(w)), between(float64(w)))
 			}
 		}
 		if segments > 1 {
-			rounds := (segments + 3) * max(rounds2(c.nodes), rounds2(c.local))
+			rounds := (segments + 3) * max(len(skips), stepsAny(c.local))
 			t += float64(rounds) * (c.Net.OneWay.Alpha() + 4*2*c.Overhead)
 		}
 		return t
@@ -100,29 +106,54 @@ func slicedCost(segments int) func(*costing) float64 {
 
 // slicedInside is the reduce-scatter and allgather of n bytes inside the nodes.
 func (c *costing) slicedInside(n float64) float64 {
-	return c.circulantRounds(c.local, func(share float64) float64 {
-		b := share * n
-		return c.parted(b, func(b float64) float64 { return c.hostSwap(b) + c.fold(b) }) + c.hostSwap(b)
+	return c.inNodes(n, func(messages int, b float64) float64 {
+		return c.several(messages, b, c.folded(c.hostSwap)) + c.several(messages, b, c.hostSwap)
 	})
 }
 
 // slicedBetween is the allreduce of n bytes in slices among the nodes.
-func (c *costing) slicedBetween(n float64) float64 {
-	return c.circulantRounds(c.nodes, func(share float64) float64 {
-		b := share * n / float64(c.local)
-		return c.parted(b, func(b float64) float64 { return c.laneSwap(b) + c.fold(b) }) + c.laneSwap(b)
+func (c *costing) slicedBetween(n float64, skips []int) float64 {
+	return circulant(c.nodes, skips, n/float64(c.local), func(messages int, b float64) float64 {
+		return c.several(messages, b, c.folded(c.laneSwap)) + c.several(messages, b, c.laneSwap)
 	})
 }
 
-// circulantRounds sums a step over the shares that a circulant reduce-scatter sends.
-func (c *costing) circulantRounds(size int, step func(share float64) float64) float64 {
-	t := 0.0
-	for top := size; top > 1; {
-		s := (top + 1) / 2
-		t += step(float64(top-s) / float64(size))
-		top = s
+// several is a step in which every rank sends some messages of so many bytes.
+func (c *costing) several(messages int, bytes float64, one func(float64) float64) float64 {
+	return one(bytes) + float64(messages-1)*(one(bytes)-one(0)+c.Overhead)
+}
+
+// folded is an exchange whose data are reduced on arrival.
+func (c *costing) folded(swap func(float64) float64) func(float64) float64 {
+	return func(bytes float64) float64 {
+		return c.parted(bytes, func(b float64) float64 { return swap(b) + c.fold(b) })
 	}
-	return t
+}
+
+// circulant sums the steps of a circulant reduce-scatter of n bytes over size
+// ranks: so many messages of so many bytes each.
+func circulant(size int, skips []int, n float64, step func(messages int, bytes float64) float64) float64 {
+	sum, t := 0.0, size
+	for _, s := range skips {
+		messages := (t+s-1)/s - 1
+		sum += step(messages, float64(t-s)/float64(size*messages)*n)
+		t = s
+	}
+	return sum
+}
+
+// inNodes is circulant for reduceScatterAny inside the nodes.
+func (c *costing) inNodes(n float64, step func(messages int, bytes float64) float64) float64 {
+	fs := factors(c.local)
+	if fs == nil {
+		return circulant(c.local, halvingSkips(c.local), n, step)
+	}
+	sum := 0.0
+	for _, f := range fs {
+		n /= float64(f)
+		sum += step(f-1, n)
+	}
+	return sum
 }
 
 func (c *costing) ringReduceScatter() float64 {
@@ -140,12 +171,9 @@ func (c *costing) doublingScan() float64 {
 }
 
 func (c *costing) lanesReduceScatter() float64 {
-	step := func(n float64, swap func(float64) float64) func(float64) float64 {
-		return func(share float64) float64 {
-			return c.parted(share*n, func(b float64) float64 { return swap(b) + c.fold(b) })
-		}
+	step := func(swap func(float64) float64) func(int, float64) float64 {
+		return func(messages int, b float64) float64 { return c.several(messages, b, c.folded(swap)) }
 	}
-	return c.packing()/2 +
-		c.circulantRounds(c.local, step(c.all(), c.hostSwap)) +
-		c.circulantRounds(c.nodes, step(c.all()/float64(c.local), c.laneSwap))
+	return c.packing()/2 + c.inNodes(c.all(), step(c.hostSwap)) +
+		circulant(c.nodes, halvingSkips(c.nodes), c.all()/float64(c.local), step(c.laneSwap))
 }

@@ -85,14 +85,14 @@ func reduceScatterLanes(p *Problem) *Plan {
 	for i := range held.offs {
 		held.offs[i] = ends[firstSlice(i, l.local.size, l.count)]
 	}
-	b.reduceScatterCirculant(l.local, held, w, w, w.at(held.off(l.local.me)))
+	b.reduceScatterAny(l.local, held, w, w, w.at(held.off(l.local.me)))
 	b.next()
 	var t timeline
 	for j := l.mine.lo; j < l.mine.hi; j++ {
 		stage := newBuilder(p, "")
 		stage.still = true
 		// In the lanes of others' blocks nothing is left for this rank.
-		stage.reduceScatterCirculant(l.along(j), byLane[j], w.at(ends[j]), w.at(ends[j]), Loc{Recv, 0})
+		stage.reduceScatterCirculant(l.along(j), byLane[j], halvingSkips(len(l.Members)), w.at(ends[j]), w.at(ends[j]), Loc{Recv, 0})
 		t.place(0, stage.done())
 	}
 	b.merge(t)
@@ -101,6 +101,18 @@ func reduceScatterLanes(p *Problem) *Plan {
 
 // alltoallLanes: every rank hands its blocks to the members of its node by
 // lane, who send them along; P/N+N-2 messages a rank instead of P-1, for short blocks.
+//
+// There is no such plan for blocks that differ (alltoallv). A rank knows its own SendCounts and
+// RecvCounts only, and the lengths and places of steps are fixed when a plan is made, but what a neighbour
+// hands over in the first phase depends on the neighbour's SendCounts for all ranks of this one's lanes.
+//
+//   - The counts would have to be exchanged in the node first: L-1 messages for L ranks, P·(L-1)/L counts
+//     a rank, one more phase, and that in every call: plans are kept by a rank's own counts, and none can tell
+//     whether the others' have changed. What follows could only be planned after that, in each call, in time
+//     proportional to P.
+//   - Ranks could not agree when to do so. Prices must be the same on all ranks, and of the sizes
+//     of an alltoallv they have nothing in common (Problem.TotalBytes is 0), while lanes, which send each
+//     block twice and copy it twice, pay for short blocks only. To agree would take an allreduce of the largest count.
 func alltoallLanes(p *Problem) *Plan {
 	b := newBuilder(p, "node+lanes")
 	l, n := p.lanes(), p.Count

@@ -145,7 +145,8 @@ const (
 	// PutParts is Put in messages of at most Plan.Part elements, matched by Fold.
 	PutParts
 	// Fold receives what a PutParts sends and stores A op incoming in Dst
-	// (incoming op A if Left), part by part while the next ones arrive.
+	// (incoming op A if Left), part by part while the next ones arrive. The
+	// folds of a round are done in the order of their steps, so that several may add to the same memory.
 	Fold
 )
 

@@ -111,7 +111,7 @@ func reduceRabenseifner(p *Problem) *Plan {
 		return b.done()
 	}
 	l := evenly(n, q.size)
-	b.reduceScatterHalving(q.group, l, at, home, home.at(l.off(q.me)))
+	b.reduceScatterButterfly(q.group, l, at, home, home.at(l.off(q.me)))
 	b.gatherTree(q.group, l, home, home)
 	return b.done()
 }
@@ -153,7 +153,7 @@ func reduceCirculant(p *Problem) *Plan {
 	g := everyone(p).from(p.Root)
 	home := p.home(b, p.Count)
 	l := evenly(p.Count, g.size)
-	b.reduceScatterCirculant(g, l, Loc{Send, 0}, home, home.at(l.off(g.me)))
+	b.reduceScatterCirculant(g, l, halvingSkips(g.size), Loc{Send, 0}, home, home.at(l.off(g.me)))
 	b.gatherTree(g, l, home, home)
 	return b.done()
 }

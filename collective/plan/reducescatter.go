@@ -21,37 +21,9 @@ func reduceScatterHalving(p *Problem) *Plan {
 	b := newBuilder(p, "halving")
 	l := p.blocks()
 	out, finish := p.output(b, l.n(p.Rank))
-	b.reduceScatterHalving(everyone(p), l, Loc{Send, 0}, b.work(l.total()), out)
+	b.reduceScatterButterfly(everyone(p), l, Loc{Send, 0}, b.work(l.total()), out)
 	finish()
 	return b.done()
-}
-
-// reduceScatterHalving reduces block i of l at member i: operands in `in`,
-// partial results in acc, which may be the same memory; the last goes to out.
-func (b *builder) reduceScatterHalving(g group, l layout, in, acc, out Loc) {
-	if g.size == 1 {
-		b.copy(out, in, l.total())
-		return
-	}
-	at := in
-	lo, hi := 0, g.size
-	for d := g.size / 2; d > 0; d /= 2 {
-		mid := (lo + hi) / 2
-		peer := g.rank(g.me ^ d)
-		away, keep := mid, lo
-		if g.me&d != 0 {
-			away, keep = lo, mid
-		}
-		dst := acc.at(l.off(keep))
-		if d == 1 {
-			dst = out
-		}
-		b.putParts(peer, at.at(l.off(away)), l.off(away+d)-l.off(away))
-		b.fold(peer, dst, at.at(l.off(keep)), l.off(keep+d)-l.off(keep), g.me&d != 0)
-		b.next()
-		lo, hi = keep, keep+d
-		at = acc
-	}
 }
 
 // reduceScatterCirculant: ⌈log₂P⌉ steps and (P-1)/P of the data for any P;
@@ -62,41 +34,64 @@ func reduceScatterCirculant(p *Problem) *Plan {
 	b := newBuilder(p, "circulant")
 	l := p.blocks()
 	out, finish := p.output(b, l.n(p.Rank))
-	b.reduceScatterCirculant(everyone(p), l, Loc{Send, 0}, b.work(l.total()), out)
+	b.reduceScatterCirculant(everyone(p), l, halvingSkips(p.Size), Loc{Send, 0}, b.work(l.total()), out)
 	finish()
 	return b.done()
 }
 
-// reduceScatterCirculant has the contract of reduceScatterHalving. With R(i)
-// the partial result for member me+i, a step with skips s < t sends R(s..t-1)
-// to me+s and adds what comes from me-s to R(0..t-s-1).
-func (b *builder) reduceScatterCirculant(g group, l layout, in, acc, out Loc) {
+// reduceScatterCirculant has the contract of reduceScatterButterfly, for any
+// size, in a step for each skip. With R(i) the partial result for member me+i and t of these left, a
+// step with skip s sends R(s..2s-1) to me+s, R(2s..3s-1) to me+2s and so on up to R(t-1), and adds what
+// comes from me-s, me-2s, ... to R(0..s-1).
+func (b *builder) reduceScatterCirculant(g group, l layout, skips []int, in, acc, out Loc) {
 	if g.size == 1 {
 		b.copy(out, in, l.total())
 		return
 	}
-	if half := g.size / 2; g.size%2 == 1 {
-		// The one block that the first step neither sends nor adds to.
-		s := l.ring(g.me+half, 1)[0]
-		b.copy(acc.at(s.off), in.at(s.off), s.n)
-	}
-	at := in
-	for t := g.size; t > 1; {
-		s := (t + 1) / 2
-		for _, r := range l.ring(g.me+s, t-s) {
-			b.putParts(g.rank(g.me+s), at.at(r.off), r.n)
+	if s := skips[0]; 2*s > g.size {
+		// What the first step neither sends nor adds to.
+		for _, r := range l.ring(g.me+g.size-s, 2*s-g.size) {
+			b.copy(acc.at(r.off), in.at(r.off), r.n)
 		}
-		for _, r := range l.ring(g.me, t-s) {
-			dst := acc.at(r.off)
-			if s == 1 {
-				dst = out
+	}
+	at, t := in, g.size
+	for _, s := range skips {
+		for lo := s; lo < t; lo += s {
+			for _, r := range l.ring(g.me+lo, min(s, t-lo)) {
+				b.putParts(g.rank(g.me+lo), at.at(r.off), r.n)
 			}
-			b.fold(g.rank(g.me-s), dst, at.at(r.off), r.n, false)
+		}
+		from := at
+		for lo := s; lo < t; lo += s {
+			for _, r := range l.ring(g.me, min(s, t-lo)) {
+				dst, a := acc.at(r.off), from.at(r.off)
+				if s == 1 {
+					dst = out
+					if lo > s {
+						a = out
+					}
+				}
+				b.fold(g.rank(g.me-lo), dst, a, r.n, false)
+			}
+			from = acc
 		}
 		b.next()
-		t = s
-		at = acc
+		at, t = acc, s
 	}
+}
+
+// halvingSkips are those of the fewest messages: ⌈log₂ size⌉, each half of the one before.
+func halvingSkips(size int) []int { return radixSkips(size, 2) }
+
+// radixSkips divide by the radix in each step, for fewer steps of up to radix-1
+// messages, as with the ports of Bruck et al. 1997.
+func radixSkips(size, radix int) []int {
+	var skips []int
+	for t := size; t > 1; {
+		t = (t + radix - 1) / radix
+		skips = append(skips, t)
+	}
+	return skips
 }
 
 // reduceScatterRing: partial results travel around the ring, each rank adding

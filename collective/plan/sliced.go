@@ -4,7 +4,10 @@ import "fmt"
 
 // The sliced allreduce: reduce-scatter inside each node, an allreduce of each
 // slice among the nodes by the ranks that hold it, allgather inside each node. All ranks drive the
-// network, and each byte crosses it twice. Circulant on both levels (Träff 2024).
+// network, and each byte crosses it twice. Inside nodes, whose sizes have small factors, the steps are
+// butterflies of mixed radix (Ruefenacht, Bull, Booth 2017), so that no run of slices is cut in two; among
+// nodes, of which there is any number, the circulant pattern (Träff 2024) with fewer steps of more messages
+// (the radix of Wilkins et al., "Generalized collective algorithms for the exascale era", 2023).
 //
 // There are as many slices as ranks on the fullest node; on nodes with fewer
 // ranks some hold two or more, so that a short last node slows no other one down.
@@ -51,24 +54,42 @@ func (s *slicing) holders(j int) group {
 	}}
 }
 
-// The three stages, each a plan of its own and without scratch. `in` and `out` hold all elements.
+// The three stages, each a plan of its own. `in` and `out` hold all elements.
 
 func (s *slicing) scatter(in, out Loc) *Plan {
 	b := s.stage()
-	b.reduceScatterCirculant(s.local, s.held, in.at(s.base), out.at(s.base), out.at(s.base+s.held.off(s.local.me)))
+	b.reduceScatterAny(s.local, s.held, in.at(s.base), out.at(s.base), out.at(s.base+s.held.off(s.local.me)))
 	return b.done()
 }
 
-func (s *slicing) cross(out Loc, j int) *Plan {
+// cross reduces slice j among its holders where it lies.
+func (s *slicing) cross(out Loc, j int, skips []int) *Plan {
 	b := s.stage()
-	mine := out.at(s.base + s.slices.off(j))
-	b.allreduceCirculant(s.holders(j), mine, mine, s.slices.n(j))
+	g, mine := s.holders(j), out.at(s.base+s.slices.off(j))
+	b.allreduceCirculant(g, evenly(s.slices.n(j), g.size), skips, mine, mine)
+	return b.done()
+}
+
+// crossTurned is cross with the blocks counted from the own one on in w, of
+// the slice's length: two copies, for that no run of blocks wraps and each partner gets one message. It
+// ends with a round of local steps only.
+func (s *slicing) crossTurned(w, out Loc, j int, skips []int) *Plan {
+	b := s.stage()
+	g, mine := s.holders(j), out.at(s.base+s.slices.off(j))
+	l := evenly(s.slices.n(j), g.size)
+	runs := l.ring(g.me, g.size)
+	b.copy(w, mine.at(runs[0].off), runs[0].n)
+	b.copy(w.at(runs[0].n), mine.at(runs[1].off), runs[1].n)
+	b.allreduceCirculant(g.from(g.me), l.turned(g.me), skips, w, w)
+	b.copy(mine.at(runs[0].off), w, runs[0].n)
+	b.copy(mine.at(runs[1].off), w.at(runs[0].n), runs[1].n)
+	b.next()
 	return b.done()
 }
 
 func (s *slicing) gather(out Loc) *Plan {
 	b := s.stage()
-	b.allgatherCirculant(s.local, s.held, out.at(s.base))
+	b.allgatherAny(s.local, s.held, out.at(s.base))
 	return b.done()
 }
 
@@ -107,8 +128,66 @@ func (b *builder) merge(t timeline) {
 	}
 }
 
+// slicedRadix is the radix of a crossing that nothing hides: three messages take
+// little longer than one.
+const slicedRadix = 4
+
+// localSteps is the greatest number of steps that a node takes in itself.
+func (n *Nodes) localSteps() int {
+	most := 0
+	for _, ranks := range n.Members {
+		most = max(most, stepsAny(len(ranks)))
+	}
+	return most
+}
+
 // allreduceSliced runs the three stages one after the other.
-func allreduceSliced(p *Problem) *Plan { return allreducePipelined(1)(p) }
+func allreduceSliced(p *Problem) *Plan {
+	b := newBuilder(p, slicedName(1))
+	s := p.slicing(0, p.Count)
+	in, out := Loc{Send, 0}, Loc{Recv, 0}
+	// Stages begin in the same round everywhere, also for those whose nodes are smaller.
+	local, skips := p.Nodes.localSteps(), radixSkips(len(p.Nodes.Members), slicedRadix)
+	var t timeline
+	t.place(0, s.scatter(in, out))
+	for j := s.mine.lo; j < s.mine.hi; j++ {
+		t.place(local, s.crossTurned(b.work(s.slices.n(j)), out, j, skips))
+	}
+	t.place(local+2*len(skips), s.gather(out)) // its first round follows the last copies
+	b.merge(t)
+	return b.done()
+}
+
+// pipelineSkips divide nodes in as few steps as a node takes in itself, so that
+// as few long rounds meet as many, but in no fewer than radixSkips by slicedRadix: by radices that grow, for the
+// first steps have the long messages.
+func pipelineSkips(nodes, localSteps int) []int {
+	steps := min(max(localSteps, len(radixSkips(nodes, slicedRadix))), rounds2(nodes))
+	var skips []int
+	for t := nodes; t > 1; steps-- {
+		radix := max(2, root(t, steps))
+		t = (t + radix - 1) / radix
+		skips = append(skips, t)
+	}
+	return skips
+}
+
+// root is the integer part of the k-th root of n.
+func root(n, k int) int {
+	r := 1
+	for power(r+1, k) <= n {
+		r++
+	}
+	return r
+}
+
+func power(n, k int) int {
+	p := 1
+	for range k {
+		p *= n
+	}
+	return p
+}
 
 // allreducePipelined returns the planner that cuts the vector into segments
 // and overlaps the stages: while the slices of two segments cross the network, the one after
@@ -118,9 +197,11 @@ func allreducePipelined(segments int) func(*Problem) *Plan {
 	return func(p *Problem) *Plan {
 		b := newBuilder(p, slicedName(segments))
 		in, out := Loc{Send, 0}, Loc{Recv, 0}
+		local := p.Nodes.localSteps()
+		skips := pipelineSkips(len(p.Nodes.Members), local)
 		// A crossing lasts two steps, so that one segment is scattered and another
 		// gathered beside it.
-		step := max(rounds2(len(p.Nodes.Members)), rounds2(p.Nodes.Largest()))
+		step := max(len(skips), local)
 		cut := ramped(p.Count, segments)
 		var t timeline
 		// Stage by stage, so that messages of one pair are in the same order on both sides.
@@ -132,7 +213,7 @@ func allreducePipelined(segments int) func(*Problem) *Plan {
 					t.place(i*step, s.scatter(in, out))
 				case 1:
 					for j := s.mine.lo; j < s.mine.hi; j++ {
-						t.place((i+1)*step, s.cross(out, j))
+						t.place((i+1)*step, s.cross(out, j, skips))
 					}
 				case 2:
 					// Its long last rounds meet those of the next segment's crossing.

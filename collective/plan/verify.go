@@ -1,6 +1,9 @@
 package plan
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Verify executes the plans of all ranks symbolically and reports the first
 // thing wrong with them: a message nobody sends or nobody receives, partners that disagree on
@@ -43,12 +46,26 @@ type symbolic struct {
 	mem     [3][]symbol
 	round   int
 	pending int // messages of the current round
+	folds   []folding
 	known   int32
 }
 
+// folding is a Fold of the current round with what has come for it.
+type folding struct {
+	Step
+	in []symbol
+}
+
+// receive is a Get or a Fold, which then is number fold of its round.
+type receive struct {
+	Step
+	fold int
+}
+
 type queue struct {
-	puts, gets []Step
-	known      []int32 // what the senders of puts knew
+	puts  []Step
+	gets  []receive
+	known []int32 // what the senders of puts knew
 }
 
 type verifier struct {
@@ -155,7 +172,7 @@ func (v *verifier) run() error {
 	}
 	for pair, q := range v.queues {
 		if len(q.gets) > 0 {
-			return fmt.Errorf("rank %d waits in round %d for %q that nobody sends", pair[1], v.ranks[pair[1]].round, q.gets[0])
+			return fmt.Errorf("rank %d waits in round %d for %q that nobody sends", pair[1], v.ranks[pair[1]].round, q.gets[0].Step)
 		}
 		if len(q.puts) > 0 {
 			return fmt.Errorf("nobody receives %q of rank %d", q.puts[0], pair[0])
@@ -171,7 +188,13 @@ func (v *verifier) run() error {
 
 // enter starts the next rounds of a rank until one has messages to wait for.
 func (v *verifier) enter(s *symbolic) error {
-	for s.pending == 0 && s.round+1 < len(s.plan.Rounds) {
+	for s.pending == 0 {
+		if err := v.fold(s); err != nil {
+			return err
+		}
+		if s.round+1 == len(s.plan.Rounds) {
+			return nil
+		}
 		s.round++
 		steps := s.plan.Round(s.round)
 		if err := s.disjoint(steps); err != nil {
@@ -183,6 +206,17 @@ func (v *verifier) enter(s *symbolic) error {
 			}
 		}
 	}
+	return nil
+}
+
+// fold does the folds of a round, whose messages have all come, in order.
+func (v *verifier) fold(s *symbolic) error {
+	for _, f := range s.folds {
+		if err := v.combine(s.Ordered, f.Step, s.mem[f.Dst.Buf][f.Dst.Off:][:f.N], s.mem[f.A.Buf][f.A.Off:][:f.N], f.in); err != nil {
+			return fmt.Errorf("%q: %w", f.Step, err)
+		}
+	}
+	s.folds = s.folds[:0]
 	return nil
 }
 
@@ -206,7 +240,10 @@ func (v *verifier) start(s *symbolic, st Step) error {
 		return v.match(me, peer, q)
 	}
 	q := v.queue(peer, me)
-	q.gets = append(q.gets, st)
+	q.gets = append(q.gets, receive{st, len(s.folds)})
+	if st.Action == Fold {
+		s.folds = append(s.folds, folding{Step: st})
+	}
 	return v.match(peer, me, q)
 }
 
@@ -229,18 +266,14 @@ func (v *verifier) match(from, to int32, q *queue) error {
 	q.puts, q.gets, q.known = q.puts[1:], q.gets[1:], q.known[1:]
 	a, b := v.ranks[from], v.ranks[to]
 	if put.N != get.N || (put.Action == PutParts) != (get.Action == Fold) || get.Action == Fold && a.plan.Part != b.plan.Part {
-		return fmt.Errorf("rank %d's %q meets rank %d's %q", from, put, to, get)
+		return fmt.Errorf("rank %d's %q meets rank %d's %q", from, put, to, get.Step)
 	}
 	b.known = v.sets.union(b.known, known)
 	src := a.mem[put.A.Buf][put.A.Off:][:put.N]
-	var err error
-	if get.Action == Get {
-		err = v.move(b.mem[get.Dst.Buf][get.Dst.Off:][:get.N], src)
-	} else {
-		err = v.combine(b.Ordered, get, b.mem[get.Dst.Buf][get.Dst.Off:][:get.N], b.mem[get.A.Buf][get.A.Off:][:get.N], src)
-	}
-	if err != nil {
-		return fmt.Errorf("rank %d's %q: %w", to, get, err)
+	if get.Action == Fold {
+		b.folds[get.fold].in = slices.Clone(src)
+	} else if err := v.move(b.mem[get.Dst.Buf][get.Dst.Off:][:get.N], src); err != nil {
+		return fmt.Errorf("rank %d's %q: %w", to, get.Step, err)
 	}
 	for _, s := range []*symbolic{a, b} {
 		if s.pending--; s.pending == 0 {

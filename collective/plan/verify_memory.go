@@ -14,8 +14,8 @@ type region struct {
 }
 
 // disjoint checks the memory that the steps of a round touch: within its
-// buffer, nothing written that may not be, no message in the way of another, and
-// local steps before messages.
+// buffer, nothing written that may not be, no message in the way of another but for
+// folds, which are done in order, and local steps before messages.
 func (s *symbolic) disjoint(steps []Step) error {
 	var regions []region
 	messages := false
@@ -68,7 +68,7 @@ func (s *symbolic) disjoint(steps []Step) error {
 	}
 	for i, x := range regions {
 		for _, y := range regions[:i] {
-			if x.step != y.step && (x.write || y.write) && x.meets(y) {
+			if x.step != y.step && (x.write || y.write) && x.meets(y) && !(steps[x.step].Action == Fold && steps[y.step].Action == Fold) {
 				return fmt.Errorf("%q and %q use the same memory at once", steps[y.step], steps[x.step])
 			}
 		}
