@@ -12,12 +12,11 @@ import (
 )
 
 // arena is memory that all ranks of a host-local communicator have mapped: in
-// it they do short collectives and allreduces straight out of each other's memory,
-// without messages. Each rank writes to its own part and reads all of them.
+// it they do collectives straight out of each other's memory, without messages.
+// Each rank writes to its own part and reads all of them.
 //
 // A part consists of words that only grow, a line each; of a ring of slots for
-// short vectors (arena_short.go); and, for long ones (arena_long.go), of one box for
-// each rank with input for it and of a box with results.
+// short vectors (arena_short.go); and of a ring of pieces for long ones (arena_long.go).
 //
 // After Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", 2008.
 type arena struct {
@@ -27,6 +26,7 @@ type arena struct {
 	fences bool // writers need a full fence of their own: see package fence
 	spins  int  // looks at a word before the core is given away
 	yields int  // how often it is given away before the rank sleeps
+	ahead  int  // steps of a long collective that are shown before their turn to be taken
 
 	drop    func() // gives the memory back
 	tickets uint64 // given out, guarded by the state's lock
@@ -37,15 +37,17 @@ type arena struct {
 	next   *sync.Cond // served has grown
 
 	// Of the meeting that is served.
-	turn    uint64     // short meetings begun
-	steps   uint64     // of long ones
+	turn    uint64 // meetings begun
+	steps   uint64 // of long ones
+	ring    [pieces]usage
 	sleeper *execution // stands for the meeting while this rank sleeps
 }
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64) *arena {
-	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, yields: yieldsAlone, drop: func() {}, sleeper: &execution{state: s}}
+	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, drop: func() {},
+		sleeper: &execution{state: s}}
 	if ranksPerCore > 1 {
-		a.spins, a.yields = spinsCrowded, yieldsCrowded
+		a.spins, a.yields, a.ahead = spinsCrowded, yieldsCrowded, aheadCrowded
 	}
 	a.next = sync.NewCond(&a.mu)
 	return a
@@ -77,25 +79,26 @@ func (a *arena) leave(ticket uint64) {
 
 // Words of a part, by index. A line is what processors pass around.
 const (
-	line       = 8
-	sleepers   = 0 * line // ranks that sleep until a word of this part grows
-	flagInput  = 1 * line // step whose inputs are written
-	flagResult = 2 * line // step whose result is written
-	flagWords  = 3 * line
+	line      = 8
+	lineBytes = line * 8
+	sleepers  = 0 * line // ranks that sleep until a word of this part grows
+	flagShown = 1 * line // last step of a long collective whose piece is written
+	flagTaken = 2 * line // last step of which this rank has taken the others' pieces
+	flagWords = 3 * line
 
-	slots     = 4       // turns that a rank may be ahead of the others
+	slots     = 16      // turns in the ring
 	slotBytes = 8 << 10 // of a short vector
 	slotHead  = 3       // words: turn and signature
 	slotWords = (slotHead*8+slotBytes)/8/line*line + line
 
-	boxBytes = 64 << 10 // of the vector in one step, for one rank
-	boxWords = boxBytes / 8
+	pieces     = 8        // steps in the ring
+	pieceBytes = 64 << 10 // of a vector, or of all blocks, in one step
+	pieceWords = pieceBytes / 8
 
 	maxArena   = 16 // ranks
 	arenaAfter = 16 // collectives on a communicator before it gets an arena
+	arenaWords = flagWords + slots*slotWords + pieces*pieceWords
 )
-
-func arenaWords(ranks int) int { return flagWords + slots*slotWords + (ranks+1)*boxWords }
 
 // arenaSuits: all ranks share memory, and are few. All get the same answer.
 func (s *state) arenaSuits(c *mpi.Comm) bool {
@@ -115,7 +118,7 @@ func (s *state) arenaSuits(c *mpi.Comm) bool {
 // needArena reports whether the communicator gets its arena now: all its
 // ranks come here with the same call.
 func (s *state) needArena(c *mpi.Comm, q *call) bool {
-	if s.arenaTried.Load() || !q.meets(s.size) {
+	if s.arenaTried.Load() || !q.meets() {
 		return false
 	}
 	s.mu.Lock()
@@ -130,7 +133,7 @@ func (s *state) needArena(c *mpi.Comm, q *call) bool {
 // makeArena maps the ranks' memory. Collective. Without it everything goes by messages, so
 // an error means that the ranks do not agree.
 func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
-	part, err := mpi.Alloc[uint64](c, arenaWords(s.size))
+	part, err := mpi.Alloc[uint64](c, arenaWords)
 	if err != nil {
 		s.config.log().Warn("no shared memory for collectives", "comm", s.name, "err", err)
 		part = nil // the window tells the others
@@ -155,7 +158,7 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 	const reached, fenced = 0, 1
 	ok := []uint8{reached: 1, fenced: 1}
 	for r := range s.size {
-		if parts[r] = w.Part(r); len(parts[r]) != arenaWords(s.size) {
+		if parts[r] = w.Part(r); len(parts[r]) != arenaWords {
 			ok[reached] = 0
 		}
 	}
@@ -186,9 +189,8 @@ func (a *arena) bytesAt(rank, word, n int) []byte {
 // slot is the word at which the slot of a turn begins.
 func slot(turn uint64) int { return flagWords + int(turn%slots)*slotWords }
 
-// box is where a rank writes its input for another one; result is the last box.
-func (a *arena) box(rank, to, n int) []byte {
-	return a.bytesAt(rank, flagWords+slots*slotWords+to*boxWords, n)
+// pieceOf is n bytes of the piece that a rank uses in a step.
+func (a *arena) pieceOf(rank int, s step, at, n int) []byte {
+	word := flagWords + slots*slotWords + int(s.number%pieces)*pieceWords
+	return a.bytesAt(rank, word+at/8, n)
 }
-
-func (a *arena) result(rank, n int) []byte { return a.box(rank, len(a.parts), n) }

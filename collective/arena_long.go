@@ -1,85 +1,301 @@
 package collective
 
-import "context"
+import (
+	"context"
+	"sync/atomic"
 
-// long is an allreduce in which rank r combines slice r of all vectors out of the
-// others' memory. In steps of at most boxBytes of each slice, every rank shows the
-// others their part of its vector, combines its own slice, shows the result, and
-// takes the others'.
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+)
+
+// long is a collective on vectors that no slot holds, in steps. A rank's area is a ring of
+// pieces, and a step uses one piece of each rank: those that have something show it there,
+// and those that need it take or combine it straight out of the others' pieces. A piece is
+// written again when its readers have taken what was in it, so that a rank shows several
+// before it has to wait for anybody: the root of a bcast runs ahead, and ranks that share a
+// core do many steps in one turn.
 //
-// Cost per rank: (P-1)/P·n shown, as much combined, as much taken.
+// In a step that spreads, a rank shows the next bytes of its own block to all who read it.
+// In one that deals it shows the next bytes of every rank's block, in as many boxes. An
+// allreduce deals slices, which each rank combines, and spreads the results.
+//
+// Cost: what a rank gives is copied once, and what it gets is copied or combined once; for
+// an allreduce of n bytes (P-1)/P·n shown, as much combined, n/P shown and (P-1)/P·n taken.
+type long struct {
+	*meeting
+	first  uint64 // steps of the arena before it
+	steps  int
+	rounds int  // steps in which the longest block is shown once
+	box    int  // bytes of a block in one step
+	reader int  // who takes what this rank shows, or everyone
+	shows  bool // whether this rank does
+	keeps  bool // it shows its input also to itself, since the result may overwrite it
+}
+
+// step is one of them.
+type step struct {
+	number uint64 // among all of the arena, from 1
+	round  int    // which bytes of the blocks
+	deals  bool
+}
+
+// usage is what a piece holds: which step's bytes, and who reads them.
+type usage struct {
+	number uint64
+	reader int
+}
+
+const everyone = -1
+
 func (m *meeting) long(ctx context.Context) error {
-	a := m.arena
-	if err := m.compareCalls(ctx); err != nil {
+	if err := m.begin(ctx); err != nil {
 		return err
 	}
-	n, size, elem := len(m.send), len(a.parts), m.entry.typ.size
-	// Slices are cut alike on all ranks, in elements.
-	first := func(r int) int { return n / elem * r / size * elem }
-	longest := (n/elem/size + 1) * elem
-	box := boxBytes / elem * elem
-	for lo := 0; lo < longest; lo += box {
-		a.steps++
-		piece := func(r int) (from, to int) {
-			return min(first(r)+lo, first(r+1)), min(first(r)+lo+box, first(r+1))
+	m.show(nil)
+	l := m.layOut()
+	given := 0
+	for taken := range l.steps {
+		for given < l.steps && (given == taken || given <= taken+m.ahead && l.ready(given, taken)) {
+			if err := l.give(ctx, l.step(given)); err != nil {
+				return err
+			}
+			given++
 		}
-		if err := m.step(ctx, piece); err != nil {
+		if taken == 0 {
+			if err := m.compareCalls(ctx); err != nil {
+				return err
+			}
+		}
+		if err := l.take(ctx, l.step(taken)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// compareCalls is the part of short that is not arithmetic.
-func (m *meeting) compareCalls(ctx context.Context) error {
-	a := m.arena
-	a.turn++
-	m.show(nil)
-	return m.seeAll(ctx, len(a.parts))
+// layOut finds the steps. They are the same on all ranks.
+func (m *meeting) layOut() long {
+	e, size := m.entry, len(m.parts)
+	l := long{meeting: m, first: m.steps, box: pieceBytes, reader: everyone, shows: true}
+	l.keeps = e.inPlace && e.kind.Reduces() && m.me > 1
+	switch e.kind {
+	case plan.Bcast, plan.Scatter:
+		l.shows = m.me == e.root
+	case plan.Gather, plan.Reduce:
+		l.reader, l.shows = e.root, m.me != e.root || l.keeps
+	}
+	if deals(e.kind) {
+		l.box = boxBytes(size)
+	}
+	longest := 0
+	for r := range size {
+		from, to := m.block(r)
+		longest = max(longest, to-from)
+	}
+	l.rounds = (longest + l.box - 1) / l.box
+	l.steps = l.rounds
+	if e.kind == plan.Allreduce {
+		l.steps *= 2
+	}
+	m.steps += uint64(l.steps)
+	return l
 }
 
-// step does one piece of every slice. A box is free again when all have shown
-// the result that they combined out of it; a result, when all have shown
-// the inputs of the next step.
-func (m *meeting) step(ctx context.Context, piece func(r int) (from, to int)) error {
-	a := m.arena
-	for r := range a.parts {
-		if from, to := piece(r); r != a.me && from < to {
-			copy(a.box(a.me, r, to-from), m.send[from:to])
-		}
+// deals reports whether the steps of a collective deal, an allreduce's first ones.
+func deals(k plan.Kind) bool {
+	switch k {
+	case plan.Scatter, plan.Alltoall, plan.ReduceScatter, plan.Allreduce:
+		return true
 	}
-	a.raise(flagInput, a.steps)
+	return false
+}
 
-	from, to := piece(a.me)
-	input := func(r int) []byte {
-		if r == a.me {
-			return m.send[from:to]
-		}
-		return a.box(r, a.me, to-from)
+// boxBytes is how much a rank deals to each of so many in one step.
+func boxBytes(ranks int) int { return pieceBytes / ranks / lineBytes * lineBytes }
+
+// block is where a rank's block begins and ends among all of them, in bytes. Vectors that
+// are not cut are the same block for all ranks.
+func (m *meeting) block(r int) (from, to int) {
+	e := m.entry
+	switch e.kind {
+	case plan.Bcast, plan.Reduce, plan.Scan, plan.Exscan:
+		return 0, e.count * e.typ.size
+	case plan.Allreduce:
+		return e.count * r / len(m.parts) * e.typ.size, e.count * (r + 1) / len(m.parts) * e.typ.size
 	}
-	// All inputs first: some rank may still be taking the last result.
-	for i := 1; i < len(a.parts); i++ {
-		if err := m.reach(ctx, (a.me+i)%len(a.parts), flagInput, a.steps); err != nil {
+	return m.start(r), m.start(r + 1)
+}
+
+// lead is how many rounds an allreduce deals before it spreads their results: both fit into the ring.
+const lead = pieces / 2
+
+func (l *long) step(i int) step {
+	s := step{number: l.first + uint64(i) + 1, round: i, deals: deals(l.entry.kind)}
+	if l.entry.kind == plan.Allreduce {
+		base := i / (2 * lead) * lead
+		at, n := i-2*base, min(lead, l.rounds-base)
+		s.round, s.deals = base+at%n, at < n
+	}
+	return s
+}
+
+// ready reports whether this rank can give its part of step i now, when it has taken
+// fewer: there is room for it, and the result that it spreads is combined.
+func (l *long) ready(i, taken int) bool {
+	s := l.step(i)
+	if l.entry.kind == plan.Allreduce && !s.deals {
+		first := i / (2 * lead) * 2 * lead
+		if first+s.round%lead >= taken {
+			return false
+		}
+	}
+	if !l.shows {
+		return true
+	}
+	u := &l.ring[s.number%pieces]
+	for r, part := range l.parts {
+		if u.readBy(r) && r != l.me && atomic.LoadUint64(&part[flagTaken]) < u.number {
+			return false
+		}
+	}
+	return true
+}
+
+func (u *usage) readBy(r int) bool { return u.reader == everyone || u.reader == r }
+
+// give shows what this rank has to show in a step, when there is room.
+func (l *long) give(ctx context.Context, s step) error {
+	if !l.shows {
+		return nil
+	}
+	u := &l.ring[s.number%pieces]
+	for r := range l.parts {
+		if u.readBy(r) && r != l.me {
+			if err := l.reach(ctx, r, flagTaken, u.number); err != nil {
+				return err
+			}
+		}
+	}
+	*u = usage{s.number, l.reader}
+	if s.deals {
+		for r := range l.parts {
+			if from, to := l.cut(r, s); r != l.me || l.keeps {
+				copy(l.pieceOf(l.me, s, r*l.box, to-from), l.send[from:to])
+			}
+		}
+	} else {
+		v := l.input(s)
+		copy(l.pieceOf(l.me, s, 0, len(v)), v)
+	}
+	l.raise(flagShown, s.number)
+	return nil
+}
+
+// cut is which bytes of a rank's block a step is about.
+func (l *long) cut(r int, s step) (from, to int) {
+	from, to = l.block(r)
+	return min(from+s.round*l.box, to), min(from+(s.round+1)*l.box, to)
+}
+
+// input is what this rank itself contributes to a step.
+func (l *long) input(s step) []byte {
+	from, to := l.cut(l.me, s)
+	switch {
+	case s.deals:
+		return l.send[from:to]
+	case l.entry.kind == plan.Allreduce:
+		return l.recv[from:to]
+	}
+	start, _ := l.block(l.me)
+	return l.contribution()[from-start : to-start]
+}
+
+// shownBy is what a rank shows this one in a step.
+func (l *long) shownBy(r int, s step) []byte {
+	at, block := 0, r
+	if s.deals {
+		at, block = l.me*l.box, l.me
+	}
+	from, to := l.cut(block, s)
+	return l.pieceOf(r, s, at, to-from)
+}
+
+// output is where what a rank shows goes, or what is combined of all.
+func (l *long) output(r int, s step) []byte {
+	switch l.entry.kind {
+	case plan.Scatter, plan.ReduceScatter:
+		start, _ := l.block(l.me)
+		from, to := l.cut(l.me, s)
+		return l.recv[from-start : to-start]
+	}
+	from, to := l.cut(r, s)
+	return l.recv[from:to]
+}
+
+// take makes this rank's part of the result of a step.
+func (l *long) take(ctx context.Context, s step) error {
+	var err error
+	if e := l.entry; e.kind.Reduces() && (s.deals || e.kind != plan.Allreduce) {
+		err = l.combine(ctx, s)
+	} else {
+		err = l.collectPieces(ctx, s)
+	}
+	if err == nil {
+		l.raise(flagTaken, s.number)
+	}
+	return err
+}
+
+// combine takes what the sources show, and this rank's own input, in their order.
+func (l *long) combine(ctx context.Context, s step) error {
+	first, end := l.sources()
+	if first == end {
+		return nil
+	}
+	for r := first; r < end; r++ {
+		if err := l.await(ctx, r, s); err != nil {
 			return err
 		}
 	}
-	out := a.result(a.me, to-from)
-	if from < to {
-		m.entry.combine(out, input(0), input(1))
-		for r := 2; r < len(a.parts); r++ {
-			m.entry.combine(out, out, input(r))
+	l.fold(l.output(l.me, s), end, func(r int) []byte {
+		if r == l.me && !l.keeps {
+			return l.input(s)
 		}
+		return l.shownBy(r, s)
+	})
+	return nil
+}
+
+// await waits until a rank shows its part of a step.
+func (l *long) await(ctx context.Context, r int, s step) error {
+	if r == l.me || atomic.LoadUint64(&l.parts[r][flagShown]) >= s.number {
+		return nil
 	}
-	a.raise(flagResult, a.steps)
-	copy(m.recv[from:to], out)
-	for i := 1; i < len(a.parts); i++ {
-		r := (a.me + i) % len(a.parts)
-		if err := m.reach(ctx, r, flagResult, a.steps); err != nil {
+	return l.reach(ctx, r, flagShown, s.number)
+}
+
+// collectPieces puts what the sources show in its place, the next rank's first, so that
+// not all read the same.
+func (l *long) collectPieces(ctx context.Context, s step) error {
+	first, end := l.sources()
+	for i := 1; i <= len(l.parts); i++ {
+		r := (l.me + i) % len(l.parts)
+		if r < first || r >= end {
+			continue
+		}
+		if r == l.me {
+			if !l.entry.inPlace && l.entry.kind != plan.Allreduce {
+				copy(l.output(r, s), l.input(s))
+			}
+			continue
+		}
+		out := l.output(r, s)
+		if len(out) == 0 {
+			continue
+		}
+		if err := l.await(ctx, r, s); err != nil {
 			return err
 		}
-		if from, to := piece(r); from < to {
-			copy(m.recv[from:to], a.result(r, to-from))
-		}
+		copy(out, l.shownBy(r, s))
 	}
 	return nil
 }

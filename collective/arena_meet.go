@@ -24,39 +24,28 @@ const memorySource = "Graham, Shipman 2008"
 
 // meets reports whether ranks that share an arena can do a blocking call in it.
 // It depends on what all ranks know alike.
-func (q *call) meets(size int) bool {
-	if q.counts[1] != nil { // every rank has counts of its own
-		return false
-	}
-	block, whole := q.count, q.count*size
-	if counts := q.counts[0]; counts != nil {
-		block, whole = 0, 0
-		for _, n := range counts {
-			block = max(block, n)
-			whole += n
-		}
-	}
-	return memoryTakes(q.kind, block*q.typ.size, whole*q.typ.size)
-}
+func (q *call) meets() bool { return q.counts[1] == nil } // else every rank has counts of its own
 
-// memoryTakes reports whether an arena can do a collective: block is the bytes of a
-// vector, or of the longest block, and whole those of all blocks.
-func memoryTakes(k plan.Kind, block, whole int) bool {
-	switch k {
-	case plan.Barrier, plan.Allreduce:
+// fitsSlot reports whether all that a rank contributes fits into one slot.
+func fitsSlot(p *plan.Problem) bool {
+	n := p.Count * p.ElemBytes
+	switch p.Kind {
+	case plan.Barrier:
 		return true
-	case plan.Bcast, plan.Reduce, plan.Scan, plan.Exscan, plan.Gather, plan.Allgather:
-		return block <= slotBytes
+	case plan.Gather, plan.Allgather:
+		for _, c := range p.Counts {
+			n = max(n, c*p.ElemBytes)
+		}
 	case plan.Scatter, plan.ReduceScatter, plan.Alltoall:
-		return whole <= slotBytes
+		n = p.TotalBytes()
 	}
-	return false
+	return n <= slotBytes
 }
 
-// memorySeconds is the price of a collective in an arena: one crossing, what a rank
+// memorySeconds is the price of a collective in an arena: the crossings, what a rank
 // copies and combines, and what lines that another core wrote take longer to come than
-// those of its own, which is also what a message's bytes take. For long vectors two
-// crossings and two exchanges for each step. Ranks that share processors divide
+// those of its own, which is also what a message's bytes take. Long vectors cost a
+// crossing for each time that they fill the ring. Ranks that share processors divide
 // their time, and for a crossing all must have had their turn, twice. It is the
 // mean over the ranks: of rooted collectives only some ranks wait.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
@@ -64,35 +53,47 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
-	cross := m.Cross
+	divided, cross := max(1, p.RanksPerCore), m.Cross
 	if cross == 0 {
 		cross = m.Host.OneWay.Alpha()
 	}
-	divided := max(1, p.RanksPerCore)
 	if divided > 1 {
 		cross += 2 * m.Switch
 	}
-	beyond := func(c plan.Curve, n int) float64 { return divided * (c.At(n) - c.Alpha()) }
-	fetch, copied := beyond(m.Host.OneWay, n), divided*m.Copy.At(n)
+	ring := pieces * pieceBytes
+	if deals(p.Kind) {
+		ring = pieces * boxBytes(p.Size)
+	}
+	reduced := p.Kind == plan.Allreduce && !fitsSlot(p)
+	if reduced {
+		n /= p.Size
+		cross *= 2
+		ring /= 2
+	}
+	cross *= float64(1 + n/ring)
+	beyond := func(c plan.Curve) float64 { return divided * (c.At(n) - c.Alpha()) }
+	fetch, copied, combined := beyond(m.Host.OneWay), divided*m.Copy.At(n), divided*m.Combine.At(n)
 	switch p.Kind {
 	case plan.Barrier:
 		return cross
-	case plan.Bcast, plan.Scatter:
+	case plan.Bcast:
 		return (copied + others*(cross+fetch)) / (others + 1)
+	case plan.Scatter:
+		return others * (copied + cross + fetch) / (others + 1)
 	case plan.Gather:
 		return (cross+others*fetch)/(others+1) + copied
 	case plan.Reduce:
-		return (cross+others*(fetch+divided*m.Combine.At(n)))/(others+1) + copied
-	case plan.Allgather, plan.Alltoall:
+		return (cross+others*(fetch+combined))/(others+1) + copied
+	case plan.Allgather:
 		return cross + others*fetch + copied
+	case plan.Alltoall:
+		return cross + others*(fetch+copied)
+	case plan.Allreduce:
+		if reduced {
+			return cross + others*(2*beyond(m.Host.Exchange)+combined+copied) + copied
+		}
 	}
-	if n <= slotBytes {
-		return cross + others*(fetch+divided*m.Combine.At(n))
-	}
-	slice := n / p.Size
-	steps := float64((slice + boxBytes - 1) / boxBytes)
-	piece := min(slice, boxBytes)
-	return cross + steps*(2*cross+others*2*beyond(m.Host.Exchange, piece)+divided*(others*m.Combine.At(piece)+(others+1)*m.Copy.At(piece)))
+	return cross + others*(fetch+combined)
 }
 
 // usesMemory decides between the arena, where there is one, and a plan, and says why.
@@ -132,10 +133,10 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 	s.mu.Unlock()
 
 	a.enter(ticket)
-	if q.kind == plan.Allreduce && len(q.send) > slotBytes {
-		err = m.long(ctx)
-	} else {
+	if e.short {
 		err = m.short(ctx)
+	} else {
+		err = m.long(ctx)
 	}
 	a.leave(ticket)
 	if err != nil {

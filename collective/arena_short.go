@@ -16,35 +16,53 @@ import (
 //
 // Cost: one crossing of a cache line, and as many bytes read as are received.
 func (m *meeting) short(ctx context.Context) error {
-	a := m.arena
-	a.turn++
-	if a.turn >= slots {
-		for r := range a.parts {
-			if err := m.reach(ctx, r, slot(a.turn-slots+1), a.turn-slots+1); err != nil {
-				return err
-			}
-		}
+	if err := m.begin(ctx); err != nil {
+		return err
 	}
 	m.show(m.contribution())
-	var err error
+	if err := m.compareCalls(ctx); err != nil {
+		return err
+	}
+	m.take()
+	return nil
+}
+
+// begin waits until the slot of the next turn may be written. All look at each other
+// every half ring: who has come to that turn has gone on from those before.
+func (m *meeting) begin(ctx context.Context) error {
+	const half = slots / 2
+	m.turn++
+	if m.turn%half != 0 || m.turn < slots {
+		return nil
+	}
+	for r := range m.parts {
+		if err := m.reach(ctx, r, slot(m.turn-half), m.turn-half); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sources are the ranks that contribute to this rank's result, from first to before end.
+func (m *meeting) sources() (first, end int) {
 	switch m.entry.kind {
-	case plan.Bcast, plan.Scatter:
-		if a.me != m.entry.root {
-			err = m.see(ctx, m.entry.root)
+	case plan.Bcast:
+		if m.me == m.entry.root {
+			return 0, 0
 		}
+		return m.entry.root, m.entry.root + 1
+	case plan.Scatter:
+		return m.entry.root, m.entry.root + 1
 	case plan.Reduce, plan.Gather:
-		if a.me == m.entry.root {
-			err = m.seeAll(ctx, len(a.parts))
+		if m.me != m.entry.root {
+			return 0, 0
 		}
-	case plan.Scan, plan.Exscan:
-		err = m.seeAll(ctx, a.me)
-	default:
-		err = m.seeAll(ctx, len(a.parts))
+	case plan.Scan:
+		return 0, m.me + 1
+	case plan.Exscan:
+		return 0, m.me
 	}
-	if err == nil {
-		m.take()
-	}
-	return err
+	return 0, len(m.parts)
 }
 
 // contribution is what the others may want from this rank.
@@ -99,9 +117,10 @@ func (m *meeting) shown(rank, n int) []byte {
 	return m.bytesAt(rank, slot(m.turn)+slotHead, n)
 }
 
-// seeAll waits for the first n ranks, but not for this one.
-func (m *meeting) seeAll(ctx context.Context, n int) error {
-	for r := range n {
+// compareCalls waits for the ranks whose contributions this one needs.
+func (m *meeting) compareCalls(ctx context.Context) error {
+	first, end := m.sources()
+	for r := first; r < end; r++ {
 		if r == m.me {
 			continue
 		}

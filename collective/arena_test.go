@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,17 +16,17 @@ import (
 )
 
 // inShared runs f on n ranks of this process that share an arena.
-func inShared(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) error) []error {
+func inShared(t testing.TB, n int, o mpi.LocalOptions, f func(ctx context.Context, c *mpi.Comm) error) []error {
+	// Ranks of one process wait for each other without giving way to goroutines.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(n, runtime.GOMAXPROCS(0))))
 	parts := make([][]uint64, n)
 	for r := range parts {
-		parts[r] = make([]uint64, arenaWords(n))
+		parts[r] = make([]uint64, arenaWords)
 	}
-	return onRanks(t, n, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+	return onRanks(t, n, o, func(ctx context.Context, c *mpi.Comm) error {
 		force := map[plan.Kind]string{}
 		for _, k := range plan.Kinds() {
-			if known(k, MemoryPlan) {
-				force[k] = MemoryPlan
-			}
+			force[k] = MemoryPlan
 		}
 		if err := Configure(c, Config{Force: force}); err != nil {
 			return err
@@ -36,29 +37,41 @@ func inShared(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) erro
 	})
 }
 
+// borders are lengths in bytes about which a collective changes its way: slots, boxes,
+// pieces, and the ring of them.
+func borders(ranks int) []int {
+	return []int{slotBytes / ranks, slotBytes, boxBytes(ranks), ranks * boxBytes(ranks), pieceBytes, 2*lead*ranks*boxBytes(ranks) + 5000, pieces*pieceBytes + pieceBytes/2}
+}
+
 func TestArenaEqualsTheOracle(t *testing.T) {
-	for _, size := range []int{2, 3, 4, 7} {
-		cases := []reduceCase{
-			caseOf("sum of float32", Sum, sumOf[float32]), caseOf("concat", concat, concatOne), caseOf("max of int16", Max, maxOf[int16]),
-		}
-		for r, err := range inShared(t, size, func(ctx context.Context, c *mpi.Comm) error {
-			for i, n := range []int{1, 2, 1000, 1024, 2048, 2049, 5000, 17_000, 70_001} {
-				if err := moveAll[int16](ctx, c, i, n, i%size, i%2 == 0); err != nil {
-					return fmt.Errorf("%d elements: %w", n, err)
-				}
-				for j, k := range cases {
-					if n > 1024 && j == 1 {
-						continue
+	inOrder := caseOf("concat", concat, concatOne)
+	for size := 2; size <= 7; size++ {
+		for r, err := range inShared(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+			seed := 0
+			for _, border := range append(borders(size), 1, 1000) {
+				for _, less := range []int{-1, 0, 1} {
+					seed++
+					root, inPlace := seed%size, seed/size%2 == 0
+					if err := everySize(ctx, c, seed, border, less, root, inPlace); err != nil {
+						return fmt.Errorf("%d B and %d elements, root %d, in place %v: %w", border, less, root, inPlace, err)
 					}
-					if err := k.run(ctx, c, i, n, (i+j)%size, (i+j)%2 == 0); err != nil {
-						return fmt.Errorf("%s, %d elements: %w", k.name, n, err)
-					}
-					if err := Barrier(ctx, c); err != nil {
-						return err
+					if border <= slotBytes {
+						if err := inOrder.run(ctx, c, seed, border/8+1, root, inPlace); err != nil {
+							return fmt.Errorf("concat of %d B: %w", border, err)
+						}
 					}
 				}
 			}
-			return nil
+			// Every root of long vectors.
+			for root := range size {
+				for _, inPlace := range []bool{false, true} {
+					seed++
+					if err := everySize(ctx, c, seed, pieceBytes, 1, root, inPlace); err != nil {
+						return fmt.Errorf("root %d, in place %v: %w", root, inPlace, err)
+					}
+				}
+			}
+			return Barrier(ctx, c)
 		}) {
 			if err != nil {
 				t.Errorf("%d ranks: rank %d: %v", size, r, err)
@@ -67,11 +80,107 @@ func TestArenaEqualsTheOracle(t *testing.T) {
 	}
 }
 
+// everySize runs all collectives on vectors of about n bytes, with elements of a size
+// that the seed chooses.
+func everySize(ctx context.Context, c *mpi.Comm, seed, n, less, root int, inPlace bool) error {
+	switch seed % 5 {
+	case 0:
+		return moveAndReduce[uint8](ctx, c, seed, n+less, root, inPlace)
+	case 1:
+		return moveAndReduce[int16](ctx, c, seed, max(0, n/2+less), root, inPlace)
+	case 2:
+		return moveAndReduce[float32](ctx, c, seed, max(0, n/4+less), root, inPlace)
+	case 3:
+		return moveAndReduce[int64](ctx, c, seed, max(0, n/8+less), root, inPlace)
+	}
+	return widest(ctx, c, seed, max(0, n/16+less))
+}
+
+func moveAndReduce[T number](ctx context.Context, c *mpi.Comm, seed, n, root int, inPlace bool) error {
+	if err := moveAll[T](ctx, c, seed, n, root, inPlace); err != nil {
+		return err
+	}
+	return reduceAll(ctx, c, seed, n, root, inPlace, Max, maxOf[T])
+}
+
+// widest is for elements of 16 bytes.
+func widest(ctx context.Context, c *mpi.Comm, seed, n int) error {
+	me, size := c.Rank(), c.Size()
+	vector := func(rank, n int) []complex128 {
+		return mpi.View[complex128](mpi.Bytes(operand[float64](seed, rank, 2*n)))
+	}
+	sum := vector(0, n)
+	var all []complex128
+	for r := range size {
+		for i, x := range vector(r, n) {
+			if all = append(all, x); r > 0 {
+				sum[i] += x
+			}
+		}
+	}
+	recv := make([]complex128, n*size)
+	if err := Allgather(ctx, c, vector(me, n), recv); err != nil {
+		return err
+	}
+	if err := equal("allgather of complex128", recv, all); err != nil {
+		return err
+	}
+	mine := vector(me, n)
+	if err := Allreduce(ctx, c, mine, mine, Sum); err != nil {
+		return err
+	}
+	if err := equal("allreduce of complex128", mine, sum); err != nil {
+		return err
+	}
+	if err := Alltoall(ctx, c, vector(me, n*size), recv); err != nil {
+		return err
+	}
+	for r := range size {
+		if err := equal("alltoall of complex128", recv[r*n:(r+1)*n], vector(r, n*size)[me*n:(me+1)*n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Several goroutines of each rank are in collectives at once, on vectors of any length.
+func TestArenaServesOneAfterTheOther(t *testing.T) {
+	for r, err := range inShared(t, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		errs := make([]error, 4)
+		for round, n := range []int{1, 5000, 3 * pieceBytes} {
+			want := oracle(round, 0, c.Size()-1, n, sumOf[int32])
+			var all sync.WaitGroup
+			for g := range errs {
+				all.Go(func() {
+					for range 20 {
+						got := make([]int32, n)
+						if errs[g] = Allreduce(ctx, c, operand[int32](round, c.Rank(), n), got, Sum); errs[g] != nil {
+							return
+						}
+						if errs[g] = equal("allreduce", got, want); errs[g] != nil {
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+			if err := errors.Join(errs...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
 // Nobody leaves a barrier before the last has come, also when the others sleep by then.
 func TestArenaBarrierWaits(t *testing.T) {
 	var mu sync.Mutex
 	come := 0
-	for r, err := range inShared(t, 3, func(ctx context.Context, c *mpi.Comm) error {
+	for r, err := range inShared(t, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 		for i := 1; i <= 20; i++ {
 			if c.Rank() == i%3 {
 				ctx, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
@@ -99,48 +208,83 @@ func TestArenaBarrierWaits(t *testing.T) {
 	}
 }
 
-func TestArenaFaults(t *testing.T) {
-	t.Run("mismatch", func(t *testing.T) {
-		for r, err := range inShared(t, 3, func(ctx context.Context, c *mpi.Comm) error {
-			n := 4
-			if c.Rank() == 1 {
-				n = 5
-			}
-			v := make([]int32, n)
-			return within(Allreduce(ctx, c, v, v, Sum), mpi.ErrMismatch)
-		}) {
-			if err != nil {
-				t.Errorf("rank %d: %v", r, err)
+// lengths of vectors that go by a slot, in one piece, and round the ring.
+var arenaLengths = []int{4, 5000, 200_000}
+
+// One rank calls with another length: all learn who called what, whoever it is.
+func TestArenaMismatch(t *testing.T) {
+	const size = 3
+	for name, op := range everyCollective {
+		for _, n := range arenaLengths {
+			for odd := range size {
+				if name == "barrier" {
+					continue // has no length
+				}
+				for r, err := range inShared(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+					mine := n
+					if c.Rank() == odd {
+						mine++
+					}
+					// A rank whose part does not need the odd one may leave it.
+					err := op(ctx, c, mine)
+					if err == nil {
+						err = Barrier(ctx, c)
+					}
+					if err := within(err, mpi.ErrMismatch); err != nil {
+						return err
+					}
+					for _, want := range []string{fmt.Sprintf("%s of %d int32", name, n), fmt.Sprintf("%s of %d int32", name, n+1)} {
+						if !strings.Contains(err.Error(), want) {
+							return fmt.Errorf("%q does not say %q", err, want)
+						}
+					}
+					return nil
+				}) {
+					if err != nil {
+						t.Errorf("%s of %d, rank %d differs: rank %d: %v", name, n, odd, r, err)
+					}
+				}
 			}
 		}
-	})
-	t.Run("deadline", func(t *testing.T) {
-		var gone sync.WaitGroup
-		gone.Add(2)
-		for r, err := range inShared(t, 3, func(ctx context.Context, c *mpi.Comm) error {
-			if c.Rank() == 2 {
-				gone.Wait()
-				return nil
-			}
-			defer gone.Done()
-			if c.Rank() == 0 {
-				short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-				defer cancel()
-				return within(Barrier(short, c), context.DeadlineExceeded)
-			}
-			return within(Barrier(ctx, c), mpi.ErrCancelled)
-		}) {
-			if err != nil {
-				t.Errorf("rank %d: %v", r, err)
+	}
+}
+
+// A rank does not come: the one whose context ends first gives up, and the others learn it.
+func TestArenaDeadline(t *testing.T) {
+	for name, op := range everyCollective {
+		for _, n := range arenaLengths {
+			var gone sync.WaitGroup
+			gone.Add(2)
+			for r, err := range inShared(t, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+				if c.Rank() == 2 {
+					gone.Wait()
+					return nil
+				}
+				defer gone.Done()
+				want := mpi.ErrCancelled
+				if c.Rank() == 0 {
+					short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+					defer cancel()
+					ctx, want = short, context.DeadlineExceeded
+				}
+				var err error
+				for err == nil { // ranks that need nothing from the absent one run ahead, but not for ever
+					err = op(ctx, c, n)
+				}
+				return within(err, want)
+			}) {
+				if err != nil {
+					t.Errorf("%s of %d: rank %d: %v", name, n, r, err)
+				}
 			}
 		}
-	})
+	}
 }
 
 // Ranks that need nothing from the others run ahead of them, and nothing is overwritten
 // that somebody has still to read.
 func TestArenaRunsAhead(t *testing.T) {
-	for r, err := range inShared(t, 4, func(ctx context.Context, c *mpi.Comm) error {
+	for r, err := range inShared(t, 4, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 		rng := rand.New(rand.NewPCG(7, uint64(c.Rank())))
 		v, sum := make([]int64, 3), make([]int64, 3)
 		for i := range int64(600) {
@@ -182,7 +326,7 @@ func BenchmarkArena(b *testing.B) {
 		b.Run(kind.String(), func(b *testing.B) {
 			var mu sync.Mutex
 			mu.Lock()
-			for _, err := range inShared(b, 2, func(ctx context.Context, c *mpi.Comm) error {
+			for _, err := range inShared(b, 2, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 				if c.Rank() == 1 {
 					mu.Lock() // until rank 0 is done
 					return nil

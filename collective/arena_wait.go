@@ -21,7 +21,11 @@ const (
 	// Yields before it sleeps, likewise: about 40 µs and 1 ms.
 	yieldsAlone   = 100
 	yieldsCrowded = 1000
-	arenaNap      = 20 * time.Millisecond // longest sleep before a look at the outside
+	// Steps shown ahead, likewise: so that the next is there when it is waited for, and as many
+	// as there is room for.
+	aheadAlone   = 1
+	aheadCrowded = pieces - 1
+	arenaNap     = 20 * time.Millisecond // longest sleep before a look at the outside
 )
 
 // raise lets a word of this rank's part grow to v, after all that was written

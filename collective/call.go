@@ -21,7 +21,7 @@ func run(ctx context.Context, c *mpi.Comm, q *call) error {
 			return s.fault(q.kind, 0, err)
 		}
 	}
-	if a := s.arena.Load(); a != nil && q.meets(s.size) {
+	if a := s.arena.Load(); a != nil && q.meets() {
 		q.here = true
 		if met, err := s.meet(ctx, c, q, a); met {
 			return err

@@ -84,7 +84,7 @@ func (f *Config) explain(p *plan.Problem, shared bool) Explanation {
 	for _, c := range plan.Rank(p, f.model()) {
 		e.Candidates = append(e.Candidates, Candidate{Plan: c.Name, Source: c.Source, Seconds: c.Seconds})
 	}
-	if shared && memoryTakes(p.Kind, p.Count*p.ElemBytes, p.TotalBytes()) {
+	if shared {
 		e.Candidates = append(e.Candidates, Candidate{Plan: MemoryPlan, Source: memorySource, Seconds: memorySeconds(p, f.model())})
 		slices.SortStableFunc(e.Candidates, func(a, b Candidate) int { return cmp.Compare(a.Seconds, b.Seconds) })
 		if why, ok := f.usesMemory(p); ok {

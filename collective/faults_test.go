@@ -52,16 +52,23 @@ var everyCollective = map[string]func(ctx context.Context, c *mpi.Comm, n int) e
 // A rank is killed inside each collective: every survivor gets ErrPeerLost,
 // which names the rank, and further collectives refuse to start.
 func TestEverySurvivorLearnsOfALoss(t *testing.T) {
+	ways := map[string]func(testing.TB, int, mpi.LocalOptions, func(context.Context, *mpi.Comm) error) []error{
+		"messages": onRanks, "memory": inShared,
+	}
 	for name, op := range everyCollective {
-		for _, n := range []int{1, 200_000} {
-			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
+		for _, at := range []struct {
+			way string
+			n   int
+		}{{"messages", 1}, {"messages", 200_000}, {"memory", 1}, {"memory", 5000}, {"memory", 200_000}} {
+			n := at.n
+			t.Run(fmt.Sprintf("%s/%s/%d", name, at.way, n), func(t *testing.T) {
 				const size, victim = 5, 2
 				fabric := sim.New(sim.Config{Ranks: size})
 				var entered sync.WaitGroup
 				var survived sync.WaitGroup
 				entered.Add(size - 1)
 				survived.Add(size - 1)
-				errs := onRanks(t, size, mpi.LocalOptions{Fabric: fabric}, func(ctx context.Context, c *mpi.Comm) error {
+				errs := ways[at.way](t, size, mpi.LocalOptions{Fabric: fabric}, func(ctx context.Context, c *mpi.Comm) error {
 					if err := Barrier(ctx, c); err != nil {
 						return err
 					}

@@ -111,7 +111,7 @@ func moveUneven[T number](ctx context.Context, c *mpi.Comm, seed, n, root int, i
 	total, at := 0, 0
 	var all []T
 	for r := range size {
-		counts[r] = (r*3 + n + seed) % 5 * (r % 3)
+		counts[r] = (r*3 + n + seed) % 5 * (r % 3) * (1 + n/16)
 		if r == me {
 			at = total
 		}

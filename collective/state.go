@@ -58,6 +58,7 @@ type entry struct {
 	plan      *plan.Plan
 	library   bool  // the system's MPI library does it; plan is empty
 	memory    bool  // done in the arena; likewise
+	short     bool  // in one slot
 	starts    []int // of the blocks of Counts, in bytes; nil: they are alike
 	combine   kernel.Func
 	signature signature
@@ -189,6 +190,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	switch {
 	case inMemory:
 		e.memory, e.plan = true, &plan.Plan{Name: MemoryPlan}
+		e.short = fitsSlot(p)
 		e.signature = q.sign(byMemory)
 		e.starts = startsOf(q.counts[0], q.typ.size)
 	case libraryHas(c, e) && s.config.usesLibrary(p):
