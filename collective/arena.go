@@ -165,7 +165,8 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 	if !fence.Register() {
 		ok[fenced] = 0
 	}
-	q := pairCall(plan.Allreduce, ok, ok, Min)
+	var q call
+	pairCall(&q, plan.Allreduce, ok, ok, Min)
 	err = s.runByMessages(ctx, c, &q)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -126,7 +126,10 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 		return err != nil, err
 	}
 	s.count()
-	m := meeting{arena: a, entry: e, comm: c, seq: s.seq, send: q.send, recv: q.recv}
+	// As a literal it would be made on the side and copied, which costs more than the rest here.
+	var m meeting
+	m.arena, m.entry, m.comm, m.seq = a, e, c, s.seq
+	m.send, m.recv = q.send, q.recv
 	s.watch.heard(m.seq, e.signature)
 	a.tickets++
 	ticket := a.tickets

@@ -11,28 +11,31 @@ import (
 // the order of ranks; recv is ignored elsewhere. In place, the root's own block lies at its place in recv.
 // Cost ⌈log₂P⌉α + (P-1)/P·nβ, n being the whole result.
 func Gather[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, root int) error {
-	q := gatherCall(c, send, recv, nil, root)
+	var q call
+	gatherCall(&q, c, send, recv, nil, root)
 	return run(ctx, c, &q)
 }
 
 // Igather is Gather that returns at once.
 func Igather[T mpi.Elem](c *mpi.Comm, send, recv []T, root int) Request {
-	q := gatherCall(c, send, recv, nil, root)
+	var q call
+	gatherCall(&q, c, send, recv, nil, root)
 	return start(c, &q)
 }
 
 // Gatherv is Gather with counts[r] elements from rank r. counts is the same
 // on all ranks.
 func Gatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, root int) error {
-	q := gatherCall(c, send, recv, counts, root)
+	var q call
+	gatherCall(&q, c, send, recv, counts, root)
 	if counts == nil {
 		q.fail("counts is nil")
 	}
 	return run(ctx, c, &q)
 }
 
-func gatherCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int) call {
-	q := vector[T](plan.Gather, len(send))
+func gatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, root int) {
+	vector[T](q, plan.Gather, len(send))
 	atRoot := q.at(c, root)
 	total, mine := len(send)*c.Size(), len(send)
 	if counts != nil {
@@ -42,10 +45,9 @@ func gatherCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int)
 	if !atRoot {
 		q.want("send", len(send), mine)
 		q.send = mpi.Bytes(send)
-		return q
+		return
 	}
-	collect(&q, c, send, recv, total, mine)
-	return q
+	collect(q, c, send, recv, total, mine)
 }
 
 // collect sets the buffers of a rank that receives all blocks. In place, send
@@ -96,62 +98,67 @@ func (q *call) offset(c *mpi.Comm, mine int) int {
 // in the order of ranks. In place, send is recv or this rank's block of it.
 // Cost ⌈log₂P⌉α + (P-1)/P·nβ, n being the whole result.
 func Allgather[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T) error {
-	q := allgatherCall(c, send, recv, nil)
+	var q call
+	allgatherCall(&q, c, send, recv, nil)
 	return run(ctx, c, &q)
 }
 
 // Iallgather is Allgather that returns at once.
 func Iallgather[T mpi.Elem](c *mpi.Comm, send, recv []T) Request {
-	q := allgatherCall(c, send, recv, nil)
+	var q call
+	allgatherCall(&q, c, send, recv, nil)
 	return start(c, &q)
 }
 
 // Allgatherv is Allgather with counts[r] elements from rank r; counts is the
 // same on all ranks.
 func Allgatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int) error {
-	q := allgatherCall(c, send, recv, counts)
+	var q call
+	allgatherCall(&q, c, send, recv, counts)
 	if counts == nil {
 		q.fail("counts is nil")
 	}
 	return run(ctx, c, &q)
 }
 
-func allgatherCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int) call {
-	q := vector[T](plan.Allgather, len(send))
+func allgatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int) {
+	vector[T](q, plan.Allgather, len(send))
 	total, mine := len(send)*c.Size(), len(send)
 	if counts != nil {
 		q.count = 0
 		total, mine = q.blocks(c, counts)
 	}
-	collect(&q, c, send, recv, total, mine)
-	return q
+	collect(q, c, send, recv, total, mine)
 }
 
 // Scatter hands out send of the root in equal blocks, in the order of ranks;
 // each rank's goes to recv. send is ignored elsewhere. In place (recv is nil
 // or its own block of send at the root), the root keeps its block where it is. Cost as Gather.
 func Scatter[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, root int) error {
-	q := scatterCall(c, send, recv, nil, root)
+	var q call
+	scatterCall(&q, c, send, recv, nil, root)
 	return run(ctx, c, &q)
 }
 
 // Iscatter is Scatter that returns at once.
 func Iscatter[T mpi.Elem](c *mpi.Comm, send, recv []T, root int) Request {
-	q := scatterCall(c, send, recv, nil, root)
+	var q call
+	scatterCall(&q, c, send, recv, nil, root)
 	return start(c, &q)
 }
 
 // Scatterv is Scatter with counts[r] elements to rank r; counts is the same on all ranks.
 func Scatterv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, root int) error {
-	q := scatterCall(c, send, recv, counts, root)
+	var q call
+	scatterCall(&q, c, send, recv, counts, root)
 	if counts == nil {
 		q.fail("counts is nil")
 	}
 	return run(ctx, c, &q)
 }
 
-func scatterCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int) call {
-	q := vector[T](plan.Scatter, len(recv))
+func scatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, root int) {
+	vector[T](q, plan.Scatter, len(recv))
 	atRoot := q.at(c, root)
 	total, mine := len(recv)*c.Size(), len(recv)
 	kept := false
@@ -167,13 +174,13 @@ func scatterCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int
 	if !atRoot {
 		q.want("recv", len(recv), mine)
 		q.recv = mpi.Bytes(recv)
-		return q
+		return
 	}
 	q.want("send", len(send), total)
 	q.send = mpi.Bytes(send)
 	if kept {
 		q.inPlace = true
-		return q
+		return
 	}
 	q.want("recv", len(recv), mine)
 	q.recv = mpi.Bytes(recv)
@@ -184,7 +191,6 @@ func scatterCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int
 	case overlap(q.send, q.recv):
 		q.fail("send and recv overlap, and recv is not this rank's block of send")
 	}
-	return q
 }
 
 // ReduceScatter combines send of all ranks, of the same length everywhere,
@@ -192,7 +198,8 @@ func scatterCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int
 // 0, and so on. counts is the same on all ranks. In place, the result is at the beginning of
 // the slice. Cost ⌈log₂P⌉α + (P-1)/P·(nβ + nγ) for any P.
 func ReduceScatter[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, op Op) error {
-	q := reduceScatterCall(c, send, recv, counts, op)
+	var q call
+	reduceScatterCall(&q, c, send, recv, counts, op)
 	if counts == nil {
 		q.fail("counts is nil")
 	}
@@ -201,19 +208,21 @@ func ReduceScatter[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T,
 
 // ReduceScatterBlock is ReduceScatter with equal counts: recv is one block, send has one per rank.
 func ReduceScatterBlock[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op Op) error {
-	q := reduceScatterCall(c, send, recv, nil, op)
+	var q call
+	reduceScatterCall(&q, c, send, recv, nil, op)
 	return run(ctx, c, &q)
 }
 
 // IreduceScatterBlock is ReduceScatterBlock that returns at once.
 func IreduceScatterBlock[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request {
-	q := reduceScatterCall(c, send, recv, nil, op)
+	var q call
+	reduceScatterCall(&q, c, send, recv, nil, op)
 	return start(c, &q)
 }
 
-func reduceScatterCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, op Op) call {
-	q := vector[T](plan.ReduceScatter, len(send)/c.Size())
-	by[T](&q, op)
+func reduceScatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, op Op) {
+	vector[T](q, plan.ReduceScatter, len(send)/c.Size())
+	by[T](q, op)
 	total, mine := q.count*c.Size(), q.count
 	if counts != nil {
 		q.count = 0
@@ -226,43 +235,44 @@ func reduceScatterCall[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, op
 		// Also recv = send[:mine].
 		q.inPlace = true
 		q.recv = q.send
-		return q
+		return
 	case overlap(q.send, q.recv) && len(send) > 0 && len(recv) > 0:
 		q.fail("send and recv overlap without beginning together")
 	}
 	q.want("recv", len(recv), mine)
-	return q
 }
 
 // Alltoall sends block r of send to rank r and receives block r of recv from
 // it; all blocks are equally long. Cost for short blocks ⌈log₂P⌉(α + nβ/2), n being all blocks of one rank,
 // for long ones (P-1)α + (P-1)/P·nβ.
 func Alltoall[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T) error {
-	q := alltoallCall(c, send, recv)
+	var q call
+	alltoallCall(&q, c, send, recv)
 	return run(ctx, c, &q)
 }
 
 // Ialltoall is Alltoall that returns at once.
 func Ialltoall[T mpi.Elem](c *mpi.Comm, send, recv []T) Request {
-	q := alltoallCall(c, send, recv)
+	var q call
+	alltoallCall(&q, c, send, recv)
 	return start(c, &q)
 }
 
-func alltoallCall[T mpi.Elem](c *mpi.Comm, send, recv []T) call {
-	q := vector[T](plan.Alltoall, len(send)/c.Size())
+func alltoallCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T) {
+	vector[T](q, plan.Alltoall, len(send)/c.Size())
 	if len(send)%c.Size() != 0 {
 		q.fail("send of %d elements cannot be cut into equal blocks for %d ranks", len(send), c.Size())
 	}
-	with(&q, send, recv)
+	with(q, send, recv)
 	q.want("recv", len(recv), len(send))
-	return q
 }
 
 // Alltoallv is Alltoall with sendCounts[r] elements to rank r, and
 // recvCounts[r] from it: what rank r sends to this rank. Blocks follow one another. In place, both
 // lists must be equal. Cost (P-1)α + nβ.
 func Alltoallv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send []T, sendCounts []int, recv []T, recvCounts []int) error {
-	q := vector[T](plan.Alltoall, 0)
+	var q call
+	vector[T](&q, plan.Alltoall, 0)
 	in, _ := q.blocks(c, recvCounts)
 	out, _ := q.blocks(c, sendCounts)
 	q.counts = [3][]int{nil, sendCounts, recvCounts}

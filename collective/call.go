@@ -89,8 +89,8 @@ func start(c *mpi.Comm, q *call) Request {
 }
 
 // vector is a call on one vector per rank.
-func vector[T mpi.Elem](kind plan.Kind, n int) call {
-	return call{key: key{kind: kind, typ: typeOf[T](), count: n}}
+func vector[T mpi.Elem](q *call, kind plan.Kind, n int) {
+	q.kind, q.typ, q.count = kind, typeOf[T](), n
 }
 
 // with sets the buffers; they are the same slice or do not overlap.

@@ -82,7 +82,8 @@ func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, rows [][]T, recv
 	if root < 0 {
 		kind = plan.Allreduce
 	}
-	q := vector[T](kind, len(recv))
+	var q call
+	vector[T](&q, kind, len(recv))
 	q.op = ReproducibleSum
 	if root >= 0 {
 		q.at(c, root)

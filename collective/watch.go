@@ -70,7 +70,10 @@ func (w *watch) add(x *execution) {
 }
 
 // heard notes which collective was started. The state is locked.
-func (w *watch) heard(seq uint32, s signature) { w.calls[seq%history] = past{seq, s} }
+func (w *watch) heard(seq uint32, s signature) {
+	p := &w.calls[seq%history] // as a whole it would be copied by way of the stack
+	p.seq, p.signature = seq, s
+}
 
 // watched: simulations in virtual time have no look-out, since it lives in real time.
 func (s *state) watched() bool { return s.size > 1 && !s.sizesOnly && s.config.StallAfter >= 0 }
