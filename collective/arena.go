@@ -91,8 +91,8 @@ const (
 	slotHead  = 3       // words: turn and signature
 	slotWords = (slotHead*8+slotBytes)/8/line*line + line
 
-	pieces     = 8        // steps in the ring
-	pieceBytes = 64 << 10 // of a vector, or of all blocks, in one step
+	pieces     = 8         // steps in the ring
+	pieceBytes = 128 << 10 // of a vector, or of all blocks, in one step
 	pieceWords = pieceBytes / 8
 
 	maxArena   = 16 // ranks

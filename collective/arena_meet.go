@@ -46,7 +46,7 @@ func fitsSlot(p *plan.Problem) bool {
 // copies and combines, and what lines that another core wrote take longer to come than
 // those of its own, which is also what a message's bytes take. Long vectors cost a
 // crossing for each time that they fill the ring. Ranks that share processors divide
-// their time, and for a crossing all must have had their turn, twice. It is the
+// their time, and for a crossing all must have had their turn. It is the
 // mean over the ranks: of rooted collectives only some ranks wait.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
@@ -58,7 +58,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		cross = m.Host.OneWay.Alpha()
 	}
 	if divided > 1 {
-		cross += 2 * m.Switch
+		cross += m.Switch
 	}
 	ring := pieces * pieceBytes
 	if deals(p.Kind) {
@@ -71,15 +71,15 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		ring /= 2
 	}
 	cross *= float64(1 + n/ring)
-	beyond := func(c plan.Curve) float64 { return divided * (c.At(n) - c.Alpha()) }
-	fetch, copied, combined := beyond(m.Host.OneWay), divided*m.Copy.At(n), divided*m.Combine.At(n)
+	fetch, copied, combined := divided*(m.Host.OneWay.At(n)-m.Host.OneWay.Alpha()), divided*m.Copy.At(n), divided*m.Combine.At(n)
+	dealt := divided * m.Copy.At(p.Size*n) * others / (others + 1) // from further apart than a block's bytes
 	switch p.Kind {
 	case plan.Barrier:
 		return cross
 	case plan.Bcast:
 		return (copied + others*(cross+fetch)) / (others + 1)
 	case plan.Scatter:
-		return others * (copied + cross + fetch) / (others + 1)
+		return (dealt + others*(cross+fetch)) / (others + 1)
 	case plan.Gather:
 		return (cross+others*fetch)/(others+1) + copied
 	case plan.Reduce:
@@ -87,10 +87,10 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	case plan.Allgather:
 		return cross + others*fetch + copied
 	case plan.Alltoall:
-		return cross + others*(fetch+copied)
+		return cross + others*fetch + dealt
 	case plan.Allreduce:
 		if reduced {
-			return cross + others*(2*beyond(m.Host.Exchange)+combined+copied) + copied
+			return cross + others*(2*fetch+combined+copied) + copied
 		}
 	}
 	return cross + others*(fetch+combined)

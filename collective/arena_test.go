@@ -46,6 +46,9 @@ func borders(ranks int) []int {
 func TestArenaEqualsTheOracle(t *testing.T) {
 	inOrder := caseOf("concat", concat, concatOne)
 	for size := 2; size <= 7; size++ {
+		if testing.Short() && size > 4 {
+			break
+		}
 		for r, err := range inShared(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 			seed := 0
 			for _, border := range append(borders(size), 1, 1000) {

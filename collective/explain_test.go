@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +47,36 @@ func TestExplainSaysWhatRuns(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Shared memory is a candidate for every collective of any length where all ranks share a
+// host and are few, and is taken when it is cheapest, forced, or the site's rule.
+func TestExplainKnowsSharedMemory(t *testing.T) {
+	has := func(e Explanation) bool {
+		return slices.ContainsFunc(e.Candidates, func(c Candidate) bool { return c.Plan == MemoryPlan && c.Seconds > 0 })
+	}
+	for _, k := range plan.Kinds() {
+		for _, n := range []int{8, 2 * slotBytes, 1 << 20} {
+			here := Place{Ranks: 4, RanksPerHost: 4, RanksPerCore: 2}
+			e := ExplainFor(k, n, here, Config{})
+			if !has(e) || e.Plan != e.Candidates[0].Plan {
+				t.Errorf("memory is no candidate, or the cheapest is not taken:\n%v", e)
+			}
+			for _, f := range []Config{
+				{Force: map[plan.Kind]string{k: MemoryPlan}},
+				{Site: &Site{Rules: []Rule{{k.String(), 4, 1, -1, MemoryPlan}}}},
+			} {
+				if e := ExplainFor(k, n, here, f); e.Plan != MemoryPlan {
+					t.Errorf("memory is asked for and not taken:\n%v", e)
+				}
+			}
+			for _, there := range []Place{{Ranks: 4, RanksPerHost: 2}, {Ranks: maxArena + 1, RanksPerHost: maxArena + 1}} {
+				if e := ExplainFor(k, n, there, Config{}); has(e) {
+					t.Errorf("memory is a candidate for ranks that do not share it:\n%v", e)
+				}
+			}
+		}
+	}
 }
 
 func TestSiteTakesTheSmallestRuleThatCovers(t *testing.T) {

@@ -1,10 +1,10 @@
-//go:build !amd64
+//go:build !amd64 || race
 
 package fence
 
 import "sync/atomic"
 
-// Store stores v at p after all earlier stores.
+// Store stores v at p after all earlier stores, in a way that the race detector sees.
 func Store(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
 // StoreAhead is Store.
