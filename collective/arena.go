@@ -15,8 +15,8 @@ import (
 // it they do collectives straight out of each other's memory, without messages.
 // Each rank writes to its own part and reads all of them.
 //
-// A part consists of words that only grow, a line each; of a ring of slots for
-// short vectors (arena_short.go); and of a ring of pieces for long ones (arena_long.go).
+// A part consists of words that only grow, a line each; of a ring of slots and a
+// store for short vectors (arena_short.go); and of a ring of pieces for long ones (arena_long.go).
 //
 // After Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", 2008.
 type arena struct {
@@ -27,6 +27,7 @@ type arena struct {
 	spins  int  // looks at a word before the core is given away
 	yields int  // how often it is given away before the rank sleeps
 	ahead  int  // steps of a long collective that are shown before their turn to be taken
+	store  int  // bytes of the store that are used
 
 	drop    func() // gives the memory back
 	tickets uint64 // given out, guarded by the state's lock
@@ -38,16 +39,17 @@ type arena struct {
 
 	// Of the meeting that is served.
 	turn    uint64 // meetings begun
+	stored  int    // bytes of the store used in this round
 	steps   uint64 // of long ones
 	ring    [pieces]usage
 	sleeper *execution // stands for the meeting while this rank sleeps
 }
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64) *arena {
-	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, drop: func() {},
-		sleeper: &execution{state: s}}
+	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+		drop: func() {}, sleeper: &execution{state: s}}
 	if ranksPerCore > 1 {
-		a.spins, a.yields, a.ahead = spinsCrowded, yieldsCrowded, aheadCrowded
+		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
 	}
 	a.next = sync.NewCond(&a.mu)
 	return a
@@ -86,10 +88,17 @@ const (
 	flagTaken = 2 * line // last step of which this rank has taken the others' pieces
 	flagWords = 3 * line
 
-	slots     = 16      // turns in the ring
-	slotBytes = 8 << 10 // of a short vector
-	slotHead  = 3       // words: turn and signature
-	slotWords = (slotHead*8+slotBytes)/8/line*line + line
+	slots       = 16       // turns in the ring
+	slotWords   = 8 * line // turn, signature, and a vector of a few lines or where in the store it is
+	slotHead    = 3    // words before the vector
+	inlineBytes = (slotWords - slotHead) * 8
+	slotBytes   = 8 << 10 // of a short vector
+
+	// The store has room for all turns of the ring. It is much larger, since memory that has
+	// left the caches of the readers is quicker to write; but not where ranks share
+	// them.
+	storeBytes   = 2 << 20
+	storeCrowded = 2 * slots * slotBytes
 
 	pieces     = 8         // steps in the ring
 	pieceBytes = 128 << 10 // of a vector, or of all blocks, in one step
@@ -97,7 +106,10 @@ const (
 
 	maxArena   = 16 // ranks
 	arenaAfter = 16 // collectives on a communicator before it gets an arena
-	arenaWords = flagWords + slots*slotWords + pieces*pieceWords
+
+	storeAt    = flagWords + slots*slotWords
+	piecesAt   = storeAt + storeBytes/8
+	arenaWords = piecesAt + pieces*pieceWords
 )
 
 // arenaSuits: all ranks share memory, and are few. All get the same answer.
@@ -192,6 +204,6 @@ func slot(turn uint64) int { return flagWords + int(turn%slots)*slotWords }
 
 // pieceOf is n bytes of the piece that a rank uses in a step.
 func (a *arena) pieceOf(rank int, s step, at, n int) []byte {
-	word := flagWords + slots*slotWords + int(s.number%pieces)*pieceWords
+	word := piecesAt + int(s.number%pieces)*pieceWords
 	return a.bytesAt(rank, word+at/8, n)
 }

@@ -9,8 +9,9 @@ import (
 )
 
 // short: every rank shows in its slot what it contributes, and takes what it
-// needs from the slots of the others. A slot begins with the turn, the call's
-// signature and the first bytes of the vector, so that one cache line carries a small one.
+// needs from the slots of the others. A slot has the turn, the call's
+// signature and a vector of up to inlineBytes, the first of them in the same cache line; of a
+// longer one it says where it is.
 // Ranks that need nothing do not wait: a slot is written again only after all others
 // have gone on from the turn that it was written for.
 //
@@ -105,16 +106,41 @@ func startsOf(counts []int, elemBytes int) []int {
 func (m *meeting) show(vector []byte) {
 	a := m.arena
 	at := slot(a.turn)
-	words := a.parts[a.me][at : at+slotHead]
+	words := a.parts[a.me][at : at+slotWords]
 	words[1] = binary.NativeEndian.Uint64(m.entry.signature[:])
 	words[2] = binary.NativeEndian.Uint64(m.entry.signature[8:])
-	copy(a.bytesAt(a.me, at+slotHead, slotBytes), vector)
+	if n := len(vector); n <= inlineBytes {
+		copy(a.bytesAt(a.me, at+slotHead, n), vector)
+	} else {
+		if a.stored+n > a.store {
+			a.stored = 0
+		}
+		words[slotHead] = uint64(a.stored)
+		copy(a.bytesAt(a.me, storeAt+a.stored/8, n), vector)
+		a.stored += (n + lineBytes - 1) / lineBytes * lineBytes
+	}
 	a.raise(at, a.turn)
 }
 
-// shown is the first n bytes of what a rank showed.
-func (m *meeting) shown(rank, n int) []byte {
-	return m.bytesAt(rank, slot(m.turn)+slotHead, n)
+// shown is what a rank showed, from a byte on to before another.
+func (m *meeting) shown(rank, from, to int) []byte {
+	at := slot(m.turn) + slotHead
+	n := m.contributes(rank)
+	if n > inlineBytes {
+		at = storeAt + int(m.parts[rank][at])/8
+	}
+	return m.bytesAt(rank, at, n)[from:to]
+}
+
+// contributes is how many bytes a rank shows, if the others want any of it.
+func (m *meeting) contributes(rank int) int {
+	switch m.entry.kind {
+	case plan.Gather, plan.Allgather:
+		return m.start(rank+1) - m.start(rank)
+	case plan.Scatter, plan.Alltoall, plan.ReduceScatter:
+		return m.start(len(m.parts))
+	}
+	return m.entry.count * m.entry.typ.size
 }
 
 // compareCalls waits for the ranks whose contributions this one needs.
@@ -151,9 +177,9 @@ func (m *meeting) see(ctx context.Context, rank int) error {
 func (m *meeting) take() {
 	n := m.entry.count * m.entry.typ.size
 	from, to := m.start(m.me), m.start(m.me+1)
-	whole := func(r int) []byte { return m.shown(r, n) }
-	mine := func(r int) []byte { return m.shown(r, to)[from:] }
-	theirs := func(r int) []byte { return m.shown(r, m.start(r+1)-m.start(r)) }
+	whole := func(r int) []byte { return m.shown(r, 0, n) }
+	mine := func(r int) []byte { return m.shown(r, from, to) }
+	theirs := func(r int) []byte { return m.shown(r, 0, m.start(r+1)-m.start(r)) }
 	switch m.entry.kind {
 	case plan.Bcast:
 		if m.me != m.entry.root {
