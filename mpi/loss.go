@@ -77,7 +77,6 @@ func (e *engine) peerLost(rank int, why string) {
 	}
 	e.pollOnce()
 	e.lose(rank, why)
-	e.nudge()
 }
 
 // lose marks a rank as lost and fails what depends on it. The lock is held.
@@ -140,6 +139,7 @@ func (e *engine) lose(rank int, why string) {
 	e.windows.lost(rank)
 	e.sighted()
 	e.wakeParked()
+	e.rouse() // the provider has what was under way to report
 	if e.onLoss != nil {
 		e.onLoss(rank, err)
 	}

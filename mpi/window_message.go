@@ -128,7 +128,6 @@ func (e *engine) answered(world int, h windowHeader, payload []byte) {
 	}
 	if q.met() {
 		e.sighted()
-		e.nudge()
 	}
 }
 

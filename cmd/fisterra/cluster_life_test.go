@@ -38,7 +38,7 @@ func savedWhenAsked(t *testing.T, log string) {
 // returns the step that this belongs to.
 func resumed(t *testing.T, s *lab.Slurm, id string, restarts int) int {
 	t.Helper()
-	again := regexp.MustCompile(fmt.Sprintf(`(?s)job \d+, restart %d, .*resumed from a checkpoint.* step=(\d+)`, restarts))
+	again := regexp.MustCompile(fmt.Sprintf(`(?s)job \d+, restart %d, .*?resumed from a checkpoint[^\n]* step=(\d+)`, restarts))
 	m := again.FindStringSubmatch(awaitLog(t, s, id, again.String(), 60*time.Second))
 	step, err := strconv.Atoi(m[1])
 	if err != nil {
