@@ -90,7 +90,7 @@ const (
 
 	slots       = 16       // turns in the ring
 	slotWords   = 8 * line // turn, signature, and a vector of a few lines or where in the store it is
-	slotHead    = 3    // words before the vector
+	slotHead    = 3        // words before the vector
 	inlineBytes = (slotWords - slotHead) * 8
 	slotBytes   = 8 << 10 // of a short vector
 
