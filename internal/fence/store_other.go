@@ -1,10 +1,10 @@
-//go:build !amd64 || race
+//go:build !amd64
 
 package fence
 
 import "sync/atomic"
 
-// Store stores v at p after all earlier stores, in a way that the race detector sees.
+// Store stores v at p after all earlier stores.
 func Store(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
 // StoreAhead is Store.
