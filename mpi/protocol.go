@@ -1,6 +1,10 @@
 package mpi
 
-import "github.com/fisterra-hpc/fisterra/mpi/transport"
+import (
+	"errors"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
 
 // The message protocol.
 //
@@ -132,6 +136,8 @@ func (e *engine) Complete(token uint64, err error) {
 		err = o.err
 	case p.lost != nil:
 		err = p.lost
+	case errors.Is(err, transport.ErrGone):
+		err = &lostError{rank: int(o.peer), why: err.Error()}
 	}
 	e.finish(o, err)
 }

@@ -25,6 +25,7 @@
 package transport
 
 import (
+	"errors"
 	"sync"
 	"time"
 )
@@ -187,6 +188,10 @@ const (
 	// Other: there is something that Poll must see.
 	Other
 )
+
+// ErrGone is what operations on memory complete with that the peer's end has cut short, also
+// before the peer is reported as Lost.
+var ErrGone = errors.New("the peer is gone")
 
 // Crowder is implemented by providers that do better otherwise where the ranks
 // outnumber the processors.

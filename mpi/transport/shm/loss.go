@@ -9,10 +9,17 @@ import (
 
 var (
 	// errHangup: the socket to the peer closed without a goodbye.
-	errHangup = errors.New("its process ended, or closed its shared memory")
+	errHangup error = hangup{}
 	// errDetached is what operations with a detached peer complete with.
 	errDetached = errors.New("the peer was detached")
 )
+
+type hangup struct{}
+
+func (hangup) Error() string { return "its process ended, or closed its shared memory" }
+
+// Is makes it known to the engine as the peer's end.
+func (hangup) Is(target error) bool { return target == transport.ErrGone }
 
 // fail marks the peer as lost; the next Poll reports it.
 func (ep *endpoint) fail(err error) {

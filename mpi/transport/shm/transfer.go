@@ -1,7 +1,10 @@
 package shm
 
 import (
+	"errors"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -98,7 +101,10 @@ func (pl *pull) copied(c *copier) {
 	pl.inflight--
 	pl.done += c.units
 	pl.slot.read.Add(uint64(c.units))
-	if c.err != nil {
+	switch {
+	case errors.Is(c.err, unix.ESRCH): // the peer has died, and its socket has not said so yet
+		pl.shut(errHangup)
+	case c.err != nil:
 		pl.shut(c.err)
 	}
 	if claim(pl.slot.state.Load()).phase() == phaseClosed {
