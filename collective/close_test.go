@@ -3,10 +3,10 @@ package collective
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 // The world closes while goroutines are in collectives, some of which a rank never comes to:
@@ -50,7 +50,8 @@ func closeAmidCollectives(ctx context.Context, c *mpi.Comm) error {
 		endless(1), endless(1000), endless(200_000),
 	}
 	comms := make([]*mpi.Comm, len(calls))
-	for i := range calls {
+	onComms := make([]func() error, len(calls))
+	for i, call := range calls {
 		d, err := c.Dup(ctx)
 		if err != nil {
 			return err
@@ -60,23 +61,13 @@ func closeAmidCollectives(ctx context.Context, c *mpi.Comm) error {
 				return err
 			}
 		}
-		comms[i] = d
+		comms[i], onComms[i] = d, func() error { return call(d) }
 	}
-	errs := make([]error, len(calls))
-	var begun, ended sync.WaitGroup
-	for i, call := range calls {
-		begun.Add(1)
-		ended.Go(func() {
-			begun.Done()
-			errs[i] = call(comms[i])
-		})
+	ended, closing := mpitest.CloseAmid(ctx, c.World(), onComms)
+	if closing != nil {
+		return closing
 	}
-	begun.Wait()
-	if err := c.World().Close(ctx); err != nil {
-		return err
-	}
-	ended.Wait()
-	for i, err := range errs {
+	for i, err := range ended {
 		if err := within(err, mpi.ErrClosed); err != nil {
 			return fmt.Errorf("call %d: %w", i, err)
 		}

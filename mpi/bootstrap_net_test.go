@@ -87,8 +87,12 @@ func TestBootstrapCableBack(t *testing.T) {
 	hosts := lab.Net(t, 2)
 	procs := startHosts(t, hosts, 2, "peer-timeout=6s")
 	hosts.Unplug(1)
-	// Nothing is to happen meanwhile: there is no event to wait for.
-	time.Sleep(1500 * time.Millisecond)
+	outage := time.Now().Add(1500 * time.Millisecond)
+	for _, p := range procs {
+		if line, said := p.says("lost", time.Until(outage)); said {
+			t.Fatalf("rank %d, while the cable was out: %s", p.rank, line)
+		}
+	}
 	hosts.Plug(1)
 	orderAll(procs, "bye 20s")
 	for _, p := range procs {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -163,20 +164,30 @@ func (p *proc) order(text string) { fmt.Fprintln(p.in, text) }
 // await returns the first line that begins so.
 func (p *proc) await(t *testing.T, prefix string, within time.Duration) string {
 	t.Helper()
+	line, said := p.says(prefix, within)
+	if !said {
+		t.Fatalf("rank %d did not say %q within %v", p.rank, prefix, within)
+	}
+	return line
+}
+
+// says waits for a line that begins so.
+func (p *proc) says(prefix string, within time.Duration) (line string, said bool) {
 	deadline := time.After(within)
 	for {
 		p.mu.Lock()
-		for _, line := range p.lines {
-			if strings.HasPrefix(line, prefix) {
-				p.mu.Unlock()
-				return line
-			}
+		i := slices.IndexFunc(p.lines, func(line string) bool { return strings.HasPrefix(line, prefix) })
+		if i >= 0 {
+			line = p.lines[i]
 		}
 		p.mu.Unlock()
+		if i >= 0 {
+			return line, true
+		}
 		select {
 		case <-p.more:
 		case <-deadline:
-			t.Fatalf("rank %d did not say %q within %v", p.rank, prefix, within)
+			return "", false
 		}
 	}
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 // A world closes while goroutines put to, get from and lock a window. All end with
@@ -56,19 +56,8 @@ func TestCloseEndsWindowOperations(t *testing.T) {
 				func() error { return w.Lock(ctx, 1, mpi.LockExclusive) },
 				func() error { return w.Fence(ctx) })
 		}
-		errs := make([]error, len(calls))
-		var begun, ended sync.WaitGroup
-		for i, call := range calls {
-			begun.Add(1)
-			ended.Go(func() {
-				begun.Done()
-				errs[i] = call()
-			})
-		}
-		begun.Wait()
-		closing := c.World().Close(ctx)
-		ended.Wait()
-		for i, err := range errs {
+		ended, closing := mpitest.CloseAmid(ctx, c.World(), calls)
+		for i, err := range ended {
 			if !errors.Is(err, mpi.ErrClosed) {
 				return fmt.Errorf("call %d ended with %v", i, err)
 			}

@@ -106,7 +106,7 @@ func (s pullScript) Withdraw(peer int, _ transport.Key) bool {
 //	retract PEER TOKEN
 //	retracted PEER NAME
 //	placed PEER NAME                the payload of a Data message is in
-//	complete NAME                   the provider is done with the memory of NAME
+//	complete NAME [gone]            the provider is done with the memory of NAME; the peer has died
 //	full | room                     the provider takes nothing, or again; room also polls
 //	cancel NAME
 //	lose PEER
@@ -259,7 +259,11 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 		p.s.say("place %d B", len(p.e.Place(num(1), &h, 0, 1<<20)))
 		p.e.Placed(num(1), &h)
 	case "complete":
-		p.e.Complete(token(1), nil)
+		var err error
+		if len(w) > 2 {
+			err = fmt.Errorf("in mid-pull: %w", transport.ErrGone)
+		}
+		p.e.Complete(token(1), err)
 	case "full":
 		p.s.full = true
 	case "room":

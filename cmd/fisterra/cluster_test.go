@@ -56,15 +56,14 @@ func eventually(t *testing.T, limit time.Duration, what, dir string, ok func() b
 	}
 }
 
-// eventuallyGone waits until a node runs none of some processes any more. They are no children, and
-// in another PID namespace: it asks again and again.
+// eventuallyGone waits until nodes run none of some processes any more, whose PIDs are those
+// of the nodes' namespaces.
 func eventuallyGone(t *testing.T, s *lab.Slurm, limit time.Duration, pids map[string]int, state func() string) {
 	t.Helper()
+	ctx := within(t, limit)
 	for pid, node := range pids {
-		for end := time.Now().Add(limit); s.On(t.Context(), node, "kill", "-0", pid).Code == 0; time.Sleep(50 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("process %s of node %d has not ended after %v\n%s", pid, node, limit, state())
-			}
+		if r := s.On(ctx, node, "tail", "--pid="+pid, "--sleep-interval=0.05", "--follow", "/dev/null"); r.Code != 0 || r.Err != nil {
+			t.Fatalf("process %s of node %d has not ended after %v: %v\n%s", pid, node, limit, r, state())
 		}
 	}
 }
@@ -167,6 +166,16 @@ func (x *step) running() bool {
 	case <-x.ended:
 		return false
 	default:
+		return true
+	}
+}
+
+// lasts is whether the step runs for that long without an end.
+func (x *step) lasts(d time.Duration) bool {
+	select {
+	case <-x.ended:
+		return false
+	case <-time.After(d):
 		return true
 	}
 }

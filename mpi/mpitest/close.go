@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
@@ -55,23 +56,19 @@ func checkClose(ctx context.Context, c *mpi.Comm) error {
 			waits = append(waits, closing{"", func() error { _, err := c.Split(ctx, 0, 0); return err }})
 		}
 	}
-	begun := make(chan struct{}, len(waits))
-	ended := make(chan error, 1)
-	go func() {
-		ended <- together(len(waits), func(i int) error {
-			begun <- struct{}{}
-			return waits[i].ends("waiting")
-		})
-	}()
-	for range waits {
-		<-begun
+	calls := make([]func() error, len(waits))
+	for i, k := range waits {
+		calls[i] = k.call
 	}
 	w := c.World()
-	if err := w.Close(ctx); err != nil {
+	ended, err := CloseAmid(ctx, w, calls)
+	if err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
-	if err := <-ended; err != nil {
-		return err
+	for i, k := range waits {
+		if err := k.ended("waiting", ended[i]); err != nil {
+			return err
+		}
 	}
 	small := make([]byte, 8)
 	for _, later := range []closing{
@@ -85,11 +82,29 @@ func checkClose(ctx context.Context, c *mpi.Comm) error {
 		{"", func() error { _, err := c.Dup(ctx); return err }},
 		{"close", func() error { return w.Close(ctx) }},
 	} {
-		if err := later.ends("later"); err != nil {
+		if err := later.ended("later", later.call()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// CloseAmid closes a world once a goroutine for each of the calls has begun, waits until all of
+// them have returned, and reports what each of them and the closing returned.
+func CloseAmid(ctx context.Context, w *mpi.World, calls []func() error) (ended []error, closed error) {
+	ended = make([]error, len(calls))
+	var begun, returned sync.WaitGroup
+	begun.Add(len(calls))
+	for i, call := range calls {
+		returned.Go(func() {
+			begun.Done()
+			ended[i] = call()
+		})
+	}
+	begun.Wait()
+	closed = w.Close(ctx)
+	returned.Wait()
+	return ended, closed
 }
 
 // closing is a call that the end of the world ends.
@@ -98,9 +113,8 @@ type closing struct {
 	call func() error
 }
 
-// ends reports what is wrong with the end of the call.
-func (k closing) ends(when string) error {
-	err := k.call()
+// ended reports what is wrong with how the call ended.
+func (k closing) ended(when string, err error) error {
 	var at *mpi.Error
 	if !errors.Is(err, mpi.ErrClosed) || !errors.As(err, &at) || k.op != "" && at.Op != k.op {
 		return fmt.Errorf("%s %s ended with %w", when, k.op, err)

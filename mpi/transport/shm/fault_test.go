@@ -33,25 +33,29 @@ func TestKillInFlight(t *testing.T) {
 				if err := r.until(func() bool { r.endpoint(1).meet(); return r.endpoint(1).state == up }); err != nil {
 					t.Fatal(err)
 				}
+				buf := pattern(n, 1)
+				transfer := func() error { return r.recv(buf) }
+				if part == "pull" {
+					transfer = func() error { return r.send(1, buf) }
+				}
+				if err := transfer(); err != nil { // from now on one follows the other
+					t.Fatal(err)
+				}
 				victim := p.Process
 				moment := time.AfterFunc(time.Duration(5+3*round)*time.Millisecond, func() { victim.Kill() })
 				defer moment.Stop()
-				if part == "pull" {
-					buf := pattern(n, 1)
-					for len(r.lost) == 0 {
-						if err := r.send(1, buf); err != nil && len(r.lost) == 0 {
-							t.Fatal(err)
-						}
-					}
-				} else {
-					for len(r.lost) == 0 {
-						if err := r.recv(make([]byte, n)); err != nil {
-							t.Fatal(err)
-						}
+				for len(r.lost) == 0 {
+					if err := transfer(); err != nil && len(r.lost) == 0 {
+						t.Fatal(err)
 					}
 				}
 				if err := r.until(func() bool { return len(r.pulls) == 0 && len(r.ailing) == 0 }); err != nil {
 					t.Fatal(err)
+				}
+				for op, err := range r.pulled {
+					if !errors.Is(err, transport.ErrGone) {
+						t.Errorf("pull %d completed with %v, want the peer's end", op, err)
+					}
 				}
 				if !errors.Is(r.lost[1], errHangup) {
 					t.Errorf("the loss is reported as %v", r.lost[1])
