@@ -8,6 +8,7 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -24,10 +25,11 @@ type arena struct {
 	parts [][]uint64
 
 	fences bool // writers need a full fence of their own: see package fence
-	spins  int  // looks at a word before the core is given away
-	yields int  // how often it is given away before the rank sleeps
-	ahead  int  // steps of a long collective that are shown before their turn to be taken
-	store  int  // bytes of the store that are used
+	home   osyield.Home
+	spins  int // looks at a word before the core is given away
+	yields int // how often it is given away before the rank sleeps
+	ahead  int // steps of a long collective that are shown before their turn to be taken
+	store  int // bytes of the store that are used
 
 	drop    func() // gives the memory back
 	tickets uint64 // given out, guarded by the state's lock
@@ -45,8 +47,8 @@ type arena struct {
 	sleeper *execution // stands for the meeting while this rank sleeps
 }
 
-func newArena(s *state, parts [][]uint64, ranksPerCore float64) *arena {
-	a := &arena{me: s.rank, parts: parts, spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *arena {
+	a := &arena{me: s.rank, parts: parts, home: osyield.NewHome(processor), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s}}
 	if ranksPerCore > 1 {
 		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
@@ -186,7 +188,7 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 		drop()
 		return err
 	}
-	a := newArena(s, parts, c.RanksPerCore())
+	a := newArena(s, parts, c.RanksPerCore(), c.World().Processor())
 	a.fences = ok[fenced] == 0
 	a.drop = drop
 	s.arena.Store(a)

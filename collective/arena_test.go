@@ -32,7 +32,7 @@ func inShared(t testing.TB, n int, o mpi.LocalOptions, f func(ctx context.Contex
 			return err
 		}
 		s := stateOf(c)
-		s.arena.Store(newArena(s, parts, float64(len(parts))/float64(runtime.NumCPU())))
+		s.arena.Store(newArena(s, parts, float64(len(parts))/float64(runtime.NumCPU()), -1))
 		return f(ctx, c)
 	})
 }

@@ -56,14 +56,21 @@ func futex(word *uint64, op int, v uint32, timeout *unix.Timespec) {
 // reach waits until a word of a rank's part has grown to v.
 func (m *meeting) reach(ctx context.Context, rank, word int, v uint64) error {
 	w := &m.parts[rank][word]
+	if atomic.LoadUint64(w) >= v {
+		return nil
+	}
 	for range m.spins {
 		if atomic.LoadUint64(w) >= v {
+			m.home.Alone()
 			return nil
 		}
 	}
-	for range m.yields {
+	for i := range m.yields {
 		osyield.Yield()
 		if atomic.LoadUint64(w) >= v {
+			if i == 0 {
+				m.home.Shared()
+			}
 			return nil
 		}
 	}

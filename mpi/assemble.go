@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -95,7 +96,7 @@ func Assemble(a Assembly) (*World, error) {
 			}
 		}
 	}
-	e.spinTime = spinAlone
+	e.spinTime, e.home = spinAlone, osyield.NewHome(w.Processor())
 	if e.crowded = w.crowded(); e.crowded {
 		for _, p := range e.providers {
 			if c, ok := p.(transport.Crowder); ok {

@@ -148,6 +148,9 @@ func (e *engine) yieldSome(cond condition) bool {
 		osyield.Yield()
 		e.lock()
 		if e.pollAll() > 0 || cond.met() {
+			if i == 0 {
+				e.home.Shared()
+			}
 			return true
 		}
 		before := now

@@ -1,8 +1,11 @@
 package mpi
 
 import (
+	"cmp"
 	"math/big"
+	"math/bits"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,13 +55,7 @@ func ranksPerCore(members []Member) map[string]float64 {
 	}
 	shares := make(map[string]float64, len(hosts))
 	for name, h := range hosts {
-		cores := 0
-		for _, w := range h.mask.Bits() {
-			for ; w != 0; w &= w - 1 {
-				cores++
-			}
-		}
-		shares[name] = max(1, float64(h.ranks)/float64(max(1, cores)))
+		shares[name] = max(1, float64(h.ranks)/float64(max(1, ones(h.mask))))
 	}
 	return shares
 }
@@ -70,6 +67,54 @@ func (w *World) crowded() bool {
 	}
 	return w.localSize > runtime.NumCPU()
 }
+
+// processorOf is the processor that a rank can have for itself beside the others of its host,
+// -1 if there is none. All ranks of a host count alike: those with the least choice
+// come first, and each takes the first that is left to it.
+func processorOf(rank int, members []Member) int {
+	type seeker struct {
+		rank int
+		mask *big.Int
+	}
+	var seekers []seeker
+	for _, m := range members {
+		if m.Host != members[rank].Host {
+			continue
+		}
+		mask, ok := new(big.Int).SetString(m.Processors, 16)
+		if !ok {
+			return -1
+		}
+		seekers = append(seekers, seeker{m.Rank, mask})
+	}
+	slices.SortStableFunc(seekers, func(a, b seeker) int { return cmp.Compare(ones(a.mask), ones(b.mask)) })
+	taken := new(big.Int)
+	for _, s := range seekers {
+		free := new(big.Int).AndNot(s.mask, taken)
+		n := int(free.TrailingZeroBits())
+		if free.Sign() == 0 {
+			n = -1
+		} else {
+			taken.SetBit(taken, n, 1)
+		}
+		if s.rank == rank {
+			return n
+		}
+	}
+	return -1
+}
+
+// ones counts the processors of a mask.
+func ones(mask *big.Int) (n int) {
+	for _, w := range mask.Bits() {
+		n += bits.OnesCount(uint(w))
+	}
+	return n
+}
+
+// Processor is the number of the processor that this rank would have for itself if each rank of the
+// host had its own, -1 if there are too few or nothing is known. The rank is not bound to it.
+func (w *World) Processor() int { return w.processor }
 
 // RanksPerCore is how many ranks share a processor, in the mean, on the host where
 // it is most of all hosts with members of the communicator; 1 where each has its own or nothing is

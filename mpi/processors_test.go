@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"maps"
+	"strings"
 	"testing"
 )
 
@@ -33,5 +34,37 @@ func TestProcessorsOfThisProcess(t *testing.T) {
 	mask := processors()
 	if shares := ranksPerCore([]Member{{Host: "here", Processors: mask}}); shares["here"] != 1 {
 		t.Errorf("one rank on mask %q: %v ranks per core", mask, shares["here"])
+	}
+}
+
+// Ranks of a host get processors of their own wherever that is possible.
+func TestProcessorOf(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		masks string // of ranks of one host
+		want  []int
+	}{
+		{"all may run everywhere", "f f f f", []int{0, 1, 2, 3}},
+		{"bound", "4 1 8", []int{2, 0, 3}},
+		{"by socket", "f f f0 f0", []int{0, 1, 4, 5}},
+		{"by socket, cyclic", "f f0 f f0", []int{0, 4, 1, 5}},
+		{"one has no choice", "3 1", []int{1, 0}},
+		{"too few", "3 3 3", []int{0, 1, -1}},
+		{"not known", "3 ?", []int{-1, -1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var members []Member
+			for i, mask := range strings.Fields(c.masks) {
+				// Between them ranks of another host.
+				members = append(members,
+					Member{Rank: 2 * i, Host: "here", Processors: strings.Trim(mask, "?")},
+					Member{Rank: 2*i + 1, Host: "there", Processors: "1"})
+			}
+			for i, want := range c.want {
+				if got := processorOf(2*i, members); got != want {
+					t.Errorf("rank %d of the host: %d, want %d", i, got, want)
+				}
+			}
+		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -31,6 +32,7 @@ type progress struct {
 	sleeper transport.Sleeper // nil with a set
 
 	crowded  bool          // there are more ranks than cores here
+	home     osyield.Home  // where each rank has its own
 	spinTime time.Duration // at present
 	keeper   keeper
 }
@@ -198,6 +200,9 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 			e.stepAside()
 		}
 		if n > 0 {
+			if vain.polls > 0 {
+				e.home.Alone()
+			}
 			vain = spell{}
 			continue
 		}

@@ -14,6 +14,7 @@ type World struct {
 	localRank  int
 	localSize  int
 	shares     map[string]float64 // by host, see ranksPerCore
+	processor  int                // see processorOf
 	launcher   string
 	log        *slog.Logger
 	dev        device
@@ -37,6 +38,7 @@ func newWorld(a Assembly, dev device) *World {
 		}
 	}
 	w.shares = ranksPerCore(a.Members)
+	w.processor = processorOf(a.Rank, a.Members)
 	return w
 }
 

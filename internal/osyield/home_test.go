@@ -1,0 +1,114 @@
+package osyield
+
+import (
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// twoProcessors are two that this thread may run on, beside what it may.
+func twoProcessors(t *testing.T) (here, home int, allowed unix.CPUSet) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.SchedSetaffinity(0, &allowed); err != nil {
+			t.Error(err)
+		}
+		runtime.UnlockOSThread()
+	})
+	var found []int
+	for n := 0; n < len(allowed)*64 && len(found) < 2; n++ {
+		if allowed.IsSet(n) {
+			found = append(found, n)
+		}
+	}
+	if len(found) < 2 {
+		t.Skip("this process has one processor")
+	}
+	return found[0], found[1], allowed
+}
+
+func at(t *testing.T) int {
+	t.Helper()
+	n, err := processor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// mostly counts in how many of tries rows of shared waits take a thread from one processor to another,
+// and checks that it may run where it might before. The kernel may move it at any time: once says
+// nothing.
+func mostly(t *testing.T, start, want int, allowed *unix.CPUSet, row func()) bool {
+	t.Helper()
+	const tries = 21
+	there := 0
+	for range tries {
+		visit(start, allowed)
+		row()
+		if at(t) == want {
+			there++
+		}
+		var now unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &now); err != nil || now != *allowed {
+			t.Fatalf("may run on %v now, %v before: %v", now, *allowed, err)
+		}
+	}
+	t.Logf("%d of %d times on processor %d", there, tries, want)
+	return there > tries/2
+}
+
+func TestHome(t *testing.T) {
+	here, home, allowed := twoProcessors(t)
+	shared := func(n int) func(*Home) {
+		return func(h *Home) {
+			for range n {
+				h.Shared()
+			}
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		home  int
+		start int
+		row   func(*Home)
+		want  int
+	}{
+		{"away", home, here, shared(homeRow), home},
+		{"there already", home, home, shared(homeRow), home},
+		{"the other way", here, home, shared(homeRow), here},
+		{"short row", home, here, shared(homeRow - 1), here},
+		{"broken row", home, here, func(h *Home) { shared(homeRow - 1)(h); h.Alone(); shared(homeRow - 1)(h) }, here},
+		{"no home", -1, here, shared(homeRow * 3), here},
+		{"not allowed there", len(allowed)*64 - 1, here, shared(homeRow * 3), here},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if !mostly(t, c.start, c.want, &allowed, func() { h := NewHome(c.home); c.row(&h) }) {
+				t.Errorf("from processor %d mostly not to %d", c.start, c.want)
+			}
+		})
+	}
+}
+
+// A thread that is called away again and again goes home after longer and longer rows.
+func TestHomePatience(t *testing.T) {
+	here, home, allowed := twoProcessors(t)
+	h := NewHome(home)
+	for range 30 {
+		visit(here, &allowed)
+		for before := h.need; h.need == before && before < homeRowMax; {
+			h.Shared()
+			if h.row == 0 {
+				break // it was at home
+			}
+		}
+	}
+	if h.need <= homeRow || h.need > homeRowMax {
+		t.Errorf("goes after %d waits, want more than %d and at most %d", h.need, homeRow, homeRowMax)
+	}
+}
