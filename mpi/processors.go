@@ -68,9 +68,9 @@ func (w *World) crowded() bool {
 	return w.localSize > runtime.NumCPU()
 }
 
-// processorOf is the processor that a rank can have for itself beside the others of its host,
-// -1 if there is none. All ranks of a host count alike: those with the least choice
-// come first, and each takes the first that is left to it.
+// processorOf is the processor that a rank has for itself where each rank of its host can have one,
+// else -1. All ranks of a host count alike: those with the least choice come first, and each
+// takes the first that is left to it.
 func processorOf(rank int, members []Member) int {
 	type seeker struct {
 		rank int
@@ -89,19 +89,19 @@ func processorOf(rank int, members []Member) int {
 	}
 	slices.SortStableFunc(seekers, func(a, b seeker) int { return cmp.Compare(ones(a.mask), ones(b.mask)) })
 	taken := new(big.Int)
+	own := -1
 	for _, s := range seekers {
 		free := new(big.Int).AndNot(s.mask, taken)
-		n := int(free.TrailingZeroBits())
 		if free.Sign() == 0 {
-			n = -1
-		} else {
-			taken.SetBit(taken, n, 1)
+			return -1
 		}
+		n := int(free.TrailingZeroBits())
+		taken.SetBit(taken, n, 1)
 		if s.rank == rank {
-			return n
+			own = n
 		}
 	}
-	return -1
+	return own
 }
 
 // ones counts the processors of a mask.
@@ -112,8 +112,8 @@ func ones(mask *big.Int) (n int) {
 	return n
 }
 
-// Processor is the number of the processor that this rank would have for itself if each rank of the
-// host had its own, -1 if there are too few or nothing is known. The rank is not bound to it.
+// Processor is the number of the processor that this rank has for itself where each rank of the
+// host can have one, -1 if there are too few or nothing is known. The rank is not bound to it.
 func (w *World) Processor() int { return w.processor }
 
 // RanksPerCore is how many ranks share a processor, in the mean, on the host where
