@@ -149,7 +149,7 @@ func (t timer) measure(ctx context.Context, bytes int, b batch) (samples []float
 }
 
 // calibrate finds how many calls fill a repetition, and how many repetitions the
-// budget; rank 0 decides.
+// budget; rank 0 decides. A batch that fills one must do so twice: once it may have been held up.
 func (t timer) calibrate(ctx context.Context, b batch) (timing, error) {
 	rep := t.o.Repetition
 	if rep <= 0 {
@@ -160,7 +160,7 @@ func (t timer) calibrate(ctx context.Context, b batch) (timing, error) {
 		return timing{}, err
 	}
 	calls := 1
-	for {
+	for filled := false; ; {
 		if err := barrier(ctx, t.c); err != nil {
 			return timing{}, err
 		}
@@ -172,14 +172,19 @@ func (t timer) calibrate(ctx context.Context, b batch) (timing, error) {
 		if err != nil {
 			return timing{}, err
 		}
-		if last >= rep || calls >= 1<<20 {
+		if last < rep && calls < 1<<20 {
+			filled = false
+			calls *= min(max(int(float64(rep)*1.2/float64(max(last, 1))), 2), 16)
+			continue
+		}
+		if filled {
 			left, err := fromRoot(ctx, t.c, t.o.Budget-time.Since(begin))
 			if err != nil {
 				return timing{}, err
 			}
 			return timing{calls: calls, reps: min(max(int(left/max(last, 1)), minReps), maxReps)}, nil
 		}
-		calls *= min(max(int(float64(rep)*1.2/float64(max(last, 1))), 2), 16)
+		filled = true
 	}
 }
 

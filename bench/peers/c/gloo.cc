@@ -159,15 +159,19 @@ class Peer {
   void measure(size_t bytes) {
     const double begin = now_us();
     double last = 0;
-    int count = 1;
+    int count = 1, filled = 0;
     batch(2);
-    for (;;) {
+    while (filled < 2) {
       barrier();
       const double t = now_us();
       batch(count);
       last = now_us() - t;
       broadcast(&last, 1);
-      if (last >= o_.rep_us || count >= 1 << 20) break;
+      if (last >= o_.rep_us || count >= 1 << 20) {
+        filled++;
+        continue;
+      }
+      filled = 0;
       count *= std::clamp(static_cast<int>(o_.rep_us * 1.2 / last), 2, 16);
     }
     double reps = std::clamp(std::max(0.0, o_.budget_us - (now_us() - begin)) / last, 11.0, 2000.0);

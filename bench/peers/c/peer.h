@@ -65,15 +65,19 @@ typedef double (*batch_fn)(size_t bytes, int count, const struct options *o);
 static void measure(const char *op, size_t bytes, batch_fn batch, const struct options *o) {
   static double value[MAX_REPS];
   double begin = now_us(), last = 0;
-  int count = 1, plan[2];
-  batch(bytes, 2, o); /* connections, first touch */
-  for (;;) {          /* as many calls as fill one repetition */
+  int count = 1, filled = 0, plan[2];
+  batch(bytes, 2, o);  /* connections, first touch */
+  while (filled < 2) { /* as many calls as fill one repetition, twice: once they may have been held up */
     MPI_Barrier(MPI_COMM_WORLD);
     double t = now_us();
     batch(bytes, count, o);
     last = now_us() - t;
     MPI_Bcast(&last, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-    if (last >= o->rep_us || count >= 1 << 20) break;
+    if (last >= o->rep_us || count >= 1 << 20) {
+      filled++;
+      continue;
+    }
+    filled = 0;
     int grow = last > 0 ? (int)(o->rep_us * 1.2 / last) : 2;
     count *= grow < 2 ? 2 : grow > 16 ? 16 : grow;
   }
