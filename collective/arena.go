@@ -102,8 +102,10 @@ const (
 	storeBytes   = 2 << 20
 	storeCrowded = 2 * slots * slotBytes
 
-	pieces     = 8         // steps in the ring
-	pieceBytes = 128 << 10 // of a vector, or of all blocks, in one step
+	// Likewise the ring of pieces. A piece is as small as it can be without costing more in
+	// crossings than it gains by overlap: its readers begin when it is there.
+	pieces     = 32       // steps in the ring
+	pieceBytes = 64 << 10 // of a vector, or of all blocks, in one step
 	pieceWords = pieceBytes / 8
 
 	maxArena   = 16 // ranks
