@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
 
@@ -222,7 +223,7 @@ func TestSerialAccuracy(t *testing.T) {
 		{"softmax", DefaultRate("softmax", ps.Momentum), 0.935, 0.93},
 		{"mlp", DefaultRate("mlp", ps.Momentum), 0.965, 0.96},
 	} {
-		if slowArithmetic && c.model == "mlp" {
+		if need.RaceDetector && c.model == "mlp" {
 			continue
 		}
 		var got []float64

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 	"github.com/fisterra-hpc/fisterra/ps"
@@ -157,7 +158,7 @@ func TestModesReachTheAccuracy(t *testing.T) {
 		seeds = []uint64{1, 2, 3, 4, 5}
 	}
 	for _, model := range []string{"mlp", "softmax"} {
-		if slowArithmetic && model == "mlp" {
+		if need.RaceDetector && model == "mlp" {
 			continue
 		}
 		for _, c := range []struct {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -32,7 +33,7 @@ func TestVirtualScale(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if raceEnabled || c.name == "ring" && os.Getenv("FISTERRA_LARGE") == "" {
+			if need.RaceDetector || c.name == "ring" && os.Getenv("FISTERRA_LARGE") == "" {
 				c.ranks /= 8
 			}
 			begun := time.Now()

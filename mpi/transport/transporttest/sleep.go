@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -128,7 +129,7 @@ func testMallocs(t *testing.T, factory Factory) {
 	if _, sleeper := w.members[0].Provider.(transport.Sleeper); sleeper {
 		t.Skipf("%s is a simulation", w.members[0].Provider.Name())
 	}
-	if raceDetector {
+	if need.RaceDetector {
 		t.Skip("the race detector allocates")
 	}
 	counters := make([]*counter, 2)
