@@ -47,7 +47,8 @@ func fitsSlot(p *plan.Problem) bool {
 // those of its own, which is also what a message's bytes take. Long vectors cost a
 // crossing for each time that they fill the ring. Ranks that share processors divide
 // their time, and for a crossing all must have had their turn. It is the
-// mean over the ranks: of rooted collectives only some ranks wait.
+// mean over the ranks, of which only some copy in a rooted collective. Whoever waits for nobody saves
+// little: most of a crossing between neighbours is the call itself.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
 	if p.Counts != nil {
@@ -77,17 +78,19 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	case plan.Barrier:
 		return cross
 	case plan.Bcast:
-		return (copied + others*(cross+fetch)) / (others + 1)
+		return cross + (copied+others*fetch)/(others+1)
 	case plan.Scatter:
-		return (dealt + others*(cross+fetch)) / (others + 1)
+		return cross + (dealt+copied+others*fetch)/(others+1)
 	case plan.Gather:
-		return (cross+others*fetch)/(others+1) + copied
+		return cross + (copied+others*fetch)/(others+1) + copied
 	case plan.Reduce:
-		return (cross+others*(fetch+combined))/(others+1) + copied
+		return cross + others*(copied+max(fetch, combined))/(others+1) // what comes is combined as it comes
 	case plan.Allgather:
-		return cross + others*fetch + copied
+		return cross + others*fetch + 2*copied
 	case plan.Alltoall:
-		return cross + others*fetch + dealt
+		return cross + others*fetch + dealt + copied
+	case plan.ReduceScatter:
+		return cross + others*(fetch+combined) + dealt
 	case plan.Allreduce:
 		if reduced {
 			return cross + others*(2*fetch+combined+copied) + copied

@@ -190,7 +190,7 @@ func (c *costing) nodeScatterBcast() float64 {
 
 func (c *costing) linearGather() float64 {
 	one := c.pass(c.size/2, c.block)
-	return one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
+	return c.Copy.At(int(c.block)) + one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
 }
 
 func (c *costing) treeGather() float64 {
