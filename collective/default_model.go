@@ -10,16 +10,19 @@ import "github.com/fisterra-hpc/fisterra/collective/plan"
 var defaultModel = &plan.Model{
 	Name: "default",
 	Host: plan.Link{
-		OneWay:   plan.Curve{{Bytes: 0, Seconds: 0.25e-6}, {Bytes: 4 << 10, Seconds: 1.2e-6}, {Bytes: 64 << 10, Seconds: 5.5e-6}, {Bytes: 1 << 20, Seconds: 80e-6}, {Bytes: 16 << 20, Seconds: 2e-3}},
-		Exchange: plan.Curve{{Bytes: 0, Seconds: 0.35e-6}, {Bytes: 4 << 10, Seconds: 1.5e-6}, {Bytes: 64 << 10, Seconds: 8e-6}, {Bytes: 1 << 20, Seconds: 110e-6}, {Bytes: 4 << 20, Seconds: 1e-3}, {Bytes: 16 << 20, Seconds: 5e-3}},
+		OneWay: plan.Curve{{Bytes: 0, Seconds: 0.25e-6}, {Bytes: 8 << 10, Seconds: 0.75e-6}, {Bytes: 32 << 10, Seconds: 2.4e-6},
+			{Bytes: 128 << 10, Seconds: 5.5e-6}, {Bytes: 512 << 10, Seconds: 18.5e-6}, {Bytes: 2 << 20, Seconds: 77e-6}, {Bytes: 8 << 20, Seconds: 380e-6}},
+		Exchange: plan.Curve{{Bytes: 0, Seconds: 0.4e-6}, {Bytes: 8 << 10, Seconds: 1.1e-6}, {Bytes: 32 << 10, Seconds: 3.2e-6},
+			{Bytes: 128 << 10, Seconds: 9e-6}, {Bytes: 512 << 10, Seconds: 41e-6}, {Bytes: 2 << 20, Seconds: 315e-6}, {Bytes: 8 << 20, Seconds: 2.2e-3}},
 	},
 	Net: plan.Link{
 		OneWay:   plan.Linear(1.6e-6, 1/11e9),
 		Exchange: plan.Linear(1.7e-6, 1/11e9),
 		Gap:      1 / 11e9,
 	},
-	Combine:  plan.Curve{{Bytes: 0, Seconds: 20e-9}, {Bytes: 256 << 10, Seconds: 6e-6}, {Bytes: 16 << 20, Seconds: 1.6e-3}},
-	Copy:     plan.Curve{{Bytes: 0, Seconds: 10e-9}, {Bytes: 256 << 10, Seconds: 10e-6}, {Bytes: 16 << 20, Seconds: 1.8e-3}},
+	Combine:  plan.Curve{{Bytes: 0, Seconds: 20e-9}, {Bytes: 128 << 10, Seconds: 2.3e-6}, {Bytes: 2 << 20, Seconds: 46e-6}, {Bytes: 8 << 20, Seconds: 560e-6}},
+	Copy:     plan.Curve{{Bytes: 0, Seconds: 5e-9}, {Bytes: 128 << 10, Seconds: 2.3e-6}, {Bytes: 2 << 20, Seconds: 45e-6}, {Bytes: 8 << 20, Seconds: 230e-6}},
+	Cross:    0.18e-6,
 	Overhead: 0.1e-6,
 	Switch:   6e-6,
 }
