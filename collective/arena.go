@@ -24,12 +24,12 @@ type arena struct {
 	me    int
 	parts [][]uint64
 
-	fences bool // writers need a full fence of their own: see package fence
-	home   osyield.Home
-	spins  int // looks at a word before the core is given away
-	yields int // how often it is given away before the rank sleeps
-	ahead  int // steps of a long collective that are shown before their turn to be taken
-	store  int // bytes of the store that are used
+	fences bool         // writers need a full fence of their own: see package fence
+	home   osyield.Home // of this rank; the engine has another for its own waits
+	spins  int          // looks at a word before the core is given away
+	yields int          // how often it is given away before the rank sleeps
+	ahead  int          // steps of a long collective that are shown before their turn to be taken
+	store  int          // bytes of the store that are used
 
 	drop    func() // gives the memory back
 	tickets uint64 // given out, guarded by the state's lock
@@ -102,8 +102,9 @@ const (
 	storeBytes   = 2 << 20
 	storeCrowded = 2 * slots * slotBytes
 
-	// Likewise the ring of pieces. A piece is as small as it can be without costing more in
-	// crossings than it gains by overlap: its readers begin when it is there.
+	// The ring of pieces is as large for the same reason, and was quicker so where ranks share
+	// caches, too. A piece is as small as it can be without costing more in crossings than it gains by
+	// overlap: its readers begin when it is there.
 	pieces     = 32       // steps in the ring
 	pieceBytes = 64 << 10 // of a vector, or of all blocks, in one step
 	pieceWords = pieceBytes / 8

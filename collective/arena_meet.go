@@ -47,8 +47,8 @@ func fitsSlot(p *plan.Problem) bool {
 // those of its own, which is also what a message's bytes take. Long vectors cost a
 // crossing for each time that they fill the ring. Ranks that share processors divide
 // their time, and for a crossing all must have had their turn. It is the
-// mean over the ranks, of which only some copy in a rooted collective. Whoever waits for nobody saves
-// little: most of a crossing between neighbours is the call itself.
+// mean over the ranks, of which only some fetch in a rooted collective. All pay the crossing: most of
+// one between neighbours is the call itself, which ranks that wait for nobody make, too.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
 	if p.Counts != nil {
@@ -82,7 +82,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	case plan.Scatter:
 		return cross + (dealt+copied+others*fetch)/(others+1)
 	case plan.Gather:
-		return cross + (copied+others*fetch)/(others+1) + copied
+		return cross + copied + others*fetch/(others+1)
 	case plan.Reduce:
 		return cross + others*(copied+max(fetch, combined))/(others+1) // what comes is combined as it comes
 	case plan.Allgather:

@@ -3,7 +3,6 @@ package collective
 import (
 	"context"
 	"encoding/binary"
-	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 )
@@ -160,10 +159,8 @@ func (m *meeting) compareCalls(ctx context.Context) error {
 // see waits until a rank has shown its vector, and compares the calls.
 func (m *meeting) see(ctx context.Context, rank int) error {
 	at := slot(m.turn)
-	if atomic.LoadUint64(&m.parts[rank][at]) < m.turn {
-		if err := m.reach(ctx, rank, at, m.turn); err != nil {
-			return err
-		}
+	if err := m.reach(ctx, rank, at, m.turn); err != nil {
+		return err
 	}
 	theirs, mine := m.parts[rank][at:at+slotHead], m.parts[m.me][at:at+slotHead]
 	if theirs[1] != mine[1] || theirs[2] != mine[2] {

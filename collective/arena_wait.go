@@ -56,7 +56,7 @@ func futex(word *uint64, op int, v uint32, timeout *unix.Timespec) {
 // reach waits until a word of a rank's part has grown to v.
 func (m *meeting) reach(ctx context.Context, rank, word int, v uint64) error {
 	w := &m.parts[rank][word]
-	if atomic.LoadUint64(w) >= v {
+	if atomic.LoadUint64(w) >= v { // which says nothing of who shares a core: see osyield.Home
 		return nil
 	}
 	for range m.spins {

@@ -6,7 +6,8 @@ import "github.com/fisterra-hpc/fisterra/collective/plan"
 // (fisterra bench model): two ranks of one host over shared memory, and an
 // EDR-class network. The points of host are those of Fisterra's own
 // shared memory transport inside collectives on a 2-core virtual machine, whose buffers have
-// just been written, unlike those of a ping-pong; Switch is that of four ranks on it.
+// just been written, unlike those of a ping-pong, rounded from several runs of fisterra bench model;
+// Switch is that of four ranks on it.
 var defaultModel = &plan.Model{
 	Name: "default",
 	Host: plan.Link{

@@ -29,6 +29,9 @@ func processors() string {
 	return mask.Text(16)
 }
 
+// mask is the member's processors, if they are known.
+func (m *Member) mask() (*big.Int, bool) { return new(big.Int).SetString(m.Processors, 16) }
+
 // ranksPerCore is how many ranks of each host share a processor, in the mean and
 // at least 1. Hosts whose ranks do not say are left out.
 func ranksPerCore(members []Member) map[string]float64 {
@@ -38,10 +41,7 @@ func ranksPerCore(members []Member) map[string]float64 {
 	}
 	hosts := map[string]*host{}
 	for _, m := range members {
-		if m.Processors == "" {
-			continue
-		}
-		mask, ok := new(big.Int).SetString(m.Processors, 16)
+		mask, ok := m.mask()
 		if !ok {
 			continue
 		}
@@ -81,7 +81,7 @@ func processorOf(rank int, members []Member) int {
 		if m.Host != members[rank].Host {
 			continue
 		}
-		mask, ok := new(big.Int).SetString(m.Processors, 16)
+		mask, ok := m.mask()
 		if !ok {
 			return -1
 		}

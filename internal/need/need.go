@@ -3,7 +3,8 @@
 //
 // A test that lacks its part skips and says so. FISTERRA_REQUIRE names parts
 // (comma separated) whose absence is a failure instead, so that a machine which
-// is meant to have everything cannot pass by skipping.
+// is meant to have everything cannot pass by skipping. It also knows whether the race detector is on
+// (RaceDetector), under which some tests would measure the detector.
 package need
 
 import (

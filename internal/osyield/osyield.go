@@ -1,5 +1,7 @@
-// Package osyield gives the core to another process. Go's own Gosched only
-// looks for other goroutines, and with more ranks than cores that is not
+// Package osyield is what a rank that waits asks the kernel for: to give the core to another
+// process, to sleep, or to run on another core (Home). Nothing here knows what is waited for.
+//
+// Go's own Gosched only looks for other goroutines, and with more ranks than cores that is not
 // enough: a token ring of four ranks on two cores took 3.5 ms a hop with it
 // and 2.5 µs with sched_yield.
 package osyield

@@ -161,7 +161,7 @@ class Peer {
     double last = 0;
     int count = 1, filled = 0;
     batch(2);
-    while (filled < 2) {
+    while (filled < 2) { /* as in peer.h */
       barrier();
       const double t = now_us();
       batch(count);
@@ -226,8 +226,8 @@ Options parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     const Options o = parse(argc, argv);
-    char dir[] = "/tmp/fisterra-gloo.XXXXXX";
-    if (mkdtemp(dir) == nullptr) throw std::runtime_error("mkdtemp: " + std::string(strerror(errno)));
+    std::string dir = std::filesystem::temp_directory_path() / "fisterra-gloo.XXXXXX";
+    if (mkdtemp(dir.data()) == nullptr) throw std::runtime_error("mkdtemp: " + std::string(strerror(errno)));
     for (int rank = 0; rank < o.ranks; rank++) {
       const pid_t pid = fork();
       if (pid < 0) throw std::runtime_error("fork: " + std::string(strerror(errno)));

@@ -204,7 +204,7 @@ func TestCloseSender(t *testing.T) {
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
 		}
-		copy(buf, "XXXXXXXXXXXXXX")
+		copy(buf, "used otherwise")
 		n = nodes[1]
 		n.Lock()
 		defer n.Unlock()
