@@ -15,6 +15,9 @@ import (
 // modelSizes are the points of a measured curve.
 var modelSizes = []int{4, 256, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20}
 
+// warmups is how many collectives there are before a communicator's shared memory.
+const warmups = 32
+
 // modelBudget is the time for a point of a curve.
 const modelBudget = 60 * time.Millisecond
 
@@ -38,16 +41,17 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 	for _, class := range []struct {
 		peer int
 		link *plan.Link
-	}{{near, &m.Host}, {far, &m.Net}} {
+		read *plan.Curve
+	}{{near, &m.Host, &m.Read}, {far, &m.Net, new(plan.Curve)}} {
 		if class.peer < 0 {
 			continue
 		}
-		link, err := measureLink(ctx, c, class.peer)
+		link, read, err := measureLink(ctx, c, class.peer)
 		if err != nil {
 			return nil, err
 		}
 		link.Gap = class.link.Gap
-		*class.link = link
+		*class.link, *class.read = link, read
 	}
 	m.Combine, m.Copy = measureCore()
 	var err error
@@ -62,16 +66,22 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 
 // measureLink times single messages and exchanges between rank 0 and peer, as the
 // steps of collectives that they are: by the executor, and on the scale on which
-// collectives are measured. The others wait. Rank 0 gets the link.
-func measureLink(ctx context.Context, c *mpi.Comm, peer int) (plan.Link, error) {
-	var l plan.Link
+// collectives are measured; and how they read each other's memory, if they can. The others wait. Rank 0
+// gets the link.
+func measureLink(ctx context.Context, c *mpi.Comm, peer int) (l plan.Link, read plan.Curve, err error) {
 	color := mpi.Undefined
 	if c.Rank() == 0 || c.Rank() == peer {
 		color = 0
 	}
 	pair, err := c.Split(ctx, color, c.Rank())
 	if err != nil || pair == nil {
-		return l, err
+		return l, nil, err
+	}
+	// Which plans there are shows when the pair has done some collectives.
+	for range warmups {
+		if err := collective.Barrier(ctx, pair); err != nil {
+			return l, nil, err
+		}
 	}
 	copied := func(n int) float64 { return timeOf(copyOf(n)) }
 	for _, way := range []struct {
@@ -82,7 +92,11 @@ func measureLink(ctx context.Context, c *mpi.Comm, peer int) (plan.Link, error) 
 	}{
 		{plan.Bcast, "linear", &l.OneWay, func(int) float64 { return 0 }},
 		{plan.Allgather, "ring", &l.Exchange, copied},
+		{plan.Allgather, collective.DirectPlan, &read, copied},
 	} {
+		if !slices.Contains(collective.Plans(way.kind, modelSizes[0], pair), way.plan) {
+			continue
+		}
 		op, _ := collectiveNamed(way.kind.String()) // there is one
 		force := collective.Config{Force: map[plan.Kind]string{way.kind: way.plan}}
 		times := make([]float64, len(modelSizes))
@@ -90,7 +104,7 @@ func measureLink(ctx context.Context, c *mpi.Comm, peer int) (plan.Link, error) 
 			for i, n := range modelSizes {
 				t, err := timePlan(ctx, pair, force, op, Options{Sizes: []int{n}, Budget: modelBudget / tunePasses})
 				if err != nil {
-					return l, err
+					return l, nil, err
 				}
 				if pass == 0 || t < times[i] {
 					times[i] = t
@@ -102,7 +116,7 @@ func measureLink(ctx context.Context, c *mpi.Comm, peer int) (plan.Link, error) 
 		}
 		ascend(*way.curve)
 	}
-	return l, nil
+	return l, read, nil
 }
 
 // ascend makes no message take longer than a longer one: what does was disturbed.
@@ -182,7 +196,7 @@ func shareModel(ctx context.Context, c *mpi.Comm, m *plan.Model) (*plan.Model, e
 		return nil, err
 	}
 	m.Cross = cross[0]
-	curves := []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Copy}
+	curves := []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Copy, &m.Read}
 	for _, curve := range curves {
 		count := []int64{int64(len(*curve))}
 		if err := collective.Bcast(ctx, c, count, 0); err != nil {

@@ -67,7 +67,11 @@ func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, name string, o Option
 			t.Times = append(t.Times, PlanTime{name, math.Inf(1)})
 		}
 		for _, x := range e.Candidates {
-			add(x.Plan, collective.Config{Model: m, Force: map[plan.Kind]string{kind: x.Plan}})
+			force := collective.Config{Model: m, Force: map[plan.Kind]string{kind: x.Plan}}
+			if x.Plan == e.Plan {
+				force.Force = nil // as it runs: ranks may turn to another way while they are far from each other
+			}
+			add(x.Plan, force)
 		}
 		if _, ok := c.Native(); ok {
 			add(collective.LibraryPlan, collective.Config{Model: m, Library: collective.LibraryAlways})

@@ -9,6 +9,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/fence"
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -17,7 +18,8 @@ import (
 // Each rank writes to its own part and reads all of them.
 //
 // A part consists of words that only grow, a line each; of a ring of slots and a
-// store for short vectors (arena_short.go); and of a ring of pieces for long ones (arena_long.go).
+// store for short vectors (arena_short.go); and of a ring of pieces for long ones (arena_long.go). Where the
+// ranks may read each other's memory, long ones can also do without pieces (arena_direct.go).
 //
 // After Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", 2008.
 type arena struct {
@@ -42,9 +44,16 @@ type arena struct {
 	// Of the meeting that is served.
 	turn    uint64 // meetings begun
 	stored  int    // bytes of the store used in this round
-	steps   uint64 // of long ones
+	steps   uint64 // of long and direct ones
 	ring    [pieces]usage
+	pace    pace
 	sleeper *execution // stands for the meeting while this rank sleeps
+
+	// Of direct ones.
+	pids      []int     // the ranks' processes; nil: not all ranks can read all others' memory
+	addresses [2]uint64 // of this rank's buffers
+	scratch   [2][]byte
+	saved     []byte // an input that the result overwrites
 }
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *arena {
@@ -88,11 +97,16 @@ const (
 	sleepers  = 0 * line // ranks that sleep until a word of this part grows
 	flagShown = 1 * line // last step of a long collective whose piece is written
 	flagTaken = 2 * line // last step of which this rank has taken the others' pieces
-	flagWords = 3 * line
+	withdrawn = 3 * line // the meeting that this rank gave up
+	process   = 4 * line // its process, where in that the part is, and a secret to know it by
+	address   = process + 1
+	secret    = process + 2
+	flagWords = 5 * line
 
 	slots       = 16       // turns in the ring
-	slotWords   = 8 * line // turn, signature, and a vector of a few lines or where in the store it is
-	slotHead    = 3        // words before the vector
+	slotWords   = 8 * line // turn, signature, vote, and a vector of a few lines or where in the store it is
+	voteAt      = 3        // whether the rank finds the others far (pace)
+	slotHead    = 4        // words before the vector
 	inlineBytes = (slotWords - slotHead) * 8
 	slotBytes   = 8 << 10 // of a short vector
 
@@ -154,6 +168,8 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 	if err != nil {
 		s.config.log().Warn("no shared memory for collectives", "comm", s.name, "err", err)
 		part = nil // the window tells the others
+	} else {
+		introduce(part)
 	}
 	free := func() {
 		if err := mpi.Free(c, part); err != nil {
@@ -172,15 +188,25 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 	parts := make([][]uint64, s.size)
 	// One that cannot reach all others keeps all from it; one that fences do not
 	// reach has all fence for themselves.
-	const reached, fenced = 0, 1
-	ok := []uint8{reached: 1, fenced: 1}
+	// And all or none read each other's memory.
+	const reached, fenced, read = 0, 1, 2
+	ok := []uint8{reached: 1, fenced: 1, read: 1}
 	for r := range s.size {
 		if parts[r] = w.Part(r); len(parts[r]) != arenaWords {
 			ok[reached] = 0
+			continue
 		}
+		procmem.Populate(mpi.Bytes(parts[r]))
 	}
 	if !fence.Register() {
 		ok[fenced] = 0
+	}
+	var pids []int
+	if ok[reached] == 1 {
+		pids = processes(parts)
+	}
+	if pids == nil {
+		ok[read] = 0
 	}
 	var q call
 	pairCall(&q, plan.Allreduce, ok, ok, Min)
@@ -193,9 +219,19 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 	}
 	a := newArena(s, parts, c.RanksPerCore(), c.World().Processor())
 	a.fences = ok[fenced] == 0
+	if ok[read] == 1 {
+		a.read(pids)
+	}
 	a.drop = drop
 	s.arena.Store(a)
 	return nil
+}
+
+// canRead reports whether the ranks can read each other's memory, which before there is an arena
+// nobody knows.
+func (s *state) canRead() bool {
+	a := s.arena.Load()
+	return a == nil || a.pids != nil
 }
 
 // bytesAt is n bytes of a part from a word on.

@@ -3,6 +3,7 @@ package collective
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 )
@@ -47,9 +48,6 @@ type usage struct {
 const everyone = -1
 
 func (m *meeting) long(ctx context.Context) error {
-	if err := m.begin(ctx); err != nil {
-		return err
-	}
 	m.show(nil)
 	l := m.layOut()
 	given := 0
@@ -69,6 +67,7 @@ func (m *meeting) long(ctx context.Context) error {
 			return err
 		}
 	}
+	l.pace.judge()
 	return nil
 }
 
@@ -176,16 +175,18 @@ func (l *long) give(ctx context.Context, s step) error {
 		}
 	}
 	*u = usage{s.number, l.reader}
+	begun, n := time.Now(), 0
 	if s.deals {
 		for r := range l.parts {
 			if from, to := l.cut(r, s); r != l.me || l.keeps {
-				copy(l.pieceOf(l.me, s, r*l.box, to-from), l.send[from:to])
+				n += copy(l.pieceOf(l.me, s, r*l.box, to-from), l.send[from:to])
 			}
 		}
 	} else {
 		v := l.input(s)
-		copy(l.pieceOf(l.me, s, 0, len(v)), v)
+		n = copy(l.pieceOf(l.me, s, 0, len(v)), v)
 	}
+	l.pace.note(time.Since(begun), n)
 	l.raise(flagShown, s.number)
 	return nil
 }

@@ -16,11 +16,23 @@ type meeting struct {
 	send, recv []byte
 }
 
-// MemoryPlan is shared memory where plans are named: collectives without messages, on one host.
-const MemoryPlan = "memory"
+// Where plans are named, these are collectives without messages, of ranks of one host: through memory
+// that they share, and straight out of each other's buffers.
+const (
+	MemoryPlan = "memory"
+	DirectPlan = "direct"
+)
 
-// memorySource is where the idea comes from.
-const memorySource = "Graham, Shipman 2008"
+// way is how a collective is done.
+type way uint8
+
+const (
+	byMessages way = iota
+	byLibrary
+	bySlots
+	byPieces
+	byReading
+)
 
 // meets reports whether ranks that share an arena can do a blocking call in it.
 // It depends on what all ranks know alike.
@@ -99,18 +111,70 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	return cross + others*(fetch+combined)
 }
 
-// usesMemory decides between the arena, where there is one, and a plan, and says why.
-func (f *Config) usesMemory(p *plan.Problem) (why string, ok bool) {
+// directSeconds is the price of a direct collective: every rank waits until the last has read.
+func directSeconds(p *plan.Problem, m *plan.Model) float64 {
+	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
+	if p.Counts != nil {
+		n = p.TotalBytes() / p.Size
+	}
+	slices := p.Kind == plan.Allreduce && p.Size > 2
+	if slices {
+		n /= p.Size
+	}
+	divided := max(1, p.RanksPerCore)
+	read, copied, combined := divided*m.Read.At(n), divided*m.Copy.At(n), divided*m.Combine.At(n)
+	turns := 0.0
+	if divided > 1 {
+		turns = 2 * m.Switch
+	}
+	switch p.Kind {
+	case plan.Bcast:
+		return turns + read
+	case plan.Scatter:
+		return turns + max(read, copied)
+	case plan.Gather, plan.Allgather, plan.Alltoall:
+		return turns + others*read + copied
+	}
+	if slices {
+		return turns*3/2 + others*(2*read+combined)
+	}
+	return turns + others*(read+combined)
+}
+
+// arenaWays are the ways of an arena to do a collective, and their prices.
+func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
+	ways := []Candidate{{Plan: MemoryPlan, Source: "Graham, Shipman 2008", Seconds: memorySeconds(p, m)}}
+	if canRead && reads(p.Kind) && len(m.Read) > 0 {
+		ways = append(ways, Candidate{Plan: DirectPlan, Source: "Ma et al. 2013", Seconds: directSeconds(p, m)})
+	}
+	return ways
+}
+
+// arenaWay decides between the ways of an arena, where there is one, and a plan (no name), and
+// says why. open: the model has decided, and only for as long as ranks are near.
+func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open bool) {
+	fits := func(name string) string {
+		if name == MemoryPlan || name == DirectPlan && canRead && reads(p.Kind) {
+			return name
+		}
+		return ""
+	}
 	if name, ok := f.Force[p.Kind]; ok {
-		return "forced", name == MemoryPlan
+		return fits(name), "forced", false
 	}
 	if f.Site != nil {
 		if r, ok := f.Site.rule(p); ok {
-			return "site table " + f.Site.Name, r.Plan == MemoryPlan
+			return fits(r.Plan), "site table " + f.Site.Name, false
 		}
 	}
 	m := f.model()
-	return "cheapest by model " + m.Name, memorySeconds(p, m) <= plan.Rank(p, m)[0].Seconds
+	least := plan.Rank(p, m)[0].Seconds
+	for _, c := range arenaWays(p, m, canRead) {
+		if c.Seconds <= least {
+			name, least = c.Plan, c.Seconds
+		}
+	}
+	return name, "cheapest by model " + m.Name, true
 }
 
 // meet does a call in the arena, if that is how it is best done.
@@ -121,7 +185,7 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 		return true, s.refuse(q.kind, b)
 	}
 	e, err := s.find(c, q)
-	if err != nil || !e.memory {
+	if err != nil || e.way < bySlots {
 		s.mu.Unlock()
 		if err != nil {
 			err = s.fault(q.kind, 0, err)
@@ -139,11 +203,7 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 	s.mu.Unlock()
 
 	a.enter(ticket)
-	if e.short {
-		err = m.short(ctx)
-	} else {
-		err = m.long(ctx)
-	}
+	err = m.hold(ctx)
 	a.leave(ticket)
 	if err != nil {
 		x := &execution{state: s, entry: e, comm: c, shadow: c.Shadow(), seq: m.seq}
@@ -151,4 +211,18 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 		return true, x.err
 	}
 	return true, nil
+}
+
+// hold does the collective, now that it is the meeting's turn.
+func (m *meeting) hold(ctx context.Context) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	switch {
+	case m.entry.way == bySlots:
+		return m.short(ctx)
+	case m.entry.way == byReading || m.entry.readsFar && m.pace.direct():
+		return m.direct(ctx)
+	}
+	return m.long(ctx)
 }

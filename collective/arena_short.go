@@ -16,9 +16,6 @@ import (
 //
 // Cost: one crossing of a cache line, and as many bytes read as are received.
 func (m *meeting) short(ctx context.Context) error {
-	if err := m.begin(ctx); err != nil {
-		return err
-	}
 	m.show(m.contribution())
 	if err := m.compareCalls(ctx); err != nil {
 		return err
@@ -28,18 +25,23 @@ func (m *meeting) short(ctx context.Context) error {
 }
 
 // begin waits until the slot of the next turn may be written. All look at each other
-// every half ring: who has come to that turn has gone on from those before.
+// every half ring: who has come to that turn has gone on from those before. Then
+// they also count the votes of that turn.
 func (m *meeting) begin(ctx context.Context) error {
 	const half = slots / 2
 	m.turn++
 	if m.turn%half != 0 || m.turn < slots {
 		return nil
 	}
+	votes := uint64(0)
+	at := slot(m.turn - half)
 	for r := range m.parts {
-		if err := m.reach(ctx, r, slot(m.turn-half), m.turn-half); err != nil {
+		if err := m.reach(ctx, r, at, m.turn-half); err != nil {
 			return err
 		}
+		votes += m.parts[r][at+voteAt]
 	}
+	m.pace.far = votes > 0
 	return nil
 }
 
@@ -108,6 +110,7 @@ func (m *meeting) show(vector []byte) {
 	words := a.parts[a.me][at : at+slotWords]
 	words[1] = binary.NativeEndian.Uint64(m.entry.signature[:])
 	words[2] = binary.NativeEndian.Uint64(m.entry.signature[8:])
+	words[voteAt] = a.pace.vote()
 	if n := len(vector); n <= inlineBytes {
 		copy(a.bytesAt(a.me, at+slotHead, n), vector)
 	} else {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -15,24 +16,33 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// inShared runs f on n ranks of this process that share an arena.
-func inShared(t testing.TB, n int, o mpi.LocalOptions, f func(ctx context.Context, c *mpi.Comm) error) []error {
+// arenaPlans are the ways to do a long collective in an arena.
+var arenaPlans = []string{MemoryPlan, DirectPlan}
+
+// inShared runs f on n ranks of this process that share an arena, and do all collectives in one of
+// its ways where it fits.
+func inShared(t testing.TB, way string, n int, o mpi.LocalOptions, f func(ctx context.Context, c *mpi.Comm) error) []error {
 	// Ranks of one process wait for each other without giving way to goroutines.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(n, runtime.GOMAXPROCS(0))))
-	parts := make([][]uint64, n)
+	parts, pids := make([][]uint64, n), make([]int, n)
 	for r := range parts {
-		parts[r] = make([]uint64, arenaWords)
+		parts[r], pids[r] = make([]uint64, arenaWords), os.Getpid()
 	}
 	return onRanks(t, n, o, func(ctx context.Context, c *mpi.Comm) error {
 		force := map[plan.Kind]string{}
 		for _, k := range plan.Kinds() {
-			force[k] = MemoryPlan
+			force[k] = way
+			if !reads(k) {
+				force[k] = MemoryPlan
+			}
 		}
 		if err := Configure(c, Config{Force: force}); err != nil {
 			return err
 		}
 		s := stateOf(c)
-		s.arena.Store(newArena(s, parts, float64(len(parts))/float64(runtime.NumCPU()), -1))
+		a := newArena(s, parts, float64(len(parts))/float64(runtime.NumCPU()), -1)
+		a.read(pids)
+		s.arena.Store(a)
 		return f(ctx, c)
 	})
 }
@@ -44,12 +54,19 @@ func borders(ranks int) []int {
 }
 
 func TestArenaEqualsTheOracle(t *testing.T) {
+	for _, way := range arenaPlans {
+		t.Run(way, func(t *testing.T) { arenaEqualsTheOracle(t, way) })
+	}
+}
+
+func arenaEqualsTheOracle(t *testing.T, way string) {
 	inOrder := caseOf("concat", concat, concatOne)
-	for size := 2; size <= 7; size++ {
-		if testing.Short() && size > 4 {
-			break
-		}
-		for r, err := range inShared(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+	most := 7
+	if testing.Short() || way == DirectPlan {
+		most = 4
+	}
+	for size := 2; size <= most; size++ {
+		for r, err := range inShared(t, way, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 			seed := 0
 			for _, border := range append(borders(size), 1, 1000) {
 				for _, less := range []int{-1, 0, 1} {
@@ -148,7 +165,13 @@ func widest(ctx context.Context, c *mpi.Comm, seed, n int) error {
 
 // Several goroutines of each rank are in collectives at once, on vectors of any length.
 func TestArenaServesOneAfterTheOther(t *testing.T) {
-	for r, err := range inShared(t, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+	for _, way := range arenaPlans {
+		t.Run(way, func(t *testing.T) { arenaServesOneAfterTheOther(t, way) })
+	}
+}
+
+func arenaServesOneAfterTheOther(t *testing.T, way string) {
+	for r, err := range inShared(t, way, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 		errs := make([]error, 4)
 		for round, n := range []int{1, 5000, 3 * pieceBytes} {
 			want := oracle(round, 0, c.Size()-1, n, sumOf[int32])
@@ -183,7 +206,7 @@ func TestArenaServesOneAfterTheOther(t *testing.T) {
 func TestArenaBarrierWaits(t *testing.T) {
 	var mu sync.Mutex
 	come := 0
-	for r, err := range inShared(t, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+	for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 		for i := 1; i <= 20; i++ {
 			if c.Rank() == i%3 {
 				ctx, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
@@ -216,6 +239,12 @@ var arenaLengths = []int{4, 5000, 200_000}
 
 // One rank calls with another length: all learn who called what, whoever it is.
 func TestArenaMismatch(t *testing.T) {
+	for _, way := range arenaPlans {
+		t.Run(way, func(t *testing.T) { arenaMismatch(t, way) })
+	}
+}
+
+func arenaMismatch(t *testing.T, way string) {
 	const size = 3
 	for name, op := range everyCollective {
 		for _, n := range arenaLengths {
@@ -223,7 +252,7 @@ func TestArenaMismatch(t *testing.T) {
 				if name == "barrier" {
 					continue // has no length
 				}
-				for r, err := range inShared(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+				for r, err := range inShared(t, way, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 					mine := n
 					if c.Rank() == odd {
 						mine++
@@ -254,11 +283,17 @@ func TestArenaMismatch(t *testing.T) {
 
 // A rank does not come: the one whose context ends first gives up, and the others learn it.
 func TestArenaDeadline(t *testing.T) {
+	for _, way := range arenaPlans {
+		t.Run(way, func(t *testing.T) { arenaDeadline(t, way) })
+	}
+}
+
+func arenaDeadline(t *testing.T, way string) {
 	for name, op := range everyCollective {
 		for _, n := range arenaLengths {
 			var gone sync.WaitGroup
 			gone.Add(2)
-			for r, err := range inShared(t, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+			for r, err := range inShared(t, way, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 				if c.Rank() == 2 {
 					gone.Wait()
 					return nil
@@ -287,7 +322,7 @@ func TestArenaDeadline(t *testing.T) {
 // Ranks that need nothing from the others run ahead of them, and nothing is overwritten
 // that somebody has still to read.
 func TestArenaRunsAhead(t *testing.T) {
-	for r, err := range inShared(t, 4, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+	for r, err := range inShared(t, MemoryPlan, 4, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 		rng := rand.New(rand.NewPCG(7, uint64(c.Rank())))
 		v, sum := make([]int64, 3), make([]int64, 3)
 		for i := range int64(600) {
@@ -329,7 +364,7 @@ func BenchmarkArena(b *testing.B) {
 		b.Run(kind.String(), func(b *testing.B) {
 			var mu sync.Mutex
 			mu.Lock()
-			for _, err := range inShared(b, 2, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+			for _, err := range inShared(b, MemoryPlan, 2, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 				if c.Rank() == 1 {
 					mu.Lock() // until rank 0 is done
 					return nil
@@ -357,7 +392,7 @@ func BenchmarkArena(b *testing.B) {
 				if kind == plan.Barrier {
 					e.typ, e.count = elemType{size: 1}, 0
 				}
-				ahead(e.sign(byMemory))
+				ahead(e.sign(memoryCode))
 				b.ResetTimer()
 				for range b.N {
 					if err := do(); err != nil {

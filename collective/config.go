@@ -89,7 +89,7 @@ func Configure(c *mpi.Comm, f Config) error {
 // known reports whether a plan can be asked for by name.
 func known(k plan.Kind, name string) bool {
 	_, ok := plan.Named(k, name)
-	return ok || name == MemoryPlan
+	return ok || name == MemoryPlan || name == DirectPlan
 }
 
 func planNames(k plan.Kind) []string {

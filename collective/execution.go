@@ -78,7 +78,7 @@ func (x *execution) advance(ctx context.Context, block bool) bool {
 }
 
 func (x *execution) run(ctx context.Context, block bool) bool {
-	if x.entry.library {
+	if x.entry.way == byLibrary {
 		_, ok, err := x.await(ctx, x.native, -1, block)
 		if err != nil {
 			x.fail(err)

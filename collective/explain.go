@@ -41,7 +41,7 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	p.RanksPerCore = s.ranksPerCore(c)
 	config := s.config
 	s.mu.Unlock()
-	return config.explain(p, s.arenaSuits(c))
+	return config.explain(p, s.arenaSuits(c), s.canRead())
 }
 
 // Place is where ranks run.
@@ -55,7 +55,7 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	nodes := plan.NewNodes(at.Ranks, func(r int) string { return fmt.Sprint(r / at.RanksPerHost) })
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
 	p.RanksPerCore = at.RanksPerCore
-	return f.explain(p, at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena))
+	return f.explain(p, at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena), true)
 }
 
 // problemOf is a collective on bytes as elements of four bytes, or of one where that does not fit.
@@ -73,8 +73,9 @@ func problemOf(kind plan.Kind, rank, size, bytes int, nodes *plan.Nodes) *plan.P
 	return p
 }
 
-// explain explains a problem of ranks that can have an arena (shared), or not.
-func (f *Config) explain(p *plan.Problem, shared bool) Explanation {
+// explain explains a problem of ranks that can have an arena (shared), or not, and in that can
+// read each other's memory, or not.
+func (f *Config) explain(p *plan.Problem, shared, canRead bool) Explanation {
 	e := Explanation{Kind: p.Kind, Bytes: p.TotalBytes(), Ranks: p.Size, Hosts: 1}
 	if p.Nodes != nil {
 		e.Hosts = len(p.Nodes.Members)
@@ -85,10 +86,10 @@ func (f *Config) explain(p *plan.Problem, shared bool) Explanation {
 		e.Candidates = append(e.Candidates, Candidate{Plan: c.Name, Source: c.Source, Seconds: c.Seconds})
 	}
 	if shared {
-		e.Candidates = append(e.Candidates, Candidate{Plan: MemoryPlan, Source: memorySource, Seconds: memorySeconds(p, f.model())})
+		e.Candidates = append(e.Candidates, arenaWays(p, f.model(), canRead)...)
 		slices.SortStableFunc(e.Candidates, func(a, b Candidate) int { return cmp.Compare(a.Seconds, b.Seconds) })
-		if why, ok := f.usesMemory(p); ok {
-			e.Plan, e.Why = MemoryPlan, why
+		if name, why, _ := f.arenaWay(p, canRead); name != "" {
+			e.Plan, e.Why = name, why
 		}
 	}
 	for _, c := range e.Candidates {

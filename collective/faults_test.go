@@ -52,14 +52,11 @@ var everyCollective = map[string]func(ctx context.Context, c *mpi.Comm, n int) e
 // A rank is killed inside each collective: every survivor gets ErrPeerLost,
 // which names the rank, and further collectives refuse to start.
 func TestEverySurvivorLearnsOfALoss(t *testing.T) {
-	ways := map[string]func(testing.TB, int, mpi.LocalOptions, func(context.Context, *mpi.Comm) error) []error{
-		"messages": onRanks, "memory": inShared,
-	}
 	for name, op := range everyCollective {
 		for _, at := range []struct {
 			way string
 			n   int
-		}{{"messages", 1}, {"messages", 200_000}, {"memory", 1}, {"memory", 5000}, {"memory", 200_000}} {
+		}{{"messages", 1}, {"messages", 200_000}, {MemoryPlan, 1}, {MemoryPlan, 5000}, {MemoryPlan, 200_000}, {DirectPlan, 200_000}} {
 			n := at.n
 			t.Run(fmt.Sprintf("%s/%s/%d", name, at.way, n), func(t *testing.T) {
 				const size, victim = 5, 2
@@ -68,7 +65,7 @@ func TestEverySurvivorLearnsOfALoss(t *testing.T) {
 				var survived sync.WaitGroup
 				entered.Add(size - 1)
 				survived.Add(size - 1)
-				errs := ways[at.way](t, size, mpi.LocalOptions{Fabric: fabric}, func(ctx context.Context, c *mpi.Comm) error {
+				f := func(ctx context.Context, c *mpi.Comm) error {
 					if err := Barrier(ctx, c); err != nil {
 						return err
 					}
@@ -108,7 +105,13 @@ func TestEverySurvivorLearnsOfALoss(t *testing.T) {
 						return err
 					}
 					return equal("survivors", one, []int64{size - 1})
-				})
+				}
+				var errs []error
+				if o := (mpi.LocalOptions{Fabric: fabric}); at.way == "messages" {
+					errs = onRanks(t, size, o, f)
+				} else {
+					errs = inShared(t, at.way, size, o, f)
+				}
 				for r, err := range errs {
 					if err != nil && r != victim {
 						t.Errorf("rank %d: %v", r, err)

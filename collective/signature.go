@@ -29,7 +29,8 @@ const (
 	signatureMagic = 0xf157
 	noOp           = 0xff
 	badArguments   = 0xfe // as a plan: the call was rejected
-	byMemory       = 0xfd // as a plan: the arena
+	memoryCode     = 0xfd // as a plan: MemoryPlan
+	readingCode    = 0xfc // as a plan: DirectPlan
 )
 
 func (k *key) sign(planner int) signature {

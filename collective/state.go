@@ -56,9 +56,8 @@ type entry struct {
 	key
 	counts    [3][]int // Counts, SendCounts, RecvCounts
 	plan      *plan.Plan
-	library   bool  // the system's MPI library does it; plan is empty
-	memory    bool  // done in the arena; likewise
-	short     bool  // in one slot
+	way       way   // but for byMessages the plan is empty
+	readsFar  bool  // by pieces only while the ranks are near
 	starts    []int // of the blocks of Counts, in bytes; nil: they are alike
 	combine   kernel.Func
 	signature signature
@@ -126,7 +125,7 @@ func (s *state) acquire(c *mpi.Comm, q *call, floating bool) (*execution, error)
 	x.floating = floating
 	x.begin(c, s.seq, q.send, q.recv)
 	s.watch.add(x)
-	if e.library {
+	if e.way == byLibrary {
 		x.native = x.callLibrary(q.send, q.recv)
 	}
 	return x, nil
@@ -183,23 +182,28 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		}
 	}
 	p := s.problem(c, e)
-	inMemory := false
+	here, open := "", false
 	if e.here {
-		_, inMemory = s.config.usesMemory(p)
+		here, _, open = s.config.arenaWay(p, s.canRead())
 	}
 	switch {
-	case inMemory:
-		e.memory, e.plan = true, &plan.Plan{Name: MemoryPlan}
-		e.short = fitsSlot(p)
-		e.signature = q.sign(byMemory)
-		e.starts = startsOf(q.counts[0], q.typ.size)
+	case here == DirectPlan:
+		e.way, e.signature = byReading, q.sign(readingCode)
+	case here == MemoryPlan && fitsSlot(p):
+		e.way, e.signature = bySlots, q.sign(memoryCode)
+	case here == MemoryPlan:
+		e.way, e.signature = byPieces, q.sign(memoryCode)
+		e.readsFar = open && s.canRead() && reads(p.Kind)
 	case libraryHas(c, e) && s.config.usesLibrary(p):
-		e.library, e.plan = true, &plan.Plan{Name: LibraryPlan}
-		e.signature = q.sign(noOp)
+		e.way, e.signature, here = byLibrary, q.sign(noOp), LibraryPlan
 	default:
 		planner, index := s.choose(p)
 		e.plan = planner.Build(p)
 		e.signature = q.sign(index)
+	}
+	if e.way != byMessages {
+		e.plan = &plan.Plan{Name: here}
+		e.starts = startsOf(q.counts[0], q.typ.size)
 	}
 	for k := range s.entries {
 		if len(s.entries) < maxEntries {

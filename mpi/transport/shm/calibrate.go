@@ -4,6 +4,8 @@ import (
 	"math"
 	"os"
 	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
 )
 
 // Two ways lead from one rank's memory to another's. process_vm_* copies once,
@@ -60,7 +62,7 @@ func calibrate(copies int) habit {
 func timeCopies() (kernel, own time.Duration, err error) {
 	src, dst := make([]byte, sampleBytes), make([]byte, sampleBytes)
 	c := newCopier()
-	c.pid, c.local, c.remote = os.Getpid(), dst, addressOf(src)
+	c.pid, c.local, c.remote = os.Getpid(), dst, procmem.AddressOf(src)
 	kernel, own = time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 	for range samples {
 		begun := time.Now()

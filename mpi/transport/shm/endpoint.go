@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -109,7 +110,11 @@ func (ep *endpoint) attach(l *link) {
 	}
 	ep.out.ring.most = ep.p.ringLimit()
 	ep.out.ring.more = func(from, to uint32) error {
-		return back(l.memory, ringOffset(mine)+int(from), int(to-from))
+		if err := back(l.memory, ringOffset(mine)+int(from), int(to-from)); err != nil {
+			return err
+		}
+		procmem.Populate(ep.out.mem[from:to])
+		return nil
 	}
 	ep.in = inbox{
 		cells: pairCells(l.mem, theirs), mem: pairRing(l.mem, theirs),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -16,6 +17,7 @@ var errWithdrawn = errors.New("the peer withdrew the memory")
 type exposures struct {
 	table   *[slots]slot // shared
 	list    [slots]exposure
+	live    int
 	free    []uint16
 	zombies []uint16 // withdrawn, but the peer has not let go of the slot
 }
@@ -42,13 +44,14 @@ type pull struct {
 	units    uint32
 	done     uint32 // units copied by this rank
 	inflight int
+	shared   bool // the peer is asked to copy a part
 	err      error
 }
 
 // A key is the exposed memory's address and length, and the generation and
 // number of its slot.
 func (e *exposure) key(number uint16) (k transport.Key) {
-	binary.NativeEndian.PutUint64(k[0:], uint64(addressOf(e.buf)))
+	binary.NativeEndian.PutUint64(k[0:], uint64(procmem.AddressOf(e.buf)))
 	binary.NativeEndian.PutUint64(k[8:], uint64(len(e.buf)))
 	binary.NativeEndian.PutUint32(k[16:], e.gen)
 	binary.NativeEndian.PutUint16(k[20:], number)
@@ -85,6 +88,7 @@ func (p *Provider) Expose(peer int, buf []byte) (transport.Key, bool) {
 	x.free = x.free[:len(x.free)-1]
 	e := &x.list[number]
 	*e = exposure{ep: ep, slot: &x.table[number], gen: e.gen + 1, live: true, buf: buf}
+	x.live++
 	e.slot.helped.Store(0)
 	e.slot.read.Store(0)
 	e.slot.state.Store(uint64(exposed(e.gen)))
@@ -161,6 +165,7 @@ func (p *Provider) Withdraw(peer int, key transport.Key) bool {
 	}
 	p.awaited = slices.DeleteFunc(p.awaited, func(a *exposure) bool { return a == e })
 	e.live, e.buf = false, nil
+	x.live--
 	p.helps = slices.DeleteFunc(p.helps, func(h *exposure) bool { return h == e })
 	if claim(e.slot.state.Load()).phase() == phaseFree {
 		x.free = append(x.free, number)
@@ -217,18 +222,22 @@ func (p *Provider) Pull(peer int, key transport.Key, dst []byte, op uint64) tran
 	}
 	p.pulls = append(p.pulls, pl)
 	ep.pulls++
-	if pl.shared() && (ep.out.next < ep.out.limit || ep.refresh()) {
+	pl.shared = ep.shares(len(dst))
+	if pl.shared && (ep.out.next < ep.out.limit || ep.refresh()) {
 		c := ep.nextCell()
 		c[1] = uint64(number) | uint64(gen)<<32
-		c[2], c[3] = uint64(addressOf(dst)), uint64(len(dst))
+		c[2], c[3] = uint64(procmem.AddressOf(dst)), uint64(len(dst))
 		ep.post(0, formHelp, 0)
 	}
 	return transport.Sent
 }
 
-// shared: the peer is asked to copy a part. A short pull is not worth that, and where
-// ranks share processors this one would take the core from the peer to wait for it.
-func (pl *pull) shared() bool { return len(pl.dst) >= helpBytes && !pl.ep.p.crowded }
+// shares reports whether the peer is asked to copy a part of a pull. A short one is not worth that;
+// where ranks share processors this one would take the core from the peer to wait for it; and
+// one that is sent something meanwhile has as much to copy itself.
+func (ep *endpoint) shares(n int) bool {
+	return n >= helpBytes && !ep.p.crowded && (ep.exposures == nil || ep.exposures.live == 0)
+}
 
 func (p *Provider) newPull() *pull {
 	last := len(p.freePulls) - 1

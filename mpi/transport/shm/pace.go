@@ -11,9 +11,9 @@ import "time"
 const (
 	// slowMessages in a row before make the next slow one the last: an interrupt slows one.
 	slowMessages = 2
-	// farMessages go by one copy to a peer that is far, before one through the ring
-	// tries again.
-	farMessages = 256
+	// farMessages go by one copy to a peer that is far, before the ring is tried again: a ring that
+	// has left the caches meanwhile may be slow at first.
+	farMessages = 512
 )
 
 // pace is what the stream under way shows.
@@ -31,16 +31,16 @@ func (p *pace) note(took time.Duration, n int) {
 	}
 }
 
-// judge ends a stream: kernel is the time of a byte by the kernel. Between ranks that are near,
-// the first chunk of a message may take as long, and one between ranks that are far takes four times as long.
+// judge ends a stream: kernel is the time of a byte by the kernel. Between ranks that are near, a
+// copy into the ring takes less than half of it, and between ranks that are far more.
 func (p *pace) judge(kernel float64) {
 	switch {
-	case p.perByte <= 2*kernel:
+	case p.perByte <= kernel:
 		p.slow = 0
 	case p.slow < slowMessages:
 		p.slow++
 	default:
-		p.far = farMessages
+		p.far, p.slow = farMessages, 0
 	}
 	p.perByte = 0
 }

@@ -72,7 +72,7 @@ func claimFront(pl *pull) (from, to uint32, ok bool) {
 			return 0, 0, false
 		}
 		n := uint32(mostBytes / unitBytes)
-		if pl.shared() {
+		if pl.shared {
 			n = portion(c.back()-c.front(), pl.units)
 		}
 		next, from, to := c.takeFront(n)

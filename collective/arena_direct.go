@@ -1,0 +1,265 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// direct is a collective in which every rank reads what it needs straight out of the others'
+// buffers, by the kernel: one copy, where pieces of the arena take one into them and one out. Ranks
+// show each other where their buffers are, read, and wait until nobody reads theirs
+// any more.
+//
+// Of an allreduce each rank reduces a slice, and then reads the others' results. Two ranks
+// reduce all of it each, which is as many bytes to read and saves a crossing.
+//
+// Nobody writes to another's memory, so that a rank that was stopped can spoil nothing when it goes on. What
+// a rank has read of a buffer that its owner gave up meanwhile is thrown away.
+//
+// Cost: what a rank gets is copied or combined once, with a system call for each readBytes; two
+// crossings, three for an allreduce of more than two ranks.
+//
+// After Ma, Bosilca, Bouteiller, Dongarra, "Kernel-assisted and topology-aware MPI collective communications on
+// multicore/many-core platforms", 2013.
+type direct struct {
+	*meeting
+	reduced uint64 // step after which this rank's slice of an allreduce stands in recv
+	read    uint64 // step after which this rank has read what it needs
+}
+
+const (
+	// readBytes bounds one copy by the kernel, which the Go scheduler cannot interrupt.
+	readBytes = 256 << 10
+	// scratchBytes of another rank's operand are combined at a time: they stay in the core's own cache.
+	scratchBytes = 32 << 10
+)
+
+// Words of a slot: where the rank's buffers are.
+const (
+	sendAt = slotHead
+	recvAt = slotHead + 1
+)
+
+// reads reports whether a collective can be done by direct.
+func reads(k plan.Kind) bool { return k != plan.Barrier && k != plan.Scan && k != plan.Exscan }
+
+func (m *meeting) direct(ctx context.Context) error {
+	d := direct{meeting: m, reduced: m.steps + 1, read: m.steps + 2}
+	m.steps += 2
+	if m.entry.inPlace && d.overwrites() {
+		m.saved = append(m.saved[:0], m.send...)
+		m.send = m.saved
+	}
+	m.addresses = [2]uint64{uint64(procmem.AddressOf(m.contribution())), uint64(procmem.AddressOf(m.recv))}
+	m.show(mpi.Bytes(m.addresses[:]))
+	err := d.run(ctx)
+	if err != nil {
+		atomic.StoreUint64(&m.parts[m.me][withdrawn], m.turn)
+	}
+	runtime.KeepAlive(m.send)
+	runtime.KeepAlive(m.recv)
+	return err
+}
+
+func (d *direct) run(ctx context.Context) error {
+	if err := d.compareCalls(ctx); err != nil {
+		return err
+	}
+	if d.entry.kind.Reduces() {
+		if err := d.reduce(ctx); err != nil {
+			return err
+		}
+	}
+	if d.slices() {
+		d.raise(flagShown, d.reduced)
+	}
+	if !d.entry.kind.Reduces() || d.slices() {
+		if err := d.fetch(ctx); err != nil {
+			return err
+		}
+	}
+	d.raise(flagTaken, d.read)
+	for r := range d.parts {
+		if r != d.me && d.readBy(r) {
+			if err := d.reach(ctx, r, flagTaken, d.read); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// overwrites reports whether a result in place of the input would overwrite what others have still
+// to read.
+func (d *direct) overwrites() bool {
+	switch d.entry.kind {
+	case plan.Alltoall, plan.ReduceScatter:
+		return true
+	}
+	return d.entry.kind == plan.Allreduce && !d.slices()
+}
+
+// slices reports whether each rank reduces a slice for all.
+func (d *direct) slices() bool { return d.entry.kind == plan.Allreduce && len(d.parts) > 2 }
+
+// readBy reports whether a rank reads this one's buffers.
+func (d *direct) readBy(r int) bool {
+	switch d.entry.kind {
+	case plan.Bcast, plan.Scatter:
+		return d.me == d.entry.root
+	case plan.Gather, plan.Reduce:
+		return r == d.entry.root
+	}
+	return true
+}
+
+// fetch gets the blocks of this rank's result, the next rank's first, so that not all read
+// the same.
+func (d *direct) fetch(ctx context.Context) error {
+	first, end := d.sources()
+	for i := 1; i <= len(d.parts); i++ {
+		r := (d.me + i) % len(d.parts)
+		if r < first || r >= end || r == d.me && (d.entry.inPlace || d.slices()) {
+			continue
+		}
+		out, buffer, at := d.fetched(r)
+		if r == d.me {
+			copy(out, d.contribution()[at:])
+			continue
+		}
+		if d.slices() {
+			if err := d.reach(ctx, r, flagShown, d.reduced); err != nil {
+				return err
+			}
+		}
+		if err := d.readFrom(ctx, r, out, buffer, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetched is what a rank's block becomes, and where it begins in which of its buffers.
+func (d *direct) fetched(r int) (out []byte, buffer, at int) {
+	from, to := d.block(r)
+	mine, end := d.block(d.me)
+	switch d.entry.kind {
+	case plan.Allreduce:
+		return d.recv[from:to], recvAt, from
+	case plan.Alltoall:
+		return d.recv[from:to], sendAt, mine
+	case plan.Scatter:
+		return d.recv[:end-mine], sendAt, mine
+	}
+	return d.recv[from:to], sendAt, 0
+}
+
+// reduce combines this rank's block of all inputs, a piece at a time, in the order of the ranks.
+func (d *direct) reduce(ctx context.Context) error {
+	from, to := d.block(d.me)
+	out := d.recv
+	switch {
+	case d.entry.kind == plan.Reduce && d.me != d.entry.root:
+		return nil
+	case d.slices():
+		out = out[from:to]
+	case d.entry.kind == plan.Allreduce:
+		from, to = 0, len(out)
+	}
+	for at := from; at < to; at += scratchBytes {
+		n := min(scratchBytes, to-at)
+		if err := d.combine(ctx, out[at-from:][:n], at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// combine makes a piece of the result, of which the inputs begin at a byte of the vectors.
+func (d *direct) combine(ctx context.Context, out []byte, at int) error {
+	var sum []byte
+	for r := range d.parts {
+		next := d.scratch[min(r, 1)][:len(out)]
+		if r == d.me {
+			next = d.send[at:][:len(out)]
+		} else if err := d.readFrom(ctx, r, next, sendAt, at); err != nil {
+			return err
+		}
+		into := d.scratch[0][:len(out)] // out may be this rank's input
+		switch r {
+		case 0:
+			sum = next
+			continue
+		case len(d.parts) - 1:
+			into = out
+		}
+		d.entry.combine(into, sum, next)
+		sum = into
+	}
+	return nil
+}
+
+// readFrom copies from a byte of a rank's buffer on, unless the rank withdraws it meanwhile.
+func (d *direct) readFrom(ctx context.Context, r int, dst []byte, buffer, at int) error {
+	part := d.parts[r]
+	src := uintptr(part[slot(d.turn)+buffer]) + uintptr(at)
+	for len(dst) > 0 {
+		n := min(len(dst), readBytes)
+		err := procmem.Read(d.pids[r], dst[:n], src)
+		if errors.Is(err, unix.ESRCH) {
+			return d.learnWhy(ctx, r)
+		}
+		if err != nil {
+			return fmt.Errorf("rank %d (%s): %w", r, d.comm.Host(r), err)
+		}
+		dst, src = dst[n:], src+uintptr(n)
+	}
+	if atomic.LoadUint64(&part[withdrawn]) == d.turn {
+		return d.learnWhy(ctx, r)
+	}
+	return nil
+}
+
+// learnWhy waits for the news why a rank's buffer is no more.
+func (d *direct) learnWhy(ctx context.Context, r int) error {
+	return d.reach(ctx, r, flagTaken, math.MaxUint64)
+}
+
+// introduce writes down how the others can read this process's memory.
+func introduce(part []uint64) {
+	part[process], part[address], part[secret] = uint64(os.Getpid()), uint64(procmem.AddressOf(mpi.Bytes(part))), rand.Uint64()
+}
+
+// processes finds the ranks' processes; nil if this one cannot read the memory of all. A
+// number may name another process in another namespace: only the secret proves it.
+func processes(parts [][]uint64) []int {
+	pids := make([]int, len(parts))
+	for r, part := range parts {
+		pids[r] = int(part[process])
+		var seen [1]uint64
+		at := uintptr(part[address] + secret*8)
+		if procmem.Read(pids[r], mpi.Bytes(seen[:]), at) != nil || seen[0] != part[secret] {
+			return nil
+		}
+	}
+	return pids
+}
+
+// read makes the arena one whose ranks read each other's memory.
+func (a *arena) read(pids []int) {
+	a.pids = pids
+	a.scratch = [2][]byte{make([]byte, scratchBytes), make([]byte, scratchBytes)}
+	a.pace.kernel = timeKernel()
+}

@@ -1,0 +1,95 @@
+package collective
+
+import (
+	"math"
+	"os"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
+)
+
+// How long it takes to copy what another rank has just written tells how far the two are from
+// each other: they may be on different sockets, and on a virtual machine may move
+// there. Near each other, two copies through pieces beat one by the kernel; far apart
+// each line of a piece is waited for, and they take up to ten times longer.
+//
+// All ranks must do a collective in the same way. So each votes in its slots, and
+// all count the votes of the same turn.
+
+const (
+	// slowMeetings in a row make a rank vote for far: an interrupt slows one.
+	slowMeetings = 3
+	// farMeetings is how many long collectives are direct in a row while the ranks are far, before one
+	// goes through pieces again, to see.
+	farMeetings = 128
+	// paceBytes are enough to tell.
+	paceBytes = 16 << 10
+)
+
+// pace is what long collectives show.
+type pace struct {
+	kernel   float64 // nanoseconds in which the kernel copies a byte
+	quickest float64 // in which this rank has copied one of a step; 0: not yet in this meeting
+	slow     int     // meetings in a row that were slow, at most slowMeetings
+	far      bool    // as the ranks have agreed
+	count    int     // of long collectives while far
+}
+
+// note takes the time in which n bytes of other ranks were copied or combined. A step that was
+// interrupted does not count, since the quickest does.
+func (p *pace) note(took time.Duration, n int) {
+	if n < paceBytes {
+		return
+	}
+	if t := float64(took.Nanoseconds()) / float64(n); p.quickest == 0 || t < p.quickest {
+		p.quickest = t
+	}
+}
+
+// judge ends a meeting.
+func (p *pace) judge() {
+	switch {
+	case p.quickest == 0:
+	case p.quickest <= p.kernel:
+		p.slow = 0
+	case p.slow < slowMeetings:
+		p.slow++
+	}
+	p.quickest = 0
+}
+
+// vote is 1 for far.
+func (p *pace) vote() uint64 {
+	if p.slow == slowMeetings {
+		return 1
+	}
+	return 0
+}
+
+// direct reports whether the next long collective goes without pieces.
+func (p *pace) direct() bool {
+	if !p.far {
+		return false
+	}
+	p.count++
+	return p.count%farMeetings != 0
+}
+
+// timeKernel measures how many nanoseconds the kernel takes to copy a byte of a process, in about a
+// tenth of a millisecond.
+func timeKernel() float64 {
+	const (
+		sampleBytes = 64 << 10
+		samples     = 8
+	)
+	src, dst := make([]byte, sampleBytes), make([]byte, sampleBytes)
+	best := time.Duration(math.MaxInt64)
+	for range samples {
+		begun := time.Now()
+		if procmem.Read(os.Getpid(), dst, procmem.AddressOf(src)) != nil {
+			return math.Inf(1) // nothing is slower
+		}
+		best = min(best, time.Since(begun))
+	}
+	return float64(best.Nanoseconds()) / sampleBytes
+}

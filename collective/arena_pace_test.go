@@ -1,0 +1,93 @@
+package collective
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+func TestPace(t *testing.T) {
+	const near, far = 3 * time.Microsecond, 20 * time.Microsecond // for 64 KiB
+	p := pace{kernel: 0.1}
+	meet := func(steps ...time.Duration) {
+		for _, s := range steps {
+			p.note(s, 64<<10)
+		}
+		p.judge()
+	}
+	for i, c := range []struct {
+		steps []time.Duration
+		vote  uint64
+	}{
+		{[]time.Duration{far}, 0},
+		{[]time.Duration{far, far}, 0},
+		{nil, 0}, // nothing to copy says nothing
+		{[]time.Duration{far}, 1},
+		{[]time.Duration{far}, 1},
+		{[]time.Duration{far, near, far}, 0}, // the quickest step counts
+		{[]time.Duration{far}, 0},
+		{[]time.Duration{far}, 0},
+		{[]time.Duration{far}, 1},
+	} {
+		meet(c.steps...)
+		if p.vote() != c.vote {
+			t.Errorf("after meeting %d (%v): vote %d, want %d", i, c.steps, p.vote(), c.vote)
+		}
+	}
+	p.note(time.Second, paceBytes-1)
+	if p.quickest != 0 {
+		t.Error("a short copy counts")
+	}
+}
+
+// Ranks that find each other far read each other's buffers, all from the same collective
+// on, look again now and then, and go back when they are near.
+func TestArenaFar(t *testing.T) {
+	const most = 4 * farMeetings // long enough to look again
+	m := DefaultModel()
+	m.Host.OneWay, m.Host.Exchange = plan.Linear(1, 1), plan.Linear(1, 1) // no messages
+	m.Read = plan.Linear(1, 1)                                            // direct only when far
+	rng := []int{5, 30_000, 2000, 40_000}
+	for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{Model: m}); err != nil {
+			return err
+		}
+		a := stateOf(c).arena.Load()
+		until := func(far bool, kernel float64) error {
+			a.pace.kernel = kernel
+			for i := 0; ; i++ {
+				n := rng[i%len(rng)]
+				recv := make([]int32, n)
+				if err := Allreduce(ctx, c, operand[int32](i, c.Rank(), n), recv, Sum); err != nil {
+					return err
+				}
+				if err := equal("allreduce", recv, oracle(i, 0, c.Size()-1, n, sumOf[int32])); err != nil {
+					return fmt.Errorf("%d of %d: %w", i, n, err)
+				}
+				switch {
+				case a.pace.far == far:
+					return Barrier(ctx, c)
+				case i == most:
+					return fmt.Errorf("far is still %v", a.pace.far)
+				}
+			}
+		}
+		// One rank is enough, and finds it out by itself.
+		kernel := 1e9
+		if c.Rank() == 1 {
+			kernel = 0
+		}
+		if err := until(true, kernel); err != nil {
+			return err
+		}
+		return until(false, 1e9)
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}

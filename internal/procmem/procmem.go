@@ -1,0 +1,58 @@
+// Package procmem is what the kernel does with the memory of processes: it copies between this
+// one's and another's, once, where a segment that both have mapped would take two copies; and it
+// maps pages ahead of their use. Copying needs the right to trace the other process, which those of one user have
+// unless the system forbids it.
+//
+// process_vm_readv(2); Ma, Bosilca, Bouteiller, Dongarra, "Kernel-assisted and topology-aware MPI
+// collective communications on multicore/many-core platforms", 2013.
+package procmem
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Read fills dst from an address of process pid. The call does not tell Go's scheduler: callers keep dst
+// so short that a processor can be missed meanwhile, some hundred KiB. An error wraps the
+// system's; unix.ESRCH says that the process has ended.
+func Read(pid int, dst []byte, src uintptr) error {
+	return move(unix.SYS_PROCESS_VM_READV, "process_vm_readv", pid, dst, src)
+}
+
+// Write copies src to an address of process pid, as Read does.
+func Write(pid int, src []byte, dst uintptr) error {
+	return move(unix.SYS_PROCESS_VM_WRITEV, "process_vm_writev", pid, src, dst)
+}
+
+func move(call uintptr, name string, pid int, here []byte, there uintptr) error {
+	local := unix.Iovec{}
+	remote := unix.RemoteIovec{Base: there}
+	for buf := here; len(buf) > 0; {
+		local.Base = &buf[0]
+		local.SetLen(len(buf))
+		remote.Len = len(buf)
+		n, _, errno := unix.RawSyscall6(call, uintptr(pid),
+			uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+		switch {
+		case errno == unix.EINTR || errno == unix.EAGAIN:
+		case errno != 0:
+			return fmt.Errorf("%s of %d bytes at process %d: %w", name, len(here), pid, errno)
+		case n == 0:
+			return fmt.Errorf("%s at process %d: nothing was copied", name, pid)
+		default:
+			buf = buf[n:]
+			remote.Base += n
+		}
+	}
+	return nil
+}
+
+// Populate maps the pages of shared memory that exist already, all at once: else each costs a fault
+// when it is first touched, which takes longer than copying it. Kernels before 5.14 leave it at that.
+func Populate(mem []byte) { _ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE) }
+
+// AddressOf is where a buffer lies, for another process to read or write. It says nothing of
+// how long: the buffer must be kept alive, and off any stack.
+func AddressOf(buf []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(buf))) }
