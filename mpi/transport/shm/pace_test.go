@@ -21,7 +21,7 @@ func TestPace(t *testing.T) {
 		}
 		return n
 	}
-	const near, far = 200, 1000 // 2*kernel, 10*kernel for 1000 bytes
+	const near, far = 100, 200 // kernel, 2*kernel for 1000 bytes
 	for _, c := range []struct {
 		name     string
 		messages [][]time.Duration
@@ -50,6 +50,12 @@ func TestPace(t *testing.T) {
 	message(&p, far)
 	message(&p, far)
 	pulled(&p)
+	for range slowMessages {
+		message(&p, far)
+	}
+	if n := pulled(&p); n != 0 {
+		t.Errorf("after %d slow messages %d are pulled: the ring may have left the caches", slowMessages, n)
+	}
 	if message(&p, far); pulled(&p) != farMessages {
 		t.Error("still far, and the ring is tried again and again")
 	}
