@@ -179,7 +179,7 @@ func (c *Client) put(ctx context.Context, key string, name, value []byte, n int)
 
 // Fence waits until all ranks have called it; what they put before can be got after. A
 // rank that ended without calling it is [ErrLost] where the server notices (Open MPI's
-// does); else the others wait until ctx ends, or Config.Timeout.
+// does, or forgets the rank: then its values are not found); else the others wait until ctx ends, or Config.Timeout.
 func (c *Client) Fence(ctx context.Context) error {
 	status, err := c.call(ctx, "fence", "", -1, func(left time.Duration) uintptr {
 		if status := clib.Call(c.fn.commit); int32(status) != statusSuccess {

@@ -141,13 +141,19 @@ func lonely(ctx context.Context, c *Client) error {
 	return nil
 }
 
-// deserted: a fence that one rank never will join says so.
+// deserted: a fence that one rank never will join does not hang. It says so, or the server has forgotten
+// that rank (Open MPI's in one of fifty runs): then its values are not there.
 func deserted(ctx context.Context, c *Client) error {
 	if c.Rank() != 0 {
 		os.Exit(3)
 	}
 	err := c.Fence(ctx)
 	fmt.Println("rank 0:", err)
+	if err == nil {
+		if _, err = c.Get(ctx, 1, "nothing"); errors.Is(err, ErrNotFound) {
+			err = ErrLost
+		}
+	}
 	if !errors.Is(err, ErrLost) {
 		return fmt.Errorf("deserted fence: %v, want ErrLost", err)
 	}
