@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -15,20 +14,33 @@ import (
 // modelSizes are the points of a measured curve.
 var modelSizes = []int{4, 256, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20}
 
-// warmups is how many collectives there are before a communicator's shared memory.
-const warmups = 32
+const (
+	// modelPasses is how often all figures are measured in turn, so that what else the machine does
+	// meets all alike; the least counts.
+	modelPasses = 6
+	// modelBudget is the time for a figure of one pass.
+	modelBudget = 12 * time.Millisecond
+	// warmups is how many collectives there are before a communicator's shared memory.
+	warmups = 32
+)
 
-// modelBudget is the time for a point of a curve.
-const modelBudget = 60 * time.Millisecond
+// gauge measures one figure.
+type gauge struct {
+	take func(ctx context.Context) (seconds float64, err error)
+	set  func(seconds float64)
+	best float64
+}
 
 // MeasureModel measures what plans are priced by, between rank 0 and the
-// first rank of its host and of another: the one-way time, the time of an exchange, what a
-// core takes to reduce and to copy, and how long all take to meet in shared memory. Link classes that
+// first rank of its host and of another: the one-way time, the time of an exchange, how they read
+// each other's memory, if they can, what a core takes to reduce and to copy, and how long all take to
+// meet in shared memory. Link classes that
 // the communicator does not have keep the default's figures. All ranks call it
 // and get the same model; the communicator is left with the default configuration.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, error) {
 	m := collective.DefaultModel()
 	m.Name = name
+	gauges := coreGauges(m)
 	near, far := -1, -1
 	for r := 1; r < c.Size(); r++ {
 		switch {
@@ -39,24 +51,46 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 		}
 	}
 	for _, class := range []struct {
-		peer int
-		link *plan.Link
-		read *plan.Curve
-	}{{near, &m.Host, &m.Read}, {far, &m.Net, new(plan.Curve)}} {
+		peer   int
+		link   *plan.Link
+		memory [2]*plan.Curve
+	}{{near, &m.Host, [2]*plan.Curve{&m.Pieces, &m.Read}}, {peer: far, link: &m.Net}} {
 		if class.peer < 0 {
 			continue
 		}
-		link, read, err := measureLink(ctx, c, class.peer)
+		*class.link = plan.Link{Gap: class.link.Gap}
+		for _, curve := range class.memory {
+			if curve != nil {
+				*curve = nil
+			}
+		}
+		some, err := linkGauges(ctx, c, class.peer, class.link, class.memory)
 		if err != nil {
 			return nil, err
 		}
-		link.Gap = class.link.Gap
-		*class.link, *class.read = link, read
+		gauges = append(gauges, some...)
 	}
-	m.Combine, m.Copy = measureCore()
-	var err error
-	if m.Cross, err = measureCross(ctx, c); err != nil {
+	some, err := crossGauge(ctx, c, m)
+	if err != nil {
 		return nil, err
+	}
+	gauges = append(gauges, some...)
+	for pass := range modelPasses {
+		for i := range gauges {
+			t, err := gauges[i].take(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if pass == 0 || t < gauges[i].best {
+				gauges[i].best = t
+			}
+		}
+	}
+	for _, g := range gauges {
+		g.set(g.best)
+	}
+	for _, curve := range curvesOf(m) {
+		ascend(*curve)
 	}
 	if err := collective.Configure(c, collective.Config{}); err != nil {
 		return nil, err
@@ -64,59 +98,68 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 	return shareModel(ctx, c, m)
 }
 
-// measureLink times single messages and exchanges between rank 0 and peer, as the
+// curvesOf are all curves of a model.
+func curvesOf(m *plan.Model) []*plan.Curve {
+	return []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Copy, &m.Pieces, &m.Read}
+}
+
+// linkGauges time single messages and exchanges between rank 0 and peer, as the
 // steps of collectives that they are: by the executor, and on the scale on which
-// collectives are measured; and how they read each other's memory, if they can. The others wait. Rank 0
-// gets the link.
-func measureLink(ctx context.Context, c *mpi.Comm, peer int) (l plan.Link, read plan.Curve, err error) {
+// collectives are measured; and their exchanges through shared memory and by reading, on one host.
+// The others have none of them and wait.
+func linkGauges(ctx context.Context, c *mpi.Comm, peer int, link *plan.Link, memory [2]*plan.Curve) ([]gauge, error) {
 	color := mpi.Undefined
 	if c.Rank() == 0 || c.Rank() == peer {
 		color = 0
 	}
 	pair, err := c.Split(ctx, color, c.Rank())
 	if err != nil || pair == nil {
-		return l, nil, err
+		return nil, err
 	}
-	// Which plans there are shows when the pair has done some collectives.
-	for range warmups {
-		if err := collective.Barrier(ctx, pair); err != nil {
-			return l, nil, err
-		}
+	if err := meet(ctx, pair); err != nil {
+		return nil, err
 	}
-	copied := func(n int) float64 { return timeOf(copyOf(n)) }
+	var gauges []gauge
 	for _, way := range []struct {
 		kind  plan.Kind
 		plan  string
 		curve *plan.Curve
-		less  func(n int) float64 // what the plan does besides
 	}{
-		{plan.Bcast, "linear", &l.OneWay, func(int) float64 { return 0 }},
-		{plan.Allgather, "ring", &l.Exchange, copied},
-		{plan.Allgather, collective.DirectPlan, &read, copied},
+		{plan.Bcast, "linear", &link.OneWay},
+		{plan.Allgather, "ring", &link.Exchange},
+		{plan.Allgather, collective.MemoryPlan, memory[0]},
+		{plan.Allgather, collective.DirectPlan, memory[1]},
 	} {
-		if !slices.Contains(collective.Plans(way.kind, modelSizes[0], pair), way.plan) {
+		if way.curve == nil || !slices.Contains(collective.Plans(way.kind, modelSizes[0], pair), way.plan) {
 			continue
 		}
 		op, _ := collectiveNamed(way.kind.String()) // there is one
 		force := collective.Config{Force: map[plan.Kind]string{way.kind: way.plan}}
-		times := make([]float64, len(modelSizes))
-		for pass := range tunePasses {
-			for i, n := range modelSizes {
-				t, err := timePlan(ctx, pair, force, op, Options{Sizes: []int{n}, Budget: modelBudget / tunePasses})
-				if err != nil {
-					return l, nil, err
-				}
-				if pass == 0 || t < times[i] {
-					times[i] = t
-				}
-			}
+		for _, n := range modelSizes {
+			own := 0.0 // what the collective does besides
+			gauges = append(gauges, gauge{
+				take: func(ctx context.Context) (float64, error) {
+					if way.kind == plan.Allgather {
+						own = timeOf(copyOf(n))
+					}
+					t, err := timePlan(ctx, pair, force, op, Options{Sizes: []int{n}, Budget: modelBudget})
+					return t/1e6 - own, err
+				},
+				set: func(t float64) { *way.curve = append(*way.curve, plan.Point{Bytes: n, Seconds: max(0, t)}) },
+			})
 		}
-		for i, n := range modelSizes {
-			*way.curve = append(*way.curve, plan.Point{Bytes: n, Seconds: max(0, times[i]/1e6-way.less(n))})
-		}
-		ascend(*way.curve)
 	}
-	return l, read, nil
+	return gauges, nil
+}
+
+// meet holds so many collectives that it shows which ways to do them there are.
+func meet(ctx context.Context, c *mpi.Comm) error {
+	for range warmups {
+		if err := collective.Barrier(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ascend makes no message take longer than a longer one: what does was disturbed.
@@ -132,41 +175,50 @@ func copyOf(n int) func() {
 	return func() { copy(a, b) }
 }
 
-// measureCross times a meeting in shared memory of the ranks of one host, 0
-// where they cannot meet. All ranks get rank 0's.
-func measureCross(ctx context.Context, c *mpi.Comm) (float64, error) {
-	var candidates []string
-	for _, x := range collective.Explain(plan.Barrier, 0, c).Candidates {
-		candidates = append(candidates, x.Plan)
+// crossGauge times a meeting in shared memory of the ranks of one host, if they can meet.
+func crossGauge(ctx context.Context, c *mpi.Comm, m *plan.Model) ([]gauge, error) {
+	if err := meet(ctx, c); err != nil {
+		return nil, err
 	}
-	if !slices.Contains(candidates, collective.MemoryPlan) {
-		return 0, nil
+	m.Cross = 0
+	if !slices.Contains(collective.Plans(plan.Barrier, 0, c), collective.MemoryPlan) {
+		return nil, nil
 	}
 	op, _ := collectiveNamed(plan.Barrier.String()) // there is one
-	best := math.Inf(1)
-	for range tunePasses {
-		t, err := timePlan(ctx, c, collective.Config{Force: map[plan.Kind]string{plan.Barrier: collective.MemoryPlan}}, op,
-			Options{Sizes: []int{0}, Budget: modelBudget / tunePasses})
-		if err != nil {
-			return 0, err
-		}
-		best = min(best, t)
-	}
-	return best / 1e6, nil
+	force := collective.Config{Force: map[plan.Kind]string{plan.Barrier: collective.MemoryPlan}}
+	return []gauge{{
+		take: func(ctx context.Context) (float64, error) {
+			t, err := timePlan(ctx, c, force, op, Options{Sizes: []int{0}, Budget: modelBudget})
+			return t / 1e6, err
+		},
+		set: func(t float64) { m.Cross = t },
+	}}, nil
 }
 
-// measureCore times what one core does by itself, on vectors that fit its
+// coreGauges time what one core does by itself, on vectors that fit its
 // caches and such that do not.
-func measureCore() (combine, copied plan.Curve) {
+func coreGauges(m *plan.Model) []gauge {
 	most := modelSizes[len(modelSizes)-1]
 	a, b := make([]byte, most), make([]byte, most)
 	sum, _ := kernel.For(kernel.Sum, kernel.Float32) // there is one
+	m.Combine, m.Copy = nil, nil
+	var gauges []gauge
 	for _, n := range modelSizes {
 		x, y := a[:n], b[:n]
-		combine = append(combine, plan.Point{Bytes: n, Seconds: timeOf(func() { sum(x, x, y) })})
-		copied = append(copied, plan.Point{Bytes: n, Seconds: timeOf(func() { copy(x, y) })})
+		for _, work := range []struct {
+			curve *plan.Curve
+			do    func()
+		}{
+			{&m.Combine, func() { sum(x, x, y) }},
+			{&m.Copy, func() { copy(x, y) }},
+		} {
+			gauges = append(gauges, gauge{
+				take: func(context.Context) (float64, error) { return timeOf(work.do), nil },
+				set:  func(t float64) { *work.curve = append(*work.curve, plan.Point{Bytes: n, Seconds: t}) },
+			})
+		}
 	}
-	return combine, copied
+	return gauges
 }
 
 // timeOf is the median time of f in seconds.
@@ -196,8 +248,7 @@ func shareModel(ctx context.Context, c *mpi.Comm, m *plan.Model) (*plan.Model, e
 		return nil, err
 	}
 	m.Cross = cross[0]
-	curves := []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Copy, &m.Read}
-	for _, curve := range curves {
+	for _, curve := range curvesOf(m) {
 		count := []int64{int64(len(*curve))}
 		if err := collective.Bcast(ctx, c, count, 0); err != nil {
 			return nil, err

@@ -26,22 +26,9 @@ type ModelCheck struct {
 
 // CheckModel measures every plan of the named collectives at every size, as
 // Tune does. All ranks call it and get the same result.
-func CheckModel(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Options, point func(Tuned)) (ModelCheck, error) {
-	k := ModelCheck{Ranks: c.Size()}
-	for _, name := range names {
-		one := o
-		if kind, err := plan.ParseKind(name); err == nil && kind == plan.Barrier {
-			one.Sizes = []int{0}
-		}
-		err := Tune(ctx, c, m, name, one, func(x Tuned) {
-			k.Points = append(k.Points, x)
-			point(x)
-		})
-		if err != nil {
-			return k, fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	return k, nil
+func CheckModel(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Options) (ModelCheck, error) {
+	points, err := Tune(ctx, c, m, names, o)
+	return ModelCheck{Ranks: c.Size(), Points: points}, err
 }
 
 // Ratio is the predicted time of the chosen plan to the measured one.

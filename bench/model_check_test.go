@@ -65,7 +65,7 @@ func TestCheckModel(t *testing.T) {
 				}
 			}
 			checks[rank], err = CheckModel(t.Context(), w.Comm(), m, []string{"bcast", "barrier"},
-				Options{Sizes: []int{8, 4096}, Budget: 3 * time.Millisecond}, func(Tuned) {})
+				Options{Sizes: []int{8, 4096}, Budget: 3 * time.Millisecond})
 			if err != nil {
 				t.Error(err)
 			}

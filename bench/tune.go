@@ -37,63 +37,101 @@ func (t Tuned) Of(name string) float64 {
 	return 0
 }
 
-// tunePasses is how often all plans take their turns, so that what else the
+// tunePasses is how often all plans of all points take their turns, so that what else the
 // machine does meets all alike; a plan's time is the least of its medians.
-const tunePasses = 3
+const tunePasses = 5
 
-// Tune measures every plan of a collective at every size. All ranks call it;
+// point is a collective at a size while it is measured.
+type point struct {
+	Tuned
+	op    collectiveOp
+	plans []collective.Config // of Times
+}
+
+// Tune measures every plan of the named collectives at every size. All ranks call it;
 // each gets all results. The communicator is left with the model it was given.
-func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, name string, o Options, result func(Tuned)) error {
+func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Options) ([]Tuned, error) {
+	if err := meet(ctx, c); err != nil {
+		return nil, err
+	}
+	var points []point
+	for _, name := range names {
+		sizes := o.Sizes
+		if name == plan.Barrier.String() {
+			sizes = []int{0}
+		}
+		for _, size := range sizes {
+			p, err := newPoint(c, m, name, size)
+			if err != nil {
+				return nil, err
+			}
+			points = append(points, p)
+		}
+	}
+	o.Budget /= tunePasses
+	for range tunePasses {
+		for i := range points {
+			if err := points[i].measure(ctx, c, o); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var all []Tuned
+	for _, p := range points {
+		for _, x := range p.Times {
+			if p.Best == "" || x.Median < p.Of(p.Best) {
+				p.Best = x.Plan
+			}
+		}
+		all = append(all, p.Tuned)
+	}
+	return all, collective.Configure(c, collective.Config{Model: m})
+}
+
+func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) {
 	op, ok := collectiveNamed(name)
 	kind, err := plan.ParseKind(name)
 	if !ok || err != nil {
-		return usage("tune: %q is not a collective", name)
+		return point{}, usage("tune: %q is not a collective", name)
 	}
-	o.Budget /= tunePasses
-	for _, size := range o.Sizes {
-		if err := collective.Configure(c, collective.Config{Model: m}); err != nil {
-			return err
-		}
-		total := size
-		switch kind {
-		case plan.Allgather, plan.Alltoall, plan.Gather, plan.Scatter:
-			total = size * c.Size()
-		}
-		e := collective.Explain(kind, total, c)
-		t := Tuned{Op: name, Bytes: size, Chosen: e.Plan, Predicted: e.Seconds * 1e6}
-		var candidates []collective.Config
-		add := func(name string, cfg collective.Config) {
-			candidates = append(candidates, cfg)
-			t.Times = append(t.Times, PlanTime{name, math.Inf(1)})
-		}
-		for _, x := range e.Candidates {
-			force := collective.Config{Model: m, Force: map[plan.Kind]string{kind: x.Plan}}
-			if x.Plan == e.Plan {
-				force.Force = nil // as it runs: ranks may turn to another way while they are far from each other
-			}
-			add(x.Plan, force)
-		}
-		if _, ok := c.Native(); ok {
-			add(collective.LibraryPlan, collective.Config{Model: m, Library: collective.LibraryAlways})
-		}
-		o.Sizes = []int{size}
-		for range tunePasses {
-			for i, candidate := range candidates {
-				median, err := timePlan(ctx, c, candidate, op, o)
-				if err != nil {
-					return fmt.Errorf("plan %s: %w", t.Times[i].Plan, err)
-				}
-				t.Times[i].Median = min(t.Times[i].Median, median)
-			}
-		}
-		for _, x := range t.Times {
-			if t.Best == "" || x.Median < t.Of(t.Best) {
-				t.Best = x.Plan
-			}
-		}
-		result(t)
+	if err := collective.Configure(c, collective.Config{Model: m}); err != nil {
+		return point{}, err
 	}
-	return collective.Configure(c, collective.Config{Model: m})
+	total := size
+	switch kind {
+	case plan.Allgather, plan.Alltoall, plan.Gather, plan.Scatter:
+		total = size * c.Size()
+	}
+	e := collective.Explain(kind, total, c)
+	p := point{Tuned: Tuned{Op: name, Bytes: size, Chosen: e.Plan, Predicted: e.Seconds * 1e6}, op: op}
+	add := func(name string, f collective.Config) {
+		p.plans = append(p.plans, f)
+		p.Times = append(p.Times, PlanTime{name, math.Inf(1)})
+	}
+	for _, x := range e.Candidates {
+		f := collective.Config{Model: m}
+		if x.Plan != e.Plan { // which runs by itself, and may turn to another way while ranks are far from each other
+			f.Force = map[plan.Kind]string{kind: x.Plan}
+		}
+		add(x.Plan, f)
+	}
+	if _, ok := c.Native(); ok {
+		add(collective.LibraryPlan, collective.Config{Model: m, Library: collective.LibraryAlways})
+	}
+	return p, nil
+}
+
+// measure lets each plan take its turn.
+func (p *point) measure(ctx context.Context, c *mpi.Comm, o Options) error {
+	o.Sizes = []int{p.Bytes}
+	for i, f := range p.plans {
+		median, err := timePlan(ctx, c, f, p.op, o)
+		if err != nil {
+			return fmt.Errorf("%s of %d B by %s: %w", p.Op, p.Bytes, p.Times[i].Plan, err)
+		}
+		p.Times[i].Median = min(p.Times[i].Median, median)
+	}
+	return nil
 }
 
 func collectiveNamed(name string) (collectiveOp, bool) {

@@ -108,8 +108,21 @@ func deals(k plan.Kind) bool {
 	return false
 }
 
-// boxBytes is how much a rank deals to each of so many in one step.
-func boxBytes(ranks int) int { return pieceBytes / ranks / lineBytes * lineBytes }
+// boxBytes is how much a rank deals to each of so many in one step. Of two, the other has all the piece.
+func boxBytes(ranks int) int {
+	if ranks == 2 {
+		return pieceBytes
+	}
+	return pieceBytes / ranks / lineBytes * lineBytes
+}
+
+// boxAt is where in a piece the box of a rank begins.
+func (l *long) boxAt(r int) int {
+	if len(l.parts) == 2 {
+		return 0
+	}
+	return r * l.box
+}
 
 // block is where a rank's block begins and ends among all of them, in bytes. Vectors that
 // are not cut are the same block for all ranks.
@@ -179,7 +192,7 @@ func (l *long) give(ctx context.Context, s step) error {
 	if s.deals {
 		for r := range l.parts {
 			if from, to := l.cut(r, s); r != l.me || l.keeps {
-				n += copy(l.pieceOf(l.me, s, r*l.box, to-from), l.send[from:to])
+				n += copy(l.pieceOf(l.me, s, l.boxAt(r), to-from), l.send[from:to])
 			}
 		}
 	} else {
@@ -214,7 +227,7 @@ func (l *long) input(s step) []byte {
 func (l *long) shownBy(r int, s step) []byte {
 	at, block := 0, r
 	if s.deals {
-		at, block = l.me*l.box, l.me
+		at, block = l.boxAt(l.me), l.me
 	}
 	from, to := l.cut(block, s)
 	return l.pieceOf(r, s, at, to-from)

@@ -54,15 +54,18 @@ func fitsSlot(p *plan.Problem) bool {
 	return n <= slotBytes
 }
 
-// memorySeconds is the price of a collective in an arena: the crossings, what a rank
-// copies and combines, and what lines that another core wrote take longer to come than
-// those of its own, which is also what a message's bytes take. Long vectors cost a
-// crossing for each time that they fill the ring. Ranks that share processors divide
-// their time, and for a crossing all must have had their turn. It is the
-// mean over the ranks, of which only some fetch in a rooted collective. All pay the crossing: most of
-// one between neighbours is the call itself, which ranks that wait for nobody make, too.
+// callShare is the part of a crossing that is the call itself, which ranks that wait for nobody make,
+// too: measured between neighbours.
+const callShare = 0.6
+
+// memorySeconds is the price of a collective through memory that the ranks share: the crossings, what a
+// rank gives, takes and combines, and its own block. Giving and taking go on at the same time and
+// take as long as a message's bytes, or as those of an exchange where all do both.
+// Long vectors cost a crossing for each time that they fill the ring. Ranks that share processors
+// divide their time, and for a crossing all must have had their turn. It is the
+// mean over the ranks.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
-	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
+	n, ranks, others := p.Count*p.ElemBytes, float64(p.Size), float64(p.Size-1)
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
@@ -85,22 +88,27 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	}
 	cross *= float64(1 + n/ring)
 	fetch, copied, combined := divided*(m.Host.OneWay.At(n)-m.Host.OneWay.Alpha()), divided*m.Copy.At(n), divided*m.Combine.At(n)
-	dealt := divided * m.Copy.At(p.Size*n) * others / (others + 1) // from further apart than a block's bytes
+	exchanged := fetch + copied
+	if len(m.Pieces) > 0 {
+		exchanged = divided * (m.Pieces.At(n) - m.Pieces.Alpha())
+	}
+	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
+	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }
 	switch p.Kind {
 	case plan.Barrier:
 		return cross
 	case plan.Bcast:
-		return cross + (copied+others*fetch)/(others+1)
+		return waiting(others) + fetch
 	case plan.Scatter:
-		return cross + (dealt+copied+others*fetch)/(others+1)
+		return waiting(others) + fetch + copied + dealt // the others wait for the root's own block, too
 	case plan.Gather:
-		return cross + copied + others*fetch/(others+1)
+		return waiting(1) + (2*others*fetch+copied)/ranks
 	case plan.Reduce:
-		return cross + others*(copied+max(fetch, combined))/(others+1) // what comes is combined as it comes
+		return waiting(1) + others*(fetch+max(fetch, combined))/ranks // what comes is combined as it comes
 	case plan.Allgather:
-		return cross + others*fetch + 2*copied
+		return cross + others*exchanged + copied
 	case plan.Alltoall:
-		return cross + others*fetch + dealt + copied
+		return cross + others*exchanged + copied + dealt/2
 	case plan.ReduceScatter:
 		return cross + others*(fetch+combined) + dealt
 	case plan.Allreduce:
@@ -150,6 +158,10 @@ func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
 	return ways
 }
 
+// messageShare is by how much messages must be cheaper to be taken where ranks share memory: their
+// prices differ by less than what is measured, and without messages there is less to wait for.
+const messageShare = 1.1
+
 // arenaWay decides between the ways of an arena, where there is one, and a plan (no name), and
 // says why. open: the model has decided, and only for as long as ranks are near.
 func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open bool) {
@@ -168,7 +180,7 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 		}
 	}
 	m := f.model()
-	least := plan.Rank(p, m)[0].Seconds
+	least := plan.Rank(p, m)[0].Seconds * messageShare
 	for _, c := range arenaWays(p, m, canRead) {
 		if c.Seconds <= least {
 			name, least = c.Plan, c.Seconds

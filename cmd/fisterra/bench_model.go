@@ -136,25 +136,18 @@ func (s *siteFlags) defaults(f *pflag.FlagSet, name, value string) {
 
 // check prints the model's prices beside measured times.
 func (s *siteFlags) check(ctx context.Context, env environment, w *mpi.World, m *plan.Model, kinds []plan.Kind, sizes []int) error {
-	var names []string
-	for _, k := range kinds {
-		names = append(names, k.String())
-	}
-	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
-	if w.Rank() == 0 {
-		fmt.Fprintln(t, "\ncollective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tratio\tbest\tmeasured (µs)\tloss")
-	}
-	k, err := bench.CheckModel(ctx, w.Comm(), m, names, bench.Options{Sizes: sizes, Budget: s.budget}, func(x bench.Tuned) {
-		if w.Rank() == 0 {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%.2f\t%.2f\t%s\t%.2f\t%.0f %%\n", x.Op, x.Bytes, x.Chosen, x.Predicted, x.Of(x.Chosen), x.Ratio(),
-				x.Best, x.Of(x.Best), 100*x.Loss())
-		}
-	})
+	k, err := bench.CheckModel(ctx, w.Comm(), m, names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
 	if err != nil {
 		return err
 	}
-	t.Flush()
 	if w.Rank() == 0 {
+		t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "\ncollective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tratio\tbest\tmeasured (µs)\tloss")
+		for _, x := range k.Points {
+			fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%.2f\t%.2f\t%s\t%.2f\t%.0f %%\n", x.Op, x.Bytes, x.Chosen, x.Predicted, x.Of(x.Chosen), x.Ratio(),
+				x.Best, x.Of(x.Best), 100*x.Loss())
+		}
+		t.Flush()
 		fmt.Fprintln(env.stdout, k)
 	}
 	if !k.Good() {
@@ -177,11 +170,11 @@ func (s *siteFlags) flags(cmd *cobra.Command, withOps bool) {
 
 func printModel(env environment, m *plan.Model) {
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "bytes\thost one way (µs)\thost exchange\thost read\tnetwork one way\tnetwork exchange\treduce\tcopy\t")
+	fmt.Fprintln(t, "bytes\thost one way (µs)\thost exchange\tby pieces\tby reading\tnetwork one way\tnetwork exchange\treduce\tcopy\t")
 	for _, p := range m.Combine {
 		n := p.Bytes
-		fmt.Fprintf(t, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n, 1e6*m.Host.OneWay.At(n), 1e6*m.Host.Exchange.At(n),
-			1e6*m.Read.At(n), 1e6*m.Net.OneWay.At(n), 1e6*m.Net.Exchange.At(n), 1e6*p.Seconds, 1e6*m.Copy.At(n))
+		fmt.Fprintf(t, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n, 1e6*m.Host.OneWay.At(n), 1e6*m.Host.Exchange.At(n),
+			1e6*m.Pieces.At(n), 1e6*m.Read.At(n), 1e6*m.Net.OneWay.At(n), 1e6*m.Net.Exchange.At(n), 1e6*p.Seconds, 1e6*m.Copy.At(n))
 	}
 	t.Flush()
 	fmt.Fprintf(env.stdout, "α %.2f µs, β %.3f ns/B on one host; α %.2f µs, β %.3f ns/B between hosts; γ %.3f ns/B\n",
@@ -214,28 +207,34 @@ func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kin
 	if err != nil {
 		return err
 	}
+	points, err := bench.Tune(ctx, w.Comm(), m, names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
+	if err != nil {
+		return err
+	}
 	site := &collective.Site{Name: "measured", Model: m}
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
-	if w.Rank() == 0 {
-		fmt.Fprintln(t, "collective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tbest\tmeasured (µs)\tall (µs)")
-	}
-	for _, k := range kinds {
-		err := bench.Tune(ctx, w.Comm(), m, k.String(), bench.Options{Sizes: sizes, Budget: s.budget}, func(x bench.Tuned) {
-			if w.Rank() == 0 {
-				fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%.2f\t%s\t%.2f\t%s\n", x.Op, x.Bytes, x.Chosen, x.Predicted, x.Of(x.Chosen), x.Best, x.Of(x.Best), planTimes(x))
-			}
-			total := x.Bytes
-			if k == plan.Allgather || k == plan.Alltoall || k == plan.Gather || k == plan.Scatter {
-				total *= w.Size()
-			}
-			site.Add(collective.Rule{Collective: x.Op, Ranks: w.Size(), Hosts: hostCount(w), UpToBytes: total, Plan: x.Best})
-		})
-		if err != nil {
-			return err
+	fmt.Fprintln(t, "collective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tbest\tmeasured (µs)\tall (µs)")
+	for _, x := range points {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%.2f\t%s\t%.2f\t%s\n", x.Op, x.Bytes, x.Chosen, x.Predicted, x.Of(x.Chosen), x.Best, x.Of(x.Best), planTimes(x))
+		total := x.Bytes
+		switch x.Op {
+		case plan.Allgather.String(), plan.Alltoall.String(), plan.Gather.String(), plan.Scatter.String():
+			total *= w.Size()
 		}
+		site.Add(collective.Rule{Collective: x.Op, Ranks: w.Size(), Hosts: hostCount(w), UpToBytes: total, Plan: x.Best})
 	}
-	t.Flush()
+	if w.Rank() == 0 {
+		t.Flush()
+	}
 	return s.write(w, site)
+}
+
+func names(kinds []plan.Kind) []string {
+	var all []string
+	for _, k := range kinds {
+		all = append(all, k.String())
+	}
+	return all
 }
 
 // planTimes lists what each plan took.

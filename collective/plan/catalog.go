@@ -95,10 +95,10 @@ func movers() []Planner {
 		{Scatter, "binomial", thakur, scatterBinomial, nil, (*costing).treeGather},
 
 		{Allgather, "bruck", bruck, allgatherBruck, nil, (*costing).bruckAllgather},
-		{Allgather, "cyclic", bruck, allgatherCyclic, nil, (*costing).cyclicAllgather},
-		{Allgather, "doubling", thakur, allgatherDoubling, powerOfTwo, (*costing).doublingAllgather},
-		{Allgather, "ring", thakur, allgatherRing, nil, (*costing).ringAllgather},
-		{Allgather, "node+ring", karonis, allgatherNode, consecutiveNodes, (*costing).nodeAllgather},
+		{Allgather, "cyclic", bruck, allgatherCyclic, nil, withOwn((*costing).cyclicAllgather)},
+		{Allgather, "doubling", thakur, allgatherDoubling, powerOfTwo, withOwn((*costing).doublingAllgather)},
+		{Allgather, "ring", thakur, allgatherRing, nil, withOwn((*costing).ringAllgather)},
+		{Allgather, "node+ring", karonis, allgatherNode, consecutiveNodes, withOwn((*costing).nodeAllgather)},
 
 		{Alltoall, "bruck", bruck, alltoallBruck, uniform, (*costing).bruckAlltoall},
 		{Alltoall, "linear", elementary, alltoallLinear, nil, (*costing).linearAlltoall},

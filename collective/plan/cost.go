@@ -156,8 +156,8 @@ func chainCost(segmentBytes int, folds bool) func(*costing) float64 {
 		segment := min(float64(segmentBytes), c.all())
 		steps := float64(c.size-2) + max(1, c.all()/max(1, segment))
 		t := c.next(segment)
-		if c.size == 2 {
-			t = c.pass(1, segment)
+		if c.size == 2 { // one link: segments gain nothing over the message that they make
+			t = max(c.pass(1, segment), c.pass(1, c.all())*segment/max(1, c.all()))
 		}
 		if folds {
 			t += c.fold(segment)
@@ -188,13 +188,22 @@ func (c *costing) nodeScatterBcast() float64 {
 	return net + host
 }
 
+// ownBlock is what the root's own block of a gather or scatter costs all: it is copied first, and
+// takes what is to be sent out of the caches.
+const ownBlock = 1.5
+
 func (c *costing) linearGather() float64 {
 	one := c.pass(c.size/2, c.block)
-	return c.Copy.At(int(c.block)) + one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
+	return ownBlock*c.Copy.At(int(c.block)) + one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
 }
 
 func (c *costing) treeGather() float64 {
-	return over(c.size, func(d int) float64 { return c.pass(d, c.cut(d)) + c.Copy.At(int(c.cut(d)))/2 })
+	return over(c.size, func(d int) float64 { return c.pass(d, c.cut(d)) + ownBlock*c.Copy.At(int(c.cut(d))) })
+}
+
+// withOwn adds that each rank puts its own block in its place.
+func withOwn(price func(*costing) float64) func(*costing) float64 {
+	return func(c *costing) float64 { return c.Copy.At(int(c.block)) + price(c) }
 }
 
 func (c *costing) bruckAllgather() float64 {

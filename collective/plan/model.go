@@ -74,6 +74,9 @@ type Model struct {
 	Combine Curve `json:"combine"`
 	// Copy is the time to copy bytes from one buffer to another.
 	Copy Curve `json:"copy"`
+	// Pieces is the time in which every rank of a host gives another so many bytes through memory that
+	// they share, and takes as many. Empty: as OneWay and Copy say.
+	Pieces Curve `json:"pieces,omitempty"`
 	// Read is the time in which every rank of a host reads so many bytes out of another's memory
 	// through the kernel, and lets it know. Empty: none can.
 	Read Curve `json:"read,omitempty"`
@@ -131,7 +134,7 @@ func (m *Model) Check() error {
 	for name, c := range map[string]Curve{
 		"host.one_way": m.Host.OneWay, "host.exchange": m.Host.Exchange,
 		"network.one_way": m.Net.OneWay, "network.exchange": m.Net.Exchange,
-		"combine": m.Combine, "copy": m.Copy, "read": m.Read,
+		"combine": m.Combine, "copy": m.Copy, "read": m.Read, "pieces": m.Pieces,
 	} {
 		for i, p := range c {
 			if p.Bytes < 0 || !(p.Seconds >= 0) || math.IsInf(p.Seconds, 0) {
