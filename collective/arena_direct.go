@@ -40,10 +40,11 @@ type direct struct {
 }
 
 const (
-	// readBytes bounds one copy by the kernel, which the Go scheduler cannot interrupt.
-	readBytes = 256 << 10
-	// scratchBytes of another rank's operand are combined at a time: they stay in the core's own cache.
-	scratchBytes = 32 << 10
+	// readBytes bounds one copy by the kernel, which the Go scheduler cannot interrupt: some 0.1 ms.
+	readBytes = 1 << 20
+	// scratchBytes of another rank's operand are combined at a time: they stay in the core's own caches. A
+	// call of the kernel costs more between ranks that are far from each other, some µs.
+	scratchBytes = 256 << 10
 )
 
 // Words of a slot: where the rank's buffers are.
