@@ -60,9 +60,9 @@ func (c claim) takeBack(n uint32) (next claim, from, to uint32) {
 func units(n int) uint32 { return uint32((n + unitBytes - 1) / unitBytes) }
 
 const (
-	helpBytes  = 24 << 10  // below this the puller copies alone
-	leastBytes = 16 << 10  // smallest claim worth a system call
-	mostBytes  = 256 << 10 // largest claim: bounds how long one copy takes
+	helpBytes  = 24 << 10 // below this the puller copies alone
+	leastBytes = 16 << 10 // smallest claim worth a system call
+	mostBytes  = 1 << 20  // largest claim: bounds how long one copy takes
 )
 
 // portion is how many units to claim next of left unclaimed ones out of total:

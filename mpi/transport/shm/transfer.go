@@ -10,7 +10,7 @@ import (
 )
 
 // transferBytes bounds what one Poll copies of the transfers under way.
-const transferBytes = 512 << 10
+const transferBytes = 1 << 20
 
 // transfer claims pieces of the pulls under way, this rank's own first, copies
 // them outside the world's lock, and reports the pulls that are over.
