@@ -43,10 +43,10 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 	gauges := coreGauges(m)
 	near, far := -1, -1
 	for r := 1; r < c.Size(); r++ {
-		switch {
-		case c.Host(r) == c.Host(0) && near < 0:
+		switch networked := c.Networked(r); { // which one of the same host may be
+		case !networked && c.Host(r) == c.Host(0) && near < 0:
 			near = r
-		case c.Host(r) != c.Host(0) && far < 0:
+		case (networked || c.Host(r) != c.Host(0)) && far < 0:
 			far = r
 		}
 	}
