@@ -212,30 +212,23 @@ func (d *direct) combine(ctx context.Context, out []byte, at int) error {
 	return nil
 }
 
-// readFrom copies from a byte of a rank's buffer on, unless the rank withdraws it meanwhile.
+// readFrom copies from a byte of a rank's buffer on, unless the rank withdraws it meanwhile or ends.
 func (d *direct) readFrom(ctx context.Context, r int, dst []byte, buffer, at int) error {
 	part := d.parts[r]
 	src := uintptr(part[slot(d.turn)+buffer]) + uintptr(at)
-	for len(dst) > 0 {
+	var err error
+	for len(dst) > 0 && err == nil {
 		n := min(len(dst), readBytes)
-		err := procmem.Read(d.pids[r], dst[:n], src)
-		if errors.Is(err, unix.ESRCH) {
-			return d.learnWhy(ctx, r)
-		}
-		if err != nil {
-			return fmt.Errorf("rank %d (%s): %w", r, d.comm.Host(r), err)
-		}
+		err = procmem.Read(d.pids[r], dst[:n], src)
 		dst, src = dst[n:], src+uintptr(n)
 	}
-	if atomic.LoadUint64(&part[withdrawn]) == d.turn {
-		return d.learnWhy(ctx, r)
+	switch {
+	case atomic.LoadUint64(&part[withdrawn]) == d.turn, errors.Is(err, unix.ESRCH):
+		return d.reach(ctx, r, flagTaken, math.MaxUint64) // it never comes so far: this waits for the news why
+	case err != nil:
+		return fmt.Errorf("rank %d (%s): %w", r, d.comm.Host(r), err)
 	}
 	return nil
-}
-
-// learnWhy waits for the news why a rank's buffer is no more.
-func (d *direct) learnWhy(ctx context.Context, r int) error {
-	return d.reach(ctx, r, flagTaken, math.MaxUint64)
 }
 
 // introduce writes down how the others can read this process's memory.

@@ -319,6 +319,32 @@ func arenaDeadline(t *testing.T, way string) {
 	}
 }
 
+// A root gives up before anybody has read its buffer, and uses it for something else: nobody takes that for
+// the message.
+func TestArenaWithdrawn(t *testing.T) {
+	const n = 50_000
+	gone := make(chan struct{})
+	for r, err := range inShared(t, DirectPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		v := make([]int32, n)
+		if c.Rank() != 2 {
+			<-gone
+			return within(Bcast(ctx, c, v, 2), mpi.ErrCancelled)
+		}
+		defer close(gone)
+		short, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		err := Bcast(short, c, v, 2)
+		for i := range v {
+			v[i] = -1
+		}
+		return within(err, context.DeadlineExceeded)
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
 // Ranks that need nothing from the others run ahead of them, and nothing is overwritten
 // that somebody has still to read.
 func TestArenaRunsAhead(t *testing.T) {
