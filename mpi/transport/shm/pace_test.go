@@ -106,6 +106,34 @@ func TestFarPeersPull(t *testing.T) {
 	}
 }
 
+// TestExchangePullsAlone: a peer that is sent something is not asked to help, for as long as that takes.
+func TestExchangePullsAlone(t *testing.T) {
+	rs := openWorld(t, 2, func(c *Config) { c.Copies = 1 })
+	meetAll(t, rs)
+	mine, theirs := pattern(helpBytes, 1), pattern(helpBytes, 2)
+	shared := func() bool {
+		key, ok := rs[1].Expose(0, theirs)
+		if !ok {
+			t.Skip("the kernel does not let processes copy here")
+		}
+		rs[0].Pull(1, key, make([]byte, len(theirs)), 7)
+		return rs[0].pulls[len(rs[0].pulls)-1].shared
+	}
+	if !shared() {
+		t.Error("a peer that has nothing else to do is not asked to help")
+	}
+	key, _ := rs[0].Expose(1, mine)
+	if shared() {
+		t.Error("a peer that has as much to pull is asked to help")
+	}
+	if !rs[0].Withdraw(1, key) {
+		t.Fatal("what nobody pulls cannot be withdrawn")
+	}
+	if !shared() {
+		t.Error("a peer that was sent something before is not asked to help")
+	}
+}
+
 // TestCrowdPulls: where ranks share processors, messages are exposed at once, and from a shorter length on.
 func TestCrowdPulls(t *testing.T) {
 	rs := openWorld(t, 2, nil)
