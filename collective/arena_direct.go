@@ -22,6 +22,8 @@ import (
 // show each other where their buffers are, read, and wait until nobody reads theirs
 // any more.
 //
+// What goes only one way between two ranks is a message, since both copy that together (package shm).
+//
 // Of an allreduce each rank reduces a slice, and then reads the others' results. Two ranks
 // reduce all of it each, which is as many bytes to read and saves a crossing.
 //
@@ -78,6 +80,9 @@ func (d *direct) run(ctx context.Context) error {
 	if err := d.compareCalls(ctx); err != nil {
 		return err
 	}
+	if d.passes() {
+		return d.pass(ctx)
+	}
 	if d.entry.kind.Reduces() {
 		if err := d.reduce(ctx); err != nil {
 			return err
@@ -124,6 +129,38 @@ func (d *direct) readBy(r int) bool {
 		return r == d.entry.root
 	}
 	return true
+}
+
+// passes reports whether one of two ranks has nothing to read.
+func (d *direct) passes() bool {
+	switch d.entry.kind {
+	case plan.Bcast, plan.Scatter, plan.Gather:
+		return len(d.parts) == 2
+	}
+	return false
+}
+
+// pass moves the block of the one rank that has something for the other.
+func (d *direct) pass(ctx context.Context) error {
+	e, other := d.entry, 1-d.me
+	shadow, tag := d.comm.Shadow(), firstTag+int(d.seq%tagsOf(d.comm))
+	var r mpi.Request
+	if gives := (d.me == e.root) == (e.kind != plan.Gather); gives {
+		block := d.contribution()
+		if e.kind == plan.Scatter {
+			from, to := d.block(other)
+			block = block[from:to]
+		}
+		r = mpi.Isend(shadow, block, other, tag)
+	} else {
+		out, _, _ := d.fetched(other)
+		r = mpi.Irecv(shadow, out, other, tag)
+	}
+	if e.kind != plan.Bcast && d.me == e.root && !e.inPlace {
+		out, _, at := d.fetched(d.me)
+		copy(out, d.contribution()[at:])
+	}
+	return d.finish(ctx, other, r)
 }
 
 // fetch gets the blocks of this rank's result, the next rank's first, so that not all read

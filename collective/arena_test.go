@@ -240,12 +240,12 @@ var arenaLengths = []int{4, 5000, 200_000}
 // One rank calls with another length: all learn who called what, whoever it is.
 func TestArenaMismatch(t *testing.T) {
 	for _, way := range arenaPlans {
-		t.Run(way, func(t *testing.T) { arenaMismatch(t, way) })
+		t.Run(way, func(t *testing.T) { arenaMismatch(t, way, 3) })
 	}
+	t.Run("direct of two", func(t *testing.T) { arenaMismatch(t, DirectPlan, 2) })
 }
 
-func arenaMismatch(t *testing.T, way string) {
-	const size = 3
+func arenaMismatch(t *testing.T, way string, size int) {
 	for name, op := range everyCollective {
 		for _, n := range arenaLengths {
 			for odd := range size {
@@ -284,17 +284,18 @@ func arenaMismatch(t *testing.T, way string) {
 // A rank does not come: the one whose context ends first gives up, and the others learn it.
 func TestArenaDeadline(t *testing.T) {
 	for _, way := range arenaPlans {
-		t.Run(way, func(t *testing.T) { arenaDeadline(t, way) })
+		t.Run(way, func(t *testing.T) { arenaDeadline(t, way, 3) })
 	}
+	t.Run("direct of two", func(t *testing.T) { arenaDeadline(t, DirectPlan, 2) })
 }
 
-func arenaDeadline(t *testing.T, way string) {
+func arenaDeadline(t *testing.T, way string, size int) {
 	for name, op := range everyCollective {
 		for _, n := range arenaLengths {
 			var gone sync.WaitGroup
-			gone.Add(2)
-			for r, err := range inShared(t, way, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
-				if c.Rank() == 2 {
+			gone.Add(size - 1)
+			for r, err := range inShared(t, way, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+				if c.Rank() == size-1 {
 					gone.Wait()
 					return nil
 				}

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -82,19 +83,11 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64) error {
 // can see the meeting.
 func (m *meeting) sleep(ctx context.Context, rank int, w *uint64, v uint64) error {
 	s := m.sleeper.state
-	s.mu.Lock()
-	m.sleeper.entry, m.sleeper.seq, m.sleeper.peer = m.entry, m.seq, int32(rank)
-	s.watch.add(m.sleeper)
-	s.mu.Unlock()
+	defer m.expose(rank, mpi.Request{})()
 	count := &m.parts[rank][sleepers]
 	atomic.AddUint64(count, 1)
 	fence.Everywhere()
-	defer func() {
-		atomic.AddUint64(count, ^uint64(0))
-		s.mu.Lock()
-		s.watch.remove(m.sleeper)
-		s.mu.Unlock()
-	}()
+	defer atomic.AddUint64(count, ^uint64(0))
 	shadow := m.comm.Shadow()
 	for {
 		now := atomic.LoadUint64(w)
@@ -117,4 +110,36 @@ func (m *meeting) sleep(ctx context.Context, rank int, w *uint64, v uint64) erro
 		ts := unix.NsecToTimespec(int64(nap))
 		futex(w, futexWait, uint32(now), &ts)
 	}
+}
+
+// expose lets the look-out see the meeting, which waits for a rank and a request, or none, until hide is called.
+func (m *meeting) expose(rank int, r mpi.Request) (hide func()) {
+	x := m.sleeper
+	x.mu.Lock()
+	x.blocked, x.peer = r, int32(rank)
+	x.mu.Unlock()
+	s := x.state
+	s.mu.Lock()
+	x.entry, x.seq = m.entry, m.seq
+	s.watch.add(x)
+	s.mu.Unlock()
+	return func() {
+		s.mu.Lock()
+		s.watch.remove(x)
+		s.mu.Unlock()
+	}
+}
+
+// finish waits for a message of the meeting, from or to a rank, or until the collective is called off.
+func (m *meeting) finish(ctx context.Context, rank int, r mpi.Request) error {
+	defer m.expose(rank, r)()
+	s := m.sleeper.state
+	if s.broken.Load() != nil { // before the look-out could cancel it
+		r.Cancel()
+	}
+	_, err := r.Wait(ctx)
+	if b := s.broken.Load(); b != nil && err != nil && !errors.Is(err, mpi.ErrInFlight) {
+		return b.Err
+	}
+	return err
 }

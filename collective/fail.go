@@ -28,6 +28,9 @@ const settleTime = time.Second
 // more when it returns, or the error is mpi.ErrInFlight.
 func (x *execution) fail(err error) {
 	inFlight := x.abandon()
+	if errors.Is(err, mpi.ErrInFlight) {
+		inFlight = err
+	}
 	s := x.state
 	if b := s.broken.Load(); b != nil {
 		err = b.Err // what called this off, instead of the cancellation it caused
