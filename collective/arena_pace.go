@@ -19,9 +19,9 @@ import (
 const (
 	// slowMeetings in a row make a rank vote for far: an interrupt slows one.
 	slowMeetings = 3
-	// farMeetings is how many long collectives are direct in a row while the ranks are far, before one
-	// goes through pieces again, to see.
-	farMeetings = 128
+	// While the ranks are far, so many long collectives are direct before one goes through pieces
+	// again, to see: few at first, and twice as many each time.
+	fewMeetings, farMeetings = 16, 128
 	// paceBytes are enough to tell.
 	paceBytes = 16 << 10
 )
@@ -32,7 +32,8 @@ type pace struct {
 	quickest float64 // in which this rank has copied one of a step; 0: not yet in this meeting
 	slow     int     // meetings in a row that were slow, at most slowMeetings
 	far      bool    // as the ranks have agreed
-	count    int     // of long collectives while far
+	row      int     // long collectives that are direct in a row
+	left     int     // of them
 }
 
 // note takes the time in which n bytes of other ranks were copied or combined. A step that was
@@ -68,11 +69,19 @@ func (p *pace) vote() uint64 {
 
 // direct reports whether the next long collective goes without pieces.
 func (p *pace) direct() bool {
-	if !p.far {
+	switch {
+	case !p.far:
+		p.row, p.left = 0, 0
+		return false
+	case p.row == 0:
+		p.row, p.left = fewMeetings, fewMeetings
+	case p.left == 0:
+		p.row = min(2*p.row, farMeetings)
+		p.left = p.row
 		return false
 	}
-	p.count++
-	return p.count%farMeetings != 0
+	p.left--
+	return true
 }
 
 // timeKernel measures how many nanoseconds the kernel takes to copy a byte of a process, in about a

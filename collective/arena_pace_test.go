@@ -38,6 +38,22 @@ func TestPace(t *testing.T) {
 			t.Errorf("after meeting %d (%v): vote %d, want %d", i, c.steps, p.vote(), c.vote)
 		}
 	}
+	for range 2 {
+		p.far = false
+		if p.direct() {
+			t.Error("direct although the ranks are near")
+		}
+		p.far = true
+		for _, want := range []int{fewMeetings, 2 * fewMeetings, 4 * fewMeetings, farMeetings, farMeetings} {
+			n := 0
+			for p.direct() {
+				n++
+			}
+			if n != want {
+				t.Errorf("%d are direct in a row, want %d", n, want)
+			}
+		}
+	}
 	p.note(time.Second, paceBytes-1)
 	if p.quickest != 0 {
 		t.Error("a short copy counts")
