@@ -8,10 +8,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 )
 
-// How long it takes to copy what another rank has just written tells how far the two are from
-// each other: they may be on different sockets, and on a virtual machine may move
-// there. Near each other, two copies through pieces beat one by the kernel; far apart
-// each line of a piece is waited for, and they take up to ten times longer.
+// How long it takes to write a piece that others have read tells how far the ranks are from
+// each other: each line of it comes back from their caches, and they may be on different sockets, or on a
+// virtual machine move there. Near each other, two copies through pieces beat one by the kernel; far apart
+// they take up to ten times longer.
 //
 // All ranks must do a collective in the same way. So each votes in its slots, and
 // all count the votes of the same turn.
@@ -29,14 +29,14 @@ const (
 // pace is what long collectives show.
 type pace struct {
 	kernel   float64 // nanoseconds in which the kernel copies a byte
-	quickest float64 // in which this rank has copied one of a step; 0: not yet in this meeting
+	quickest float64 // in which this rank has written one of a step; 0: not yet in this meeting
 	slow     int     // meetings in a row that were slow, at most slowMeetings
 	far      bool    // as the ranks have agreed
 	row      int     // long collectives that are direct in a row
 	left     int     // of them
 }
 
-// note takes the time in which n bytes of other ranks were copied or combined. A step that was
+// note takes the time in which n bytes were written to a piece. A step that was
 // interrupted does not count, since the quickest does.
 func (p *pace) note(took time.Duration, n int) {
 	if n < paceBytes {

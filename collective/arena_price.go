@@ -1,0 +1,156 @@
+package collective
+
+import "github.com/fisterra-hpc/fisterra/collective/plan"
+
+// Where plans are named, these are collectives without messages, of ranks of one host: through memory
+// that they share, and straight out of each other's buffers.
+const (
+	MemoryPlan = "memory"
+	DirectPlan = "direct"
+)
+
+// way is how a collective is done.
+type way uint8
+
+const (
+	byMessages way = iota
+	byLibrary
+	bySlots
+	byPieces
+	byReading
+)
+
+// callShare is the part of a crossing that is the call itself, which ranks that wait for nobody make,
+// too: measured between neighbours.
+const callShare = 0.6
+
+// memorySeconds is the price of a collective through memory that the ranks share: the crossings, what a
+// rank gives, takes and combines, and its own block. Giving and taking go on at the same time and
+// take as long as a message's bytes, or as those of an exchange where all do both.
+// Long vectors cost a crossing for each time that they fill the ring. Ranks that share processors
+// divide their time, and for a crossing all must have had their turn. It is the
+// mean over the ranks.
+func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
+	n, ranks, others := p.Count*p.ElemBytes, float64(p.Size), float64(p.Size-1)
+	if p.Counts != nil {
+		n = p.TotalBytes() / p.Size
+	}
+	divided, cross := max(1, p.RanksPerCore), m.Cross
+	if cross == 0 {
+		cross = m.Host.OneWay.Alpha()
+	}
+	if divided > 1 {
+		cross += m.Switch
+	}
+	ring := pieces * pieceBytes
+	if deals(p.Kind) {
+		ring = pieces * boxBytes(p.Size)
+	}
+	reduced := p.Kind == plan.Allreduce && !fitsSlot(p)
+	if reduced {
+		n /= p.Size
+		cross *= 2
+		ring /= 2
+	}
+	cross *= float64(1 + n/ring)
+	fetch, copied, combined := divided*(m.Host.OneWay.At(n)-m.Host.OneWay.Alpha()), divided*m.Copy.At(n), divided*m.Combine.At(n)
+	exchanged := fetch + copied
+	if len(m.Pieces) > 0 {
+		exchanged = divided * (m.Pieces.At(n) - m.Pieces.Alpha())
+	}
+	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
+	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }
+	switch p.Kind {
+	case plan.Barrier:
+		return cross
+	case plan.Bcast:
+		return waiting(others) + fetch
+	case plan.Scatter:
+		return waiting(others) + fetch + copied + dealt // the others wait for the root's own block, too
+	case plan.Gather:
+		return waiting(1) + (2*others*fetch+copied)/ranks
+	case plan.Reduce:
+		return waiting(1) + others*(fetch+max(fetch, combined))/ranks // what comes is combined as it comes
+	case plan.Allgather:
+		return cross + others*exchanged + copied
+	case plan.Alltoall:
+		return cross + others*exchanged + copied + dealt/2
+	case plan.ReduceScatter:
+		return cross + others*(fetch+combined) + dealt
+	case plan.Allreduce:
+		if reduced {
+			return cross + others*(2*fetch+combined+copied) + copied
+		}
+	}
+	return cross + others*(fetch+combined)
+}
+
+// directSeconds is the price of a direct collective: every rank waits until the last has read.
+func directSeconds(p *plan.Problem, m *plan.Model) float64 {
+	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
+	if p.Counts != nil {
+		n = p.TotalBytes() / p.Size
+	}
+	slices := p.Kind == plan.Allreduce && p.Size > 2
+	if slices {
+		n /= p.Size
+	}
+	divided := max(1, p.RanksPerCore)
+	read, copied, combined := divided*m.Read.At(n), divided*m.Copy.At(n), divided*m.Combine.At(n)
+	turns := 0.0
+	if divided > 1 {
+		turns = 2 * m.Switch
+	}
+	switch p.Kind {
+	case plan.Bcast:
+		return turns + read
+	case plan.Scatter:
+		return turns + max(read, copied)
+	case plan.Gather, plan.Allgather, plan.Alltoall:
+		return turns + others*read + copied
+	}
+	if slices {
+		return turns*3/2 + others*(2*read+combined)
+	}
+	return turns + others*(read+combined)
+}
+
+// arenaWays are the ways of an arena to do a collective, and their prices.
+func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
+	ways := []Candidate{{Plan: MemoryPlan, Source: "Graham, Shipman 2008", Seconds: memorySeconds(p, m)}}
+	if canRead && reads(p.Kind) && len(m.Read) > 0 {
+		ways = append(ways, Candidate{Plan: DirectPlan, Source: "Ma et al. 2013", Seconds: directSeconds(p, m)})
+	}
+	return ways
+}
+
+// messageShare is by how much messages must be cheaper to be taken where ranks share memory: their
+// prices differ by less than what is measured, and without messages there is less to wait for.
+const messageShare = 1.1
+
+// arenaWay decides between the ways of an arena, where there is one, and a plan (no name), and
+// says why. open: the model has decided, and only for as long as ranks are near.
+func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open bool) {
+	fits := func(name string) string {
+		if name == MemoryPlan || name == DirectPlan && canRead && reads(p.Kind) {
+			return name
+		}
+		return ""
+	}
+	if name, ok := f.Force[p.Kind]; ok {
+		return fits(name), "forced", false
+	}
+	if f.Site != nil {
+		if r, ok := f.Site.rule(p); ok {
+			return fits(r.Plan), "site table " + f.Site.Name, false
+		}
+	}
+	m := f.model()
+	least := plan.Rank(p, m)[0].Seconds * messageShare
+	for _, c := range arenaWays(p, m, canRead) {
+		if c.Seconds <= least {
+			name, least = c.Plan, c.Seconds
+		}
+	}
+	return name, "cheapest by model " + m.Name, true
+}
