@@ -41,6 +41,7 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 	m := collective.DefaultModel()
 	m.Name = name
 	gauges := coreGauges(m)
+	m.Pieces, m.Read = nil, nil
 	near, far := -1, -1
 	for r := 1; r < c.Size(); r++ {
 		switch networked := c.Networked(r); { // which one of the same host may be
@@ -51,20 +52,14 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 		}
 	}
 	for _, class := range []struct {
-		peer   int
-		link   *plan.Link
-		memory [2]*plan.Curve
-	}{{near, &m.Host, [2]*plan.Curve{&m.Pieces, &m.Read}}, {peer: far, link: &m.Net}} {
+		peer int
+		link *plan.Link
+	}{{near, &m.Host}, {far, &m.Net}} {
 		if class.peer < 0 {
 			continue
 		}
 		*class.link = plan.Link{Gap: class.link.Gap}
-		for _, curve := range class.memory {
-			if curve != nil {
-				*curve = nil
-			}
-		}
-		some, err := linkGauges(ctx, c, class.peer, class.link, class.memory)
+		some, err := linkGauges(ctx, c, m, class.peer, class.link)
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +102,7 @@ func curvesOf(m *plan.Model) []*plan.Curve {
 // steps of collectives that they are: by the executor, and on the scale on which
 // collectives are measured; and their exchanges through shared memory and by reading, on one host.
 // The others have none of them and wait.
-func linkGauges(ctx context.Context, c *mpi.Comm, peer int, link *plan.Link, memory [2]*plan.Curve) ([]gauge, error) {
+func linkGauges(ctx context.Context, c *mpi.Comm, m *plan.Model, peer int, link *plan.Link) ([]gauge, error) {
 	color := mpi.Undefined
 	if c.Rank() == 0 || c.Rank() == peer {
 		color = 0
@@ -127,18 +122,18 @@ func linkGauges(ctx context.Context, c *mpi.Comm, peer int, link *plan.Link, mem
 	}{
 		{plan.Bcast, "linear", &link.OneWay},
 		{plan.Allgather, "ring", &link.Exchange},
-		{plan.Allgather, collective.MemoryPlan, memory[0]},
-		{plan.Allgather, collective.DirectPlan, memory[1]},
+		{plan.Allgather, collective.MemoryPlan, &m.Pieces},
+		{plan.Allgather, collective.DirectPlan, &m.Read},
 	} {
-		if way.curve == nil || !slices.Contains(collective.Plans(way.kind, modelSizes[0], pair), way.plan) {
+		if !slices.Contains(collective.Plans(way.kind, modelSizes[0], pair), way.plan) {
 			continue
 		}
 		op, _ := collectiveNamed(way.kind.String()) // there is one
 		force := collective.Config{Force: map[plan.Kind]string{way.kind: way.plan}}
 		for _, n := range modelSizes {
-			own := 0.0 // what the collective does besides
 			gauges = append(gauges, gauge{
 				take: func(ctx context.Context) (float64, error) {
+					own := 0.0 // what the collective does besides
 					if way.kind == plan.Allgather {
 						own = timeOf(copyOf(n))
 					}

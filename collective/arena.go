@@ -17,7 +17,7 @@ import (
 // it they do collectives straight out of each other's memory, without messages.
 // Each rank writes to its own part and reads all of them.
 //
-// A part consists of words that only grow, a line each; of a ring of slots and a
+// A part consists of words that only grow, a line each, and one that says who the rank is; of a ring of slots and a
 // store for short vectors (arena_short.go); and of a ring of pieces for long ones (arena_long.go). Where the
 // ranks may read each other's memory, long ones can also do without pieces (arena_direct.go).
 //
@@ -98,10 +98,12 @@ const (
 	flagShown = 1 * line // last step of a long collective whose piece is written
 	flagTaken = 2 * line // last step of which this rank has taken the others' pieces
 	withdrawn = 3 * line // the meeting that this rank gave up
-	process   = 4 * line // its process, where in that the part is, and a secret to know it by
-	address   = process + 1
-	secret    = process + 2
 	flagWords = 5 * line
+
+	// Who the rank is: its process, where in that the part is, and a secret to know it by.
+	introProcess = 4 * line
+	introAddress = introProcess + 1
+	introSecret  = introProcess + 2
 
 	slots       = 16       // turns in the ring
 	slotWords   = 8 * line // turn, signature, vote, and a vector of a few lines or where in the store it is

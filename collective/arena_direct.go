@@ -27,7 +27,7 @@ import (
 // Of an allreduce each rank reduces a slice, and then reads the others' results. Two ranks
 // reduce all of it each, which is as many bytes to read and saves a crossing.
 //
-// Nobody writes to another's memory, so that a rank that was stopped can spoil nothing when it goes on. What
+// Nothing here writes to another's memory, so that a rank that was stopped can spoil nothing when it goes on. What
 // a rank has read of a buffer that its owner gave up meanwhile is thrown away.
 //
 // Cost: what a rank gets is copied or combined once, with a system call for each readBytes; two
@@ -270,7 +270,7 @@ func (d *direct) readFrom(ctx context.Context, r int, dst []byte, buffer, at int
 
 // introduce writes down how the others can read this process's memory.
 func introduce(part []uint64) {
-	part[process], part[address], part[secret] = uint64(os.Getpid()), uint64(procmem.AddressOf(mpi.Bytes(part))), rand.Uint64()
+	part[introProcess], part[introAddress], part[introSecret] = uint64(os.Getpid()), uint64(procmem.AddressOf(mpi.Bytes(part))), rand.Uint64()
 }
 
 // processes finds the ranks' processes; nil if this one cannot read the memory of all. A
@@ -278,10 +278,10 @@ func introduce(part []uint64) {
 func processes(parts [][]uint64) []int {
 	pids := make([]int, len(parts))
 	for r, part := range parts {
-		pids[r] = int(part[process])
+		pids[r] = int(part[introProcess])
 		var seen [1]uint64
-		at := uintptr(part[address] + secret*8)
-		if procmem.Read(pids[r], mpi.Bytes(seen[:]), at) != nil || seen[0] != part[secret] {
+		at := uintptr(part[introAddress] + introSecret*8)
+		if procmem.Read(pids[r], mpi.Bytes(seen[:]), at) != nil || seen[0] != part[introSecret] {
 			return nil
 		}
 	}
@@ -292,5 +292,8 @@ func processes(parts [][]uint64) []int {
 func (a *arena) read(pids []int) {
 	a.pids = pids
 	a.scratch = [2][]byte{make([]byte, scratchBytes), make([]byte, scratchBytes)}
-	a.pace.kernel = timeKernel()
+	var err error
+	if a.pace.kernel, err = procmem.PerByte(); err != nil {
+		a.pace.kernel = math.Inf(1) // nothing is slower
+	}
 }

@@ -1,12 +1,6 @@
 package collective
 
-import (
-	"math"
-	"os"
-	"time"
-
-	"github.com/fisterra-hpc/fisterra/internal/procmem"
-)
+import "time"
 
 // How long it takes to write a piece that others have read tells how far the ranks are from
 // each other: each line of it comes back from their caches, and they may be on different sockets, or on a
@@ -82,23 +76,4 @@ func (p *pace) direct() bool {
 	}
 	p.left--
 	return true
-}
-
-// timeKernel measures how many nanoseconds the kernel takes to copy a byte of a process, in about a
-// tenth of a millisecond.
-func timeKernel() float64 {
-	const (
-		sampleBytes = 64 << 10
-		samples     = 8
-	)
-	src, dst := make([]byte, sampleBytes), make([]byte, sampleBytes)
-	best := time.Duration(math.MaxInt64)
-	for range samples {
-		begun := time.Now()
-		if procmem.Read(os.Getpid(), dst, procmem.AddressOf(src)) != nil {
-			return math.Inf(1) // nothing is slower
-		}
-		best = min(best, time.Since(begun))
-	}
-	return float64(best.Nanoseconds()) / sampleBytes
 }

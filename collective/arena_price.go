@@ -2,22 +2,14 @@ package collective
 
 import "github.com/fisterra-hpc/fisterra/collective/plan"
 
+// What an arena's ways to do a collective cost, in the terms of the model that also prices the plans, and
+// the choice between them and the plans. How they are done is in the other files of arena.
+
 // Where plans are named, these are collectives without messages, of ranks of one host: through memory
 // that they share, and straight out of each other's buffers.
 const (
 	MemoryPlan = "memory"
 	DirectPlan = "direct"
-)
-
-// way is how a collective is done.
-type way uint8
-
-const (
-	byMessages way = iota
-	byLibrary
-	bySlots
-	byPieces
-	byReading
 )
 
 // callShare is the part of a crossing that is the call itself, which ranks that wait for nobody make,

@@ -83,7 +83,7 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64) error {
 // can see the meeting.
 func (m *meeting) sleep(ctx context.Context, rank int, w *uint64, v uint64) error {
 	s := m.sleeper.state
-	defer m.expose(rank, mpi.Request{})()
+	defer m.watched(rank, mpi.Request{})()
 	count := &m.parts[rank][sleepers]
 	atomic.AddUint64(count, 1)
 	fence.Everywhere()
@@ -112,8 +112,8 @@ func (m *meeting) sleep(ctx context.Context, rank int, w *uint64, v uint64) erro
 	}
 }
 
-// expose lets the look-out see the meeting, which waits for a rank and a request, or none, until hide is called.
-func (m *meeting) expose(rank int, r mpi.Request) (hide func()) {
+// watched lets the look-out see the meeting, which waits for a rank and a request, or none, until hide is called.
+func (m *meeting) watched(rank int, r mpi.Request) (hide func()) {
 	x := m.sleeper
 	x.mu.Lock()
 	x.blocked, x.peer = r, int32(rank)
@@ -132,7 +132,7 @@ func (m *meeting) expose(rank int, r mpi.Request) (hide func()) {
 
 // finish waits for a message of the meeting, from or to a rank, or until the collective is called off.
 func (m *meeting) finish(ctx context.Context, rank int, r mpi.Request) error {
-	defer m.expose(rank, r)()
+	defer m.watched(rank, r)()
 	s := m.sleeper.state
 	if s.broken.Load() != nil { // before the look-out could cancel it
 		r.Cancel()

@@ -6,6 +6,17 @@ import (
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 )
 
+// way is how a collective is done.
+type way uint8
+
+const (
+	byMessages way = iota
+	byLibrary
+	bySlots
+	byPieces
+	byReading
+)
+
 // choose picks the planner for a problem: the forced one, the site's, or the
 // cheapest. index is its position among the planners of the collective. The state is locked.
 // All ranks get the same answer.

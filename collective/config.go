@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -67,7 +68,7 @@ func Configure(c *mpi.Comm, f Config) error {
 	}
 	for kind, name := range f.Force {
 		if !known(kind, name) {
-			return fmt.Errorf("collective: %w: no plan for %v is called %q; they are %v", ErrArgument, kind, name, planNames(kind))
+			return fmt.Errorf("collective: %w: no plan for %v is called %q; they are %v", ErrArgument, kind, name, knownNames(kind))
 		}
 	}
 	if f.Site != nil {
@@ -87,9 +88,15 @@ func Configure(c *mpi.Comm, f Config) error {
 }
 
 // known reports whether a plan can be asked for by name.
-func known(k plan.Kind, name string) bool {
-	_, ok := plan.Named(k, name)
-	return ok || name == MemoryPlan || name == DirectPlan
+func known(k plan.Kind, name string) bool { return slices.Contains(knownNames(k), name) }
+
+// knownNames are the planners' names and those of an arena's ways.
+func knownNames(k plan.Kind) []string {
+	names := append(planNames(k), MemoryPlan)
+	if reads(k) {
+		names = append(names, DirectPlan)
+	}
+	return names
 }
 
 func planNames(k plan.Kind) []string {

@@ -53,7 +53,7 @@ func (s *Site) Check() error {
 			return fmt.Errorf("collective: site file %s: rule %d: %w", s.Name, i, err)
 		}
 		if !known(kind, r.Plan) && r.Plan != LibraryPlan {
-			return fmt.Errorf("collective: site file %s: rule %d: no plan for %v is called %q; they are %v", s.Name, i, kind, r.Plan, planNames(kind))
+			return fmt.Errorf("collective: site file %s: rule %d: no plan for %v is called %q; they are %v", s.Name, i, kind, r.Plan, append(knownNames(kind), LibraryPlan))
 		}
 		if r.Ranks < 1 || r.Hosts < 1 || r.UpToBytes < -1 {
 			return fmt.Errorf("collective: site file %s: rule %d: %d ranks on %d hosts, up to %d B makes no sense", s.Name, i, r.Ranks, r.Hosts, r.UpToBytes)

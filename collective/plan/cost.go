@@ -198,7 +198,7 @@ func (c *costing) linearGather() float64 {
 }
 
 func (c *costing) treeGather() float64 {
-	return over(c.size, func(d int) float64 { return c.pass(d, c.cut(d)) + ownBlock*c.Copy.At(int(c.cut(d))) })
+	return ownBlock*c.Copy.At(int(c.block)) + over(c.size, func(d int) float64 { return c.pass(d, c.cut(d)) })
 }
 
 // withOwn adds that each rank puts its own block in its place.

@@ -25,6 +25,12 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+func TestPerByte(t *testing.T) {
+	if v, err := PerByte(); err != nil || !(v > 0) {
+		t.Errorf("%g ns, %v", v, err)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Run(); err != nil {

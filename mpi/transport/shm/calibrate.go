@@ -2,7 +2,6 @@ package shm
 
 import (
 	"math"
-	"os"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
@@ -48,29 +47,24 @@ func calibrate(copies int) habit {
 	case 2:
 		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull}
 	}
-	kernel, own, err := timeCopies()
+	kernel, err := procmem.PerByte()
 	switch {
 	case err != nil:
 		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull}
-	case float64(kernel) < ringOverCopy*float64(own):
+	case kernel < ringOverCopy*copyPerByte():
 		return habit{rendezvousBytes: pullFrom, pullBytes: pullFrom}
 	}
-	return habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, kernel: float64(kernel.Nanoseconds()) / sampleBytes}
+	return habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, kernel: kernel}
 }
 
-// timeCopies times copies of sampleBytes by process_vm_* and within this rank.
-func timeCopies() (kernel, own time.Duration, err error) {
+// copyPerByte is how many nanoseconds a copy of a byte takes within this rank.
+func copyPerByte() float64 {
 	src, dst := make([]byte, sampleBytes), make([]byte, sampleBytes)
-	c := newCopier()
-	c.pid, c.local, c.remote = os.Getpid(), dst, procmem.AddressOf(src)
-	kernel, own = time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
+	best := time.Duration(math.MaxInt64)
 	for range samples {
 		begun := time.Now()
-		c.copy()
-		kernel = min(kernel, time.Since(begun))
-		begun = time.Now()
 		copy(dst, src)
-		own = min(own, time.Since(begun))
+		best = min(best, time.Since(begun))
 	}
-	return kernel, own, c.err
+	return float64(best.Nanoseconds()) / sampleBytes
 }

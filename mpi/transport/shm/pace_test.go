@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -146,7 +147,7 @@ func TestCrowdPulls(t *testing.T) {
 	if c := rs[0].Caps(); c.PullBytes != pullFrom || c.RendezvousBytes != pullFrom {
 		t.Errorf("pulled from %d and announced from %d B on, want %d", c.PullBytes, c.RendezvousBytes, pullFrom)
 	}
-	if _, _, err := timeCopies(); err != nil {
+	if _, err := procmem.PerByte(); err != nil {
 		t.Skip("the kernel does not let processes copy here")
 	}
 	if _, ok := rs[0].Expose(1, pattern(pullFrom, 1)); !ok {

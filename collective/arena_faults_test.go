@@ -1,0 +1,126 @@
+package collective
+
+// Ranks of an arena that call different things, do not come, or give up.
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// lengths of vectors that go by a slot, in one piece, and round the ring.
+var arenaLengths = []int{4, 5000, 200_000}
+
+// One rank calls with another length: all learn who called what, whoever it is.
+func TestArenaMismatch(t *testing.T) {
+	for _, way := range arenaPlans {
+		t.Run(way, func(t *testing.T) { arenaMismatch(t, way, 3) })
+	}
+	t.Run("direct of two", func(t *testing.T) { arenaMismatch(t, DirectPlan, 2) })
+}
+
+func arenaMismatch(t *testing.T, way string, size int) {
+	for name, op := range everyCollective {
+		for _, n := range arenaLengths {
+			for odd := range size {
+				if name == "barrier" {
+					continue // has no length
+				}
+				for r, err := range inShared(t, way, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+					mine := n
+					if c.Rank() == odd {
+						mine++
+					}
+					// A rank whose part does not need the odd one may leave it.
+					err := op(ctx, c, mine)
+					if err == nil {
+						err = Barrier(ctx, c)
+					}
+					if err := within(err, mpi.ErrMismatch); err != nil {
+						return err
+					}
+					for _, want := range []string{fmt.Sprintf("%s of %d int32", name, n), fmt.Sprintf("%s of %d int32", name, n+1)} {
+						if !strings.Contains(err.Error(), want) {
+							return fmt.Errorf("%q does not say %q", err, want)
+						}
+					}
+					return nil
+				}) {
+					if err != nil {
+						t.Errorf("%s of %d, rank %d differs: rank %d: %v", name, n, odd, r, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A rank does not come: the one whose context ends first gives up, and the others learn it.
+func TestArenaDeadline(t *testing.T) {
+	for _, way := range arenaPlans {
+		t.Run(way, func(t *testing.T) { arenaDeadline(t, way, 3) })
+	}
+	t.Run("direct of two", func(t *testing.T) { arenaDeadline(t, DirectPlan, 2) })
+}
+
+func arenaDeadline(t *testing.T, way string, size int) {
+	for name, op := range everyCollective {
+		for _, n := range arenaLengths {
+			var gone sync.WaitGroup
+			gone.Add(size - 1)
+			for r, err := range inShared(t, way, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+				if c.Rank() == size-1 {
+					gone.Wait()
+					return nil
+				}
+				defer gone.Done()
+				want := mpi.ErrCancelled
+				if c.Rank() == 0 {
+					short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+					defer cancel()
+					ctx, want = short, context.DeadlineExceeded
+				}
+				var err error
+				for err == nil { // ranks that need nothing from the absent one run ahead, but not for ever
+					err = op(ctx, c, n)
+				}
+				return within(err, want)
+			}) {
+				if err != nil {
+					t.Errorf("%s of %d: rank %d: %v", name, n, r, err)
+				}
+			}
+		}
+	}
+}
+
+// A root gives up before anybody has read its buffer, and uses it for something else: nobody takes that for
+// the message.
+func TestArenaWithdrawn(t *testing.T) {
+	const n = 50_000
+	gone := make(chan struct{})
+	for r, err := range inShared(t, DirectPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		v := make([]int32, n)
+		if c.Rank() != 2 {
+			<-gone
+			return within(Bcast(ctx, c, v, 2), mpi.ErrCancelled)
+		}
+		defer close(gone)
+		short, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		err := Bcast(short, c, v, 2)
+		for i := range v {
+			v[i] = -1
+		}
+		return within(err, context.DeadlineExceeded)
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
