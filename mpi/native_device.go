@@ -30,8 +30,8 @@ type nativeDevice struct {
 	mu      sync.Mutex
 	all     []*op
 	free    []*op
-	context uint32 // next free context id
-	closed  bool
+	context uint32        // next free context id
+	closing chan struct{} // ends the keeper
 	stopped sync.WaitGroup
 }
 
@@ -166,9 +166,7 @@ func (d *nativeDevice) close(ctx context.Context) error {
 	if err := d.lib.Close(ctx); err != nil {
 		return &Error{Op: "close", Comm: "world", Rank: d.user.Rank(), Peer: ProcNull, Tag: AnyTag, Err: err}
 	}
-	d.mu.Lock()
-	d.closed = true
-	d.mu.Unlock()
+	close(d.closing)
 	d.stopped.Wait()
 	return nil
 }

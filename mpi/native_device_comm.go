@@ -71,7 +71,7 @@ func (d *nativeDevice) acknowledge(*Comm) []int { return nil }
 
 func newNativeDevice(ctx context.Context, lib *native.World, cfg *Config) (*nativeDevice, error) {
 	l := lib.Library()
-	d := &nativeDevice{lib: lib, name: l.String(), from: fmt.Sprintf("%s: %s", l.Path, l.Why), log: cfg.log(), tags: newNativeTags(lib.Caps().MaxTag)}
+	d := &nativeDevice{lib: lib, name: l.String(), from: fmt.Sprintf("%s: %s", l.Path, l.Why), log: cfg.log(), tags: newNativeTags(lib.Caps().MaxTag), closing: make(chan struct{})}
 	var err error
 	if d.user, err = lib.Comm().Dup(ctx, "world"); err != nil {
 		return nil, err

@@ -109,6 +109,9 @@ func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *launch) 
 		Rank: rank, Members: roster.members(), Membership: nativeMembership{d}, Launcher: l.kind, Log: cfg.log(),
 	}, d)
 	w.adopt(d)
+	if w.crowded() {
+		lib.Crowd()
+	}
 	d.stopped.Add(1)
 	go d.keep()
 	return w, nil

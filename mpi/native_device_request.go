@@ -206,28 +206,38 @@ func (d *nativeDevice) revokePending(c *Comm) {
 	}
 }
 
-// Between two looks of the keeper, with operations under way and without.
+// Between two looks of the keeper, with operations under way, without, and while the program
+// calls the library itself.
 const (
-	nativeTick     = 2 * time.Millisecond
-	nativeIdleTick = 10 * time.Millisecond
+	nativeTick      = 2 * time.Millisecond
+	nativeIdleTick  = 10 * time.Millisecond
+	nativeCallsTick = 100 * time.Millisecond
 )
 
 // keep lets the library work while the program computes: most of them move
-// messages only inside calls. It costs a call of a microsecond per look.
+// messages only inside calls. A look takes a core that may be a rank's for some 0.1 ms, so there are few
+// where nothing is to be gained.
 func (d *nativeDevice) keep() {
 	defer d.stopped.Done()
+	next := time.NewTimer(nativeIdleTick)
+	defer next.Stop()
 	for {
-		d.mu.Lock()
-		closed, busy := d.closed, len(d.free) < len(d.all)
-		d.mu.Unlock()
-		if closed {
+		select {
+		case <-d.closing:
 			return
+		case <-next.C:
 		}
-		d.lib.Progress()
-		if busy {
-			time.Sleep(nativeTick)
-		} else {
-			time.Sleep(nativeIdleTick)
+		called := d.lib.Progress()
+		d.mu.Lock()
+		busy := len(d.free) < len(d.all)
+		d.mu.Unlock()
+		switch {
+		case busy:
+			next.Reset(nativeTick)
+		case called:
+			next.Reset(nativeCallsTick)
+		default:
+			next.Reset(nativeIdleTick)
 		}
 	}
 }

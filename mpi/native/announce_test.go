@@ -45,7 +45,12 @@ func allLengths(ctx context.Context, w *World) error {
 			return err
 		}
 	}
-	w.Progress()
+	if !w.Progress() {
+		return errors.New("Progress has not noticed the calls before it")
+	}
+	if w.Progress() {
+		return errors.New("Progress takes itself for a call of the program")
+	}
 	if n := len(w.notifying); n > 0 || w.announces && w.announcements == 0 {
 		return fmt.Errorf("%d announcements, %d still on their way", w.announcements, n)
 	}

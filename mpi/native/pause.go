@@ -8,15 +8,13 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
 )
 
-// pause is what the polling goroutine does after its i-th poll in vain.
+// pause is what the polling goroutine does after its i-th poll in vain since it stopped spinning.
 func pause(i int) {
-	switch {
-	case i < spinPolls:
-	case i < spinPolls+yieldPolls:
+	if i < yieldPolls {
 		osyield.Yield() // 0.3 µs where nobody else wants the core
-	default:
-		nap(napFor(i - spinPolls - yieldPolls))
+		return
 	}
+	nap(napFor(i - yieldPolls))
 }
 
 // napFor grows from 20 µs to 1 ms: a rank that has been idle for a second takes 2 % of

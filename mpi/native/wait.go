@@ -9,13 +9,14 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
 )
 
-// How long the polling goroutine spins, and then gives the core to other ranks, before
-// it sleeps in the kernel; in polls of about 0.1 µs and 0.4 µs. MPI has no descriptor
-// to sleep on, and a sleep costs at least 20 µs, so the second phase covers the
+// How long the polling goroutine spins, where every rank has a core and where not, and then gives the
+// core to other ranks, before it sleeps in the kernel; in polls of about 25 ns and 0.4 µs. MPI has no
+// descriptor to sleep on, and a sleep costs at least 20 µs, so the second phase covers the
 // transfer of a few megabytes.
 const (
-	spinPolls  = 256
-	yieldPolls = 2500
+	spinsAlone   = 1024
+	spinsCrowded = burst
+	yieldPolls   = 2500
 )
 
 // burst is how often a waiting goroutine polls in one switch to C while it spins; one
@@ -113,7 +114,7 @@ func (w *World) lead(ctx context.Context, rs []*Request) (int, error) {
 		}
 		w.mu.Lock()
 		tries := 1
-		if len(rs) == 1 && len(w.parked) == 0 && i < spinPolls {
+		if len(rs) == 1 && len(w.parked) == 0 && i < w.spins {
 			tries = burst
 			i += burst - 1
 		}
@@ -134,8 +135,11 @@ func (w *World) lead(ctx context.Context, rs []*Request) (int, error) {
 		if len(w.parked) > 0 && w.sweep() {
 			i = 0
 		}
+		spent := i - w.spins
 		w.mu.Unlock()
-		pause(i)
+		if spent >= 0 {
+			pause(spent)
+		}
 	}
 }
 
@@ -212,13 +216,16 @@ func (w *World) wakeParked(r *Request) {
 }
 
 // Progress lets the library work on everything that is in flight, once, without
-// waiting. Call it now and then from a rank that computes for long: most MPI libraries
+// waiting, unless the program itself has called it since the last Progress or is waiting in it, and
+// reports whether it has. Call it now and then from a rank that computes for long: most MPI libraries
 // move large messages only inside calls.
-func (w *World) Progress() {
-	w.lock()
+func (w *World) Progress() (called bool) {
+	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
-		return
+	called = w.leading || w.calls != w.seen
+	w.seen = w.calls
+	if called || w.closed {
+		return called
 	}
 	if w.announces {
 		w.advance()
@@ -230,4 +237,5 @@ func (w *World) Progress() {
 	b.A[3] = uintptr(unsafe.Pointer(&w.nudge.flag))
 	b.A[4] = uintptr(unsafe.Pointer(&w.nudge.status))
 	b.Call()
+	return false
 }

@@ -73,6 +73,8 @@ type World struct {
 	// mu is held around each call of the library, and for what follows.
 	mu      sync.Mutex
 	wanted  atomic.Int32 // goroutines other than the polling one that wait for mu
+	calls   uint64       // times that the program has taken mu
+	seen    uint64       // of which Progress knew
 	closing bool         // all ranks have called Close
 	closed  bool
 	chain   clib.Chain // the call under way
@@ -80,6 +82,7 @@ type World struct {
 	brief   brief
 	active  *Request
 	leading bool
+	spins   int // polls of the leader before it gives its core away
 	parked  []*parking
 	unused  []*parking
 	pool    []*Request
@@ -103,7 +106,7 @@ type World struct {
 // rank a world of one. Signal actions that initialising changed are put back. If ctx
 // ends first the error is its cause, and the process should exit.
 func (l *Library) Init(ctx context.Context, o Options) (*World, error) {
-	w := &World{lib: l, abi: l.abi, fn: &l.fn, log: l.log, library: l.String(), maxCount: maxCount, main: make(chan func())}
+	w := &World{lib: l, abi: l.abi, fn: &l.fn, log: l.log, library: l.String(), maxCount: maxCount, spins: spinsAlone, main: make(chan func())}
 	w.chain.Poll.Fn = w.fn.test
 	go func() {
 		runtime.LockOSThread()
@@ -223,6 +226,14 @@ func (w *World) lock() {
 		w.mu.Lock()
 		w.wanted.Add(-1)
 	}
+	w.calls++
+}
+
+// Crowd says that there are more ranks than cores on this host: who waits gives its core away sooner.
+func (w *World) Crowd() {
+	w.lock()
+	w.spins = spinsCrowded
+	w.mu.Unlock()
 }
 
 // hold keeps r reachable, and on the heap, while only the chain has its address.
@@ -283,7 +294,7 @@ func (w *World) quiesce(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return fmt.Errorf("native: short messages to other ranks are still in flight: %w", context.Cause(ctx))
 			}
-			pause(spinPolls)
+			pause(0)
 			continue
 		}
 		_ = r.Cancel() // a send or collective cannot be: it is waited for
@@ -361,7 +372,7 @@ func (w *World) Abort(code int) {
 	nap(forwarding)
 	// The lock may be held by a call that never returns.
 	for deadline := time.Now().Add(100 * time.Millisecond); !w.mu.TryLock() && time.Now().Before(deadline); {
-		pause(spinPolls)
+		pause(0)
 	}
 	if !w.closed {
 		clib.Call(w.fn.abort, uintptr(w.abi.commWorld), uintptr(code))
