@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
@@ -158,7 +159,7 @@ func (d *direct) pass(ctx context.Context) error {
 	}
 	if e.kind != plan.Bcast && d.me == e.root && !e.inPlace {
 		out, _, at := d.fetched(d.me)
-		copy(out, d.contribution()[at:])
+		memcopy.Copy(out, d.contribution()[at:])
 	}
 	return d.finish(ctx, other, r)
 }
@@ -174,7 +175,7 @@ func (d *direct) fetch(ctx context.Context) error {
 		}
 		out, buffer, at := d.fetched(r)
 		if r == d.me {
-			copy(out, d.contribution()[at:])
+			memcopy.Copy(out, d.contribution()[at:])
 			continue
 		}
 		if d.slices() {

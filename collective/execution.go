@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -285,5 +286,5 @@ func (x *execution) copy(dst, src []byte) {
 		x.state.charge(func(m *plan.Model) float64 { return m.Copy.At(len(dst)) })
 		return
 	}
-	copy(dst, src)
+	memcopy.Copy(dst, src)
 }

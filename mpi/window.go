@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -203,7 +204,7 @@ func (w *Window[T]) Put(ctx context.Context, target, at int, src []T) error {
 		return err
 	}
 	if d := w.direct[target]; w.Direct(target) {
-		copy(d[at:], src)
+		memcopy.Copy(d[at:], src)
 		runtime.KeepAlive(w) // and with it the mapping
 		return nil
 	}
@@ -218,7 +219,7 @@ func (w *Window[T]) Get(ctx context.Context, target, at int, dst []T) error {
 		return err
 	}
 	if d := w.direct[target]; w.Direct(target) {
-		copy(dst, d[at:])
+		memcopy.Copy(dst, d[at:])
 		runtime.KeepAlive(w)
 		return nil
 	}

@@ -1,0 +1,63 @@
+package memcopy
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+func TestCopiesAsCopyDoes(t *testing.T) {
+	const longest = cachedBytes/8 + 3
+	r := rand.New(rand.NewPCG(1, 2))
+	src := make([]uint64, longest+5)
+	for i := range src {
+		src[i] = r.Uint64()
+	}
+	for _, n := range []int{0, 1, stepBytes/8 - 1, stepBytes / 8, stepBytes/8 + 1, 3*stepBytes/8 + 7, cachedBytes / 8, longest} {
+		for _, room := range []int{n, n + 5} {
+			want, got := make([]uint64, room), make([]uint64, room)
+			copied := copy(want, src[:n])
+			if k := Copy(got, src[:n]); k != copied || !slices.Equal(got, want) {
+				t.Errorf("%d elements into %d: %d copied, not %d, or others", n, room, k, copied)
+			}
+		}
+	}
+}
+
+func TestOverlap(t *testing.T) {
+	const n = 2 * stepBytes
+	for _, shift := range []int{-5, 0, 5, stepBytes + 1} {
+		want, got := make([]byte, 3*n), make([]byte, 3*n)
+		for i := range want {
+			want[i] = byte(i*7 + i/251)
+		}
+		copy(got, want)
+		const at = n / 2
+		copy(want[at+shift:][:n], want[at:][:n])
+		if Copy(got[at+shift:][:n], got[at:][:n]); !slices.Equal(got, want) {
+			t.Errorf("shifted by %d: not what copy makes of it", shift)
+		}
+	}
+}
+
+// Every core copies buffers of its own.
+func BenchmarkCopy(b *testing.B) {
+	for _, by := range []struct {
+		name string
+		copy func(dst, src []byte) int
+	}{{"Copy", Copy[byte]}, {"copy", func(dst, src []byte) int { return copy(dst, src) }}} {
+		for _, n := range []int{64 << 10, 1 << 20, 4 << 20, 8 << 20, 16 << 20} {
+			b.Run(fmt.Sprintf("%s/%d", by.name, n), func(b *testing.B) {
+				b.SetBytes(int64(n))
+				b.RunParallel(func(pb *testing.PB) {
+					dst, src := make([]byte, n), bytes.Repeat([]byte{1}, n)
+					for pb.Next() {
+						by.copy(dst, src)
+					}
+				})
+			})
+		}
+	}
+}
