@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 )
 
 // long is a collective on vectors that no slot holds, in steps. A rank's area is a ring of
@@ -298,7 +299,7 @@ func (l *long) collectPieces(ctx context.Context, s step) error {
 		}
 		if r == l.me {
 			if !l.entry.inPlace && l.entry.kind != plan.Allreduce {
-				copy(l.output(r, s), l.input(s))
+				l.put(l.output(r, s), l.input(s))
 			}
 			continue
 		}
@@ -309,7 +310,16 @@ func (l *long) collectPieces(ctx context.Context, s step) error {
 		if err := l.await(ctx, r, s); err != nil {
 			return err
 		}
-		copy(out, l.shownBy(r, s))
+		l.put(out, l.shownBy(r, s))
 	}
 	return nil
+}
+
+// put copies a piece to where it belongs in the result.
+func (l *long) put(dst, src []byte) {
+	if memcopy.Fits(len(l.recv)) {
+		copy(dst, src)
+		return
+	}
+	memcopy.Piece(dst, src)
 }

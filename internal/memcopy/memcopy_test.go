@@ -26,6 +26,27 @@ func TestCopiesAsCopyDoes(t *testing.T) {
 	}
 }
 
+func TestPieces(t *testing.T) {
+	const room = 64
+	src, dst := make([]byte, 4096+3*room), make([]byte, 4096+3*room)
+	for i := range src {
+		src[i] = byte(i*7 + i/251)
+	}
+	for from := range 3 {
+		for at := range room {
+			for _, n := range []int{0, 1, 63, 64, 127, 128, 129, 191, 192, 193, 1000, 4096} {
+				clear(dst)
+				if k := Piece(dst[at:at+n], src[from:]); k != n || !slices.Equal(dst[at:at+n], src[from:from+n]) {
+					t.Fatalf("%d bytes from %d to %d: %d copied, or others", n, from, at, k)
+				}
+				if slices.ContainsFunc(slices.Concat(dst[:at], dst[at+n:]), func(b byte) bool { return b != 0 }) {
+					t.Fatalf("%d bytes from %d to %d: more was written", n, from, at)
+				}
+			}
+		}
+	}
+}
+
 func TestOverlap(t *testing.T) {
 	const n = 2 * stepBytes
 	for _, shift := range []int{-5, 0, 5, stepBytes + 1} {
@@ -38,6 +59,29 @@ func TestOverlap(t *testing.T) {
 		copy(want[at+shift:][:n], want[at:][:n])
 		if Copy(got[at+shift:][:n], got[at:][:n]); !slices.Equal(got, want) {
 			t.Errorf("shifted by %d: not what copy makes of it", shift)
+		}
+	}
+}
+
+// Every core copies in pieces.
+func BenchmarkPiece(b *testing.B) {
+	const piece = 64 << 10
+	for _, by := range []struct {
+		name string
+		copy func(dst, src []byte) int
+	}{{"Piece", Piece}, {"copy", func(dst, src []byte) int { return copy(dst, src) }}} {
+		for _, n := range []int{4 << 20, 64 << 20} {
+			b.Run(fmt.Sprintf("%s/%d", by.name, n), func(b *testing.B) {
+				b.SetBytes(int64(n))
+				b.RunParallel(func(pb *testing.PB) {
+					dst, src := make([]byte, n), bytes.Repeat([]byte{1}, n)
+					for pb.Next() {
+						for at := 0; at < n; at += piece {
+							by.copy(dst[at:at+piece], src[at:])
+						}
+					}
+				})
+			})
 		}
 	}
 }
