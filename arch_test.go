@@ -47,7 +47,7 @@ var imports = []struct {
 	{"collective/...", "collective/... mpi internal/kernel/... internal/fence internal/osyield internal/procmem internal/memcopy x/sys", "stands on messages only"},
 	{"ps", "mpi collective slurm", "moves tables, does no I/O of its own"},
 	{"ps/train/...", "ps/train/... ps mpi collective slurm gonum compress", "models and data sets"},
-	{"bench", "internal/kernel ps ps/train collective collective/... mpi mpi/transport mpi/transport/sim gonum", "measures what the others do"},
+	{"bench", "internal/kernel internal/memcopy ps ps/train collective collective/... mpi mpi/transport mpi/transport/sim gonum", "measures what the others do"},
 	{"bench/peers", "", "starts programs and reads what they print"},
 	{"cmd/fisterra", "... cobra pflag x/term x/sys", "the only package that may know all others"},
 	{"examples/...", "mpi collective ps slurm mpi/launch pflag", "what a user may import"},

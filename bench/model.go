@@ -8,6 +8,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/kernel"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -167,7 +168,7 @@ func ascend(c plan.Curve) {
 // copyOf returns the copying of n bytes.
 func copyOf(n int) func() {
 	a, b := make([]byte, n), make([]byte, n)
-	return func() { copy(a, b) }
+	return func() { memcopy.Copy(a, b) }
 }
 
 // crossGauge times a meeting in shared memory of the ranks of one host, if they can meet.
@@ -205,7 +206,7 @@ func coreGauges(m *plan.Model) []gauge {
 			do    func()
 		}{
 			{&m.Combine, func() { sum(x, x, y) }},
-			{&m.Copy, func() { copy(x, y) }},
+			{&m.Copy, func() { memcopy.Copy(x, y) }},
 		} {
 			gauges = append(gauges, gauge{
 				take: func(context.Context) (float64, error) { return timeOf(work.do), nil },

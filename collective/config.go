@@ -15,7 +15,7 @@ import (
 // the same Model, Site and Force, or they would run different plans; that is noticed as a
 // mismatch.
 type Config struct {
-	// Model prices the plans. Nil is DefaultModel.
+	// Model prices the plans. Nil is DefaultModel, with what TCP costs where that is the network.
 	Model *plan.Model
 	// Site overrides the model where a site has measured which plan is best.
 	Site *Site
@@ -75,6 +75,9 @@ func Configure(c *mpi.Comm, f Config) error {
 		if err := f.Site.Check(); err != nil {
 			return err
 		}
+	}
+	if f.Model == nil {
+		f.Model = defaultFor(c)
 	}
 	f.Force = maps.Clone(f.Force)
 	s := stateOf(c)

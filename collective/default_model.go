@@ -1,6 +1,9 @@
 package collective
 
-import "github.com/fisterra-hpc/fisterra/collective/plan"
+import (
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
 
 // defaultModel is what plans are priced by until a site has measured its own
 // (fisterra bench model): two ranks of one host over shared memory, and an
@@ -32,5 +35,37 @@ var defaultModel = &plan.Model{
 	Switch:   6e-6,
 }
 
-// DefaultModel is the model used where none is configured.
+// tcpModel is the default where the network is TCP, whose long messages are announced first and whose
+// hosts are busy with every byte. Its points are those of two ranks over the loopback interface of that machine.
+var tcpModel = func() *plan.Model {
+	m := *defaultModel
+	m.Net = plan.Link{
+		OneWay: plan.Curve{{Bytes: 0, Seconds: 5e-6}, {Bytes: 8 << 10, Seconds: 6.6e-6}, {Bytes: 32 << 10, Seconds: 9.7e-6},
+			{Bytes: 128 << 10, Seconds: 35e-6}, {Bytes: 512 << 10, Seconds: 82e-6}, {Bytes: 2 << 20, Seconds: 260e-6}, {Bytes: 8 << 20, Seconds: 1.4e-3}},
+		Exchange: plan.Curve{{Bytes: 0, Seconds: 6.7e-6}, {Bytes: 8 << 10, Seconds: 8.4e-6}, {Bytes: 32 << 10, Seconds: 12.5e-6},
+			{Bytes: 128 << 10, Seconds: 50e-6}, {Bytes: 512 << 10, Seconds: 92e-6}, {Bytes: 2 << 20, Seconds: 400e-6}, {Bytes: 8 << 20, Seconds: 3.2e-3}},
+		Gap: defaultModel.Net.Gap,
+	}
+	return &m
+}()
+
+// DefaultModel is the model used where none is configured, but for what the network costs where that is TCP.
 func DefaultModel() *plan.Model { m := *defaultModel; return &m }
+
+// defaultFor is the model used on c where none is configured.
+func defaultFor(c *mpi.Comm) *plan.Model {
+	if c.Size() == 1 {
+		return defaultModel
+	}
+	name, _ := c.Transport((c.Rank() + 1) % c.Size())
+	return defaultOver(name)
+}
+
+// defaultOver is the model of ranks of which one reaches another by a transport.
+func defaultOver(transport string) *plan.Model {
+	switch transport {
+	case "tcp", "shm": // which has TCP between hosts
+		return tcpModel
+	}
+	return defaultModel
+}

@@ -48,14 +48,24 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 type Place struct {
 	Ranks, RanksPerHost int
 	RanksPerCore        float64 // at most 1: each has its own
+	// Transport is what ranks of one host have, as mpi.Comm.Transport says: with "shm" those of several
+	// talk over TCP, with "tcp" all do; any other has no shared memory, and the network of DefaultModel.
+	Transport string
 }
 
 // ExplainFor is Explain for ranks that need not exist.
 func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
-	nodes := plan.NewNodes(at.Ranks, func(r int) string { return fmt.Sprint(r / at.RanksPerHost) })
+	together := at.RanksPerHost
+	if at.Transport == "tcp" {
+		together = 1
+	}
+	if f.Model == nil {
+		f.Model = defaultOver(at.Transport)
+	}
+	nodes := plan.NewNodes(at.Ranks, func(r int) string { return fmt.Sprint(r / together) })
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
 	p.RanksPerCore = at.RanksPerCore
-	return f.explain(p, at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena), true)
+	return f.explain(p, at.Transport == "shm" && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena), true)
 }
 
 // problemOf is a collective on bytes as elements of four bytes, or of one where that does not fit.

@@ -57,7 +57,7 @@ func TestExplainKnowsSharedMemory(t *testing.T) {
 	}
 	for _, k := range plan.Kinds() {
 		for _, n := range []int{8, 2 * slotBytes, 1 << 20} {
-			here := Place{Ranks: 4, RanksPerHost: 4, RanksPerCore: 2}
+			here := Place{Ranks: 4, RanksPerHost: 4, RanksPerCore: 2, Transport: "shm"}
 			e := ExplainFor(k, n, here, Config{})
 			if !has(e) || e.Plan != e.Candidates[0].Plan {
 				t.Errorf("memory is no candidate, or the cheapest is not taken:\n%v", e)
@@ -70,12 +70,25 @@ func TestExplainKnowsSharedMemory(t *testing.T) {
 					t.Errorf("memory is asked for and not taken:\n%v", e)
 				}
 			}
-			for _, there := range []Place{{Ranks: 4, RanksPerHost: 2}, {Ranks: maxArena + 1, RanksPerHost: maxArena + 1}} {
+			for _, there := range []Place{
+				{Ranks: 4, RanksPerHost: 2, Transport: "shm"}, {Ranks: maxArena + 1, RanksPerHost: maxArena + 1, Transport: "shm"},
+				{Ranks: 4, RanksPerHost: 4, Transport: "tcp"}, {Ranks: 4, RanksPerHost: 4, Transport: "mpi"},
+			} {
 				if e := ExplainFor(k, n, there, Config{}); has(e) {
 					t.Errorf("memory is a candidate for ranks that do not share it:\n%v", e)
 				}
 			}
 		}
+	}
+}
+
+// Over TCP the ranks of one host are as far from each other as any, and a message costs what it costs there.
+func TestExplainKnowsTCP(t *testing.T) {
+	price := func(transport string) float64 {
+		return ExplainFor(plan.Allreduce, 1<<20, Place{Ranks: 2, RanksPerHost: 2, Transport: transport}, Config{Force: map[plan.Kind]string{plan.Allreduce: "doubling"}}).Seconds
+	}
+	if over, by := price("tcp"), price("shm"); over < tcpModel.Net.Exchange.At(1<<20) || by >= over {
+		t.Errorf("1 MiB by doubling: %g s over TCP, %g s in shared memory", over, by)
 	}
 }
 

@@ -88,6 +88,7 @@ func stateOf(c *mpi.Comm) *state {
 		return &state{
 			self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
 			sizesOnly: c.Caps().SizesOnly,
+			config:    Config{Model: defaultFor(c)},
 			entries:   make(map[key]*entry),
 		}
 	}).(*state)

@@ -264,7 +264,13 @@ func benchExplainCommand(env environment) *cobra.Command {
 			if perHost == 0 {
 				perHost = s.ranks
 			}
-			at := collective.Place{Ranks: s.ranks, RanksPerHost: perHost}
+			if _, err := s.config(env, nil); err != nil {
+				return err
+			}
+			at := collective.Place{Ranks: s.ranks, RanksPerHost: perHost, Transport: s.transport}
+			if at.Transport == "auto" {
+				at.Transport = "shm"
+			}
 			if cores > 0 {
 				at.RanksPerCore = float64(min(perHost, s.ranks)) / float64(cores)
 			}
