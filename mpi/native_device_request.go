@@ -227,7 +227,10 @@ func (d *nativeDevice) keep() {
 			return
 		case <-next.C:
 		}
-		called := d.lib.Progress()
+		called := d.lib.Called()
+		if !called {
+			d.lib.Progress()
+		}
 		d.mu.Lock()
 		busy := len(d.free) < len(d.all)
 		d.mu.Unlock()

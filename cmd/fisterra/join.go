@@ -83,9 +83,12 @@ func (j *job) join(ctx context.Context) error {
 	if err != nil {
 		return initError(err)
 	}
-	if err = j.configure(w); err == nil {
-		err = j.main(ctx, w)
+	if err = j.configure(w); err != nil {
+		// The others find the same, also those that are still joining: they shall not take this rank's end for the reason.
+		closeWorld(ctx, w, failedGoodbyeTime)
+		return err
 	}
+	err = j.main(ctx, w)
 	var exit *exitError
 	switch {
 	case err == nil, errors.As(err, &exit) && exit.err == nil:

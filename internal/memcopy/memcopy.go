@@ -28,7 +28,7 @@ func Copy[T any](dst, src []T) int {
 	return n
 }
 
-// Fits reports whether a vector of n bytes has room in the caches.
+// Fits reports whether a vector of n bytes has room in the caches beside those that it is made of.
 func Fits(n int) bool { return n < cachedBytes }
 
 // Piece copies as many bytes as the shorter has from src, which does not overlap dst, to dst: a piece of a vector

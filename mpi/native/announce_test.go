@@ -45,11 +45,11 @@ func allLengths(ctx context.Context, w *World) error {
 			return err
 		}
 	}
-	if !w.Progress() {
-		return errors.New("Progress has not noticed the calls before it")
+	if !w.Called() {
+		return errors.New("the calls have not been noticed")
 	}
-	if w.Progress() {
-		return errors.New("Progress takes itself for a call of the program")
+	if w.Progress(); w.Called() {
+		return errors.New("Progress counts as a call of the program")
 	}
 	if n := len(w.notifying); n > 0 || w.announces && w.announcements == 0 {
 		return fmt.Errorf("%d announcements, %d still on their way", w.announcements, n)

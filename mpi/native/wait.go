@@ -23,6 +23,9 @@ const (
 // poll takes 20 to 60 ns, so that an answer mostly comes within the first burst.
 const burst = 64
 
+// plainPoll is how many polls of a burst one outside takes as long as.
+const plainPoll = 4
+
 // parking is a goroutine that waits while another one polls for it.
 type parking struct {
 	wake chan struct{} // holds one token
@@ -114,9 +117,13 @@ func (w *World) lead(ctx context.Context, rs []*Request) (int, error) {
 		}
 		w.mu.Lock()
 		tries := 1
-		if len(rs) == 1 && len(w.parked) == 0 && i < w.spins {
+		switch {
+		case i >= w.spins:
+		case len(rs) == 1 && len(w.parked) == 0:
 			tries = burst
 			i += burst - 1
+		default:
+			i += plainPoll - 1
 		}
 		k := pollAny(rs, uintptr(tries))
 		var err error
@@ -216,16 +223,14 @@ func (w *World) wakeParked(r *Request) {
 }
 
 // Progress lets the library work on everything that is in flight, once, without
-// waiting, unless the program itself has called it since the last Progress or is waiting in it, and
-// reports whether it has. Call it now and then from a rank that computes for long: most MPI libraries
+// waiting. Call it now and then from a rank that computes for long: most MPI libraries
 // move large messages only inside calls.
-func (w *World) Progress() (called bool) {
-	w.mu.Lock()
+func (w *World) Progress() {
+	w.lock()
 	defer w.mu.Unlock()
-	called = w.leading || w.calls != w.seen
-	w.seen = w.calls
-	if called || w.closed {
-		return called
+	w.calls--
+	if w.closed {
+		return
 	}
 	if w.announces {
 		w.advance()
@@ -237,5 +242,14 @@ func (w *World) Progress() (called bool) {
 	b.A[3] = uintptr(unsafe.Pointer(&w.nudge.flag))
 	b.A[4] = uintptr(unsafe.Pointer(&w.nudge.status))
 	b.Call()
-	return false
+}
+
+// Called reports whether the program has called the library, by more than Progress, since the last Called, or
+// waits in it: then progress is being made.
+func (w *World) Called() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	called := w.leading || w.calls != w.seen
+	w.seen = w.calls
+	return called
 }

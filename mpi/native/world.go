@@ -74,7 +74,7 @@ type World struct {
 	mu      sync.Mutex
 	wanted  atomic.Int32 // goroutines other than the polling one that wait for mu
 	calls   uint64       // times that the program has taken mu
-	seen    uint64       // of which Progress knew
+	seen    uint64       // of which Called knows
 	closing bool         // all ranks have called Close
 	closed  bool
 	chain   clib.Chain // the call under way
