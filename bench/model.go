@@ -39,7 +39,7 @@ type gauge struct {
 // the communicator does not have keep the default's figures. All ranks call it
 // and get the same model; the communicator is left with the default configuration.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, error) {
-	m := collective.DefaultModel()
+	m := collective.DefaultModel(c)
 	m.Name = name
 	gauges := coreGauges(m)
 	m.Pieces, m.Read = nil, nil

@@ -16,12 +16,17 @@ import (
 // lengths of vectors that go by a slot, in one piece, and round the ring.
 var arenaLengths = []int{4, 5000, 200_000}
 
+// eachArenaWay runs a test of every way with three ranks, and of the one that two do differently with two.
+func eachArenaWay(t *testing.T, test func(t *testing.T, way string, size int)) {
+	for _, way := range arenaPlans {
+		t.Run(way, func(t *testing.T) { test(t, way, 3) })
+	}
+	t.Run("direct of two", func(t *testing.T) { test(t, DirectPlan, 2) })
+}
+
 // One rank calls with another length: all learn who called what, whoever it is.
 func TestArenaMismatch(t *testing.T) {
-	for _, way := range arenaPlans {
-		t.Run(way, func(t *testing.T) { arenaMismatch(t, way, 3) })
-	}
-	t.Run("direct of two", func(t *testing.T) { arenaMismatch(t, DirectPlan, 2) })
+	eachArenaWay(t, arenaMismatch)
 }
 
 func arenaMismatch(t *testing.T, way string, size int) {
@@ -62,10 +67,7 @@ func arenaMismatch(t *testing.T, way string, size int) {
 
 // A rank does not come: the one whose context ends first gives up, and the others learn it.
 func TestArenaDeadline(t *testing.T) {
-	for _, way := range arenaPlans {
-		t.Run(way, func(t *testing.T) { arenaDeadline(t, way, 3) })
-	}
-	t.Run("direct of two", func(t *testing.T) { arenaDeadline(t, DirectPlan, 2) })
+	eachArenaWay(t, arenaDeadline)
 }
 
 func arenaDeadline(t *testing.T, way string, size int) {

@@ -64,12 +64,12 @@ func TestPace(t *testing.T) {
 // on, look again now and then, and go back when they are near.
 func TestArenaFar(t *testing.T) {
 	const most = 4 * farMeetings // long enough to look again
-	m := DefaultModel()
+	m := *defaultModel
 	m.Host.OneWay, m.Host.Exchange = plan.Linear(1, 1), plan.Linear(1, 1) // no messages
 	m.Read = plan.Linear(1, 1)                                            // direct only when far
 	rng := []int{5, 30_000, 2000, 40_000}
 	for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
-		if err := Configure(c, Config{Model: m}); err != nil {
+		if err := Configure(c, Config{Model: &m}); err != nil {
 			return err
 		}
 		a := stateOf(c).arena.Load()

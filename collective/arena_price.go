@@ -137,7 +137,7 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 			return fits(r.Plan), "site table " + f.Site.Name, false
 		}
 	}
-	m := f.model()
+	m := f.Model
 	least := plan.Rank(p, m)[0].Seconds * messageShare
 	for _, c := range arenaWays(p, m, canRead) {
 		if c.Seconds <= least {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -77,7 +78,7 @@ func collect[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, total, mine int) 
 	case q.err != nil || mine == 0:
 	case &send[0] == &recv[own]:
 		q.inPlace = true
-	case overlap(q.send, q.recv):
+	case memcopy.Overlap(q.send, q.recv):
 		q.fail("send and recv overlap, and send is not this rank's block of recv")
 	}
 }
@@ -188,7 +189,7 @@ func scatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int,
 	case q.err != nil || mine == 0:
 	case &recv[0] == &send[own]:
 		q.inPlace = true
-	case overlap(q.send, q.recv):
+	case memcopy.Overlap(q.send, q.recv):
 		q.fail("send and recv overlap, and recv is not this rank's block of send")
 	}
 }
@@ -236,7 +237,7 @@ func reduceScatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts 
 		q.inPlace = true
 		q.recv = q.send
 		return
-	case overlap(q.send, q.recv) && len(send) > 0 && len(recv) > 0:
+	case memcopy.Overlap(q.send, q.recv) && len(send) > 0 && len(recv) > 0:
 		q.fail("send and recv overlap without beginning together")
 	}
 	q.want("recv", len(recv), mine)

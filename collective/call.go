@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -100,14 +100,9 @@ func with[T mpi.Elem](q *call, send, recv []T) {
 	case len(send) == 0 || len(recv) == 0:
 	case &send[0] == &recv[0]:
 		q.inPlace = true
-	case overlap(q.send, q.recv):
+	case memcopy.Overlap(q.send, q.recv):
 		q.fail("send and recv overlap without being the same slice")
 	}
-}
-
-func overlap(a, b []byte) bool {
-	x, y := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	return x < y+uintptr(len(b)) && y < x+uintptr(len(a))
 }
 
 // by sets the operator.

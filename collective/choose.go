@@ -38,13 +38,6 @@ func (f *Config) choose(p *plan.Problem) (plan.Planner, string) {
 			return a, "site table " + f.Site.Name
 		}
 	}
-	model := f.model()
+	model := f.Model
 	return plan.Rank(p, model)[0].Planner, "cheapest by model " + model.Name
-}
-
-func (f *Config) model() *plan.Model {
-	if f.Model != nil {
-		return f.Model
-	}
-	return defaultModel
 }

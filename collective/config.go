@@ -15,7 +15,7 @@ import (
 // the same Model, Site and Force, or they would run different plans; that is noticed as a
 // mismatch.
 type Config struct {
-	// Model prices the plans. Nil is DefaultModel, with what TCP costs where that is the network.
+	// Model prices the plans. Nil is DefaultModel of the communicator.
 	Model *plan.Model
 	// Site overrides the model where a site has measured which plan is best.
 	Site *Site

@@ -49,8 +49,8 @@ var tcpModel = func() *plan.Model {
 	return &m
 }()
 
-// DefaultModel is the model used where none is configured, but for what the network costs where that is TCP.
-func DefaultModel() *plan.Model { m := *defaultModel; return &m }
+// DefaultModel is a copy of the model used on c where none is configured.
+func DefaultModel(c *mpi.Comm) *plan.Model { m := *defaultFor(c); return &m }
 
 // defaultFor is the model used on c where none is configured.
 func defaultFor(c *mpi.Comm) *plan.Model {

@@ -49,7 +49,7 @@ type Place struct {
 	Ranks, RanksPerHost int
 	RanksPerCore        float64 // at most 1: each has its own
 	// Transport is what ranks of one host have, as mpi.Comm.Transport says: with "shm" those of several
-	// talk over TCP, with "tcp" all do; any other has no shared memory, and the network of DefaultModel.
+	// talk over TCP, with "tcp" all do; with any other they share no memory, and the network is an InfiniBand.
 	Transport string
 }
 
@@ -92,11 +92,11 @@ func (f *Config) explain(p *plan.Problem, shared, canRead bool) Explanation {
 	}
 	chosen, why := f.choose(p)
 	e.Plan, e.Why = chosen.Name, why
-	for _, c := range plan.Rank(p, f.model()) {
+	for _, c := range plan.Rank(p, f.Model) {
 		e.Candidates = append(e.Candidates, Candidate{Plan: c.Name, Source: c.Source, Seconds: c.Seconds})
 	}
 	if shared {
-		e.Candidates = append(e.Candidates, arenaWays(p, f.model(), canRead)...)
+		e.Candidates = append(e.Candidates, arenaWays(p, f.Model, canRead)...)
 		slices.SortStableFunc(e.Candidates, func(a, b Candidate) int { return cmp.Compare(a.Seconds, b.Seconds) })
 		if name, why, _ := f.arenaWay(p, canRead); name != "" {
 			e.Plan, e.Why = name, why

@@ -18,6 +18,6 @@ func (s *state) scratch(n int) []byte {
 // charge accounts for work that is not done because payloads are sizes only.
 func (s *state) charge(cost func(*plan.Model) float64) {
 	if f := s.config.Charge; f != nil {
-		f(time.Duration(cost(s.config.model()) * float64(time.Second)))
+		f(time.Duration(cost(s.config.Model) * float64(time.Second)))
 	}
 }

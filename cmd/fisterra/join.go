@@ -83,12 +83,9 @@ func (j *job) join(ctx context.Context) error {
 	if err != nil {
 		return initError(err)
 	}
-	if err = j.configure(w); err != nil {
-		// The others find the same, also those that are still joining: they shall not take this rank's end for the reason.
-		closeWorld(ctx, w, failedGoodbyeTime)
-		return err
+	if err = j.configure(w); err == nil {
+		err = j.main(ctx, w)
 	}
-	err = j.main(ctx, w)
 	var exit *exitError
 	switch {
 	case err == nil, errors.As(err, &exit) && exit.err == nil:
@@ -97,6 +94,9 @@ func (j *job) join(ctx context.Context) error {
 		}
 	case errors.Is(err, mpi.ErrPeerLost), errors.Is(err, mpi.ErrRevoked), errors.Is(err, ps.ErrFailed):
 		// The others fail for the same reason: this rank is no loss of its own.
+		closeWorld(ctx, w, failedGoodbyeTime)
+	case errors.Is(err, errNoLibrary):
+		// All ranks find the same, also those that are still joining and would take this one's end for the reason.
 		closeWorld(ctx, w, failedGoodbyeTime)
 	default:
 		code := exitFailed
@@ -108,11 +108,14 @@ func (j *job) join(ctx context.Context) error {
 	return err
 }
 
+// errNoLibrary: all ranks were told the same, and none has what it takes.
+var errNoLibrary = errors.New("--collectives native: these ranks are connected by Fisterra itself, and only a system library has collectives of its own: it needs --transport mpi")
+
 // configure sets how collectives behave.
 func (j *job) configure(w *mpi.World) error {
 	cfg := collective.Config{Library: collectiveLibraries[j.connect.collectives]}
 	if _, ok := w.Comm().Native(); !ok && cfg.Library == collective.LibraryAlways {
-		return &exitError{exitAbsent, fmt.Errorf("--collectives native: these ranks are connected by Fisterra itself, and only a system library has collectives of its own: it needs --transport mpi")}
+		return &exitError{exitAbsent, errNoLibrary}
 	}
 	if j.connect.site != "" {
 		site, err := readSite(j.connect.site)

@@ -18,7 +18,7 @@ const (
 func Copy[T any](dst, src []T) int {
 	var zero T
 	n, size := min(len(dst), len(src)), int(unsafe.Sizeof(zero))
-	if n*size <= stepBytes || n*size > cachedBytes || size > stepBytes || overlap(dst[:n], src[:n]) {
+	if n*size <= stepBytes || n*size > cachedBytes || size > stepBytes || Overlap(dst[:n], src[:n]) {
 		return copy(dst, src)
 	}
 	step := stepBytes / size
@@ -40,9 +40,10 @@ func Piece(dst, src []byte) int {
 	return n
 }
 
-func overlap[T any](a, b []T) bool {
-	x, y := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+// Overlap reports whether two slices have elements in common.
+func Overlap[T any](a, b []T) bool {
 	var zero T
-	nBytes := uintptr(len(a)) * unsafe.Sizeof(zero)
-	return x < y+nBytes && y < x+nBytes
+	size := unsafe.Sizeof(zero)
+	x, y := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return x < y+uintptr(len(b))*size && y < x+uintptr(len(a))*size
 }
