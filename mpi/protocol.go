@@ -136,6 +136,8 @@ func (e *engine) Complete(token uint64, err error) {
 		err = o.err
 	case p.lost != nil:
 		err = p.lost
+	case errors.Is(err, transport.ErrGone) && e.closing:
+		err = ErrClosed // the peer was first
 	case errors.Is(err, transport.ErrGone):
 		err = &lostError{rank: int(o.peer), why: err.Error()}
 	}

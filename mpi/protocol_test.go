@@ -271,6 +271,8 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 		p.e.poll()
 	case "cancel":
 		p.e.abort(p.requests[w[1]].o, ErrCancelled)
+	case "farewell":
+		p.e.closing = true
 	case "lose":
 		p.e.lose(num(1), "it was killed")
 	case "revoke":

@@ -189,8 +189,8 @@ const (
 	Other
 )
 
-// ErrGone is what operations on memory complete with that the peer's end has cut short, also
-// before the peer is reported as Lost.
+// ErrGone is what operations on memory complete with, wrapped, that the peer's end or a broken
+// connection has cut short. That is before the peer is reported as Lost.
 var ErrGone = errors.New("the peer is gone")
 
 // Crowder is implemented by providers that do better otherwise where the ranks

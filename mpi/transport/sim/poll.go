@@ -100,13 +100,13 @@ func (p *Provider) receive(s transport.Sink, l *link, room *int) (finished bool)
 		p.settle(m, lendingAwaited, nil)
 		return true
 	case p.gone.has(from):
-		p.settle(m, lendingOver, fmt.Errorf("sim: rank %d has detached this rank", p.rank))
+		p.settle(m, lendingOver, fmt.Errorf("%w: sim: rank %d has detached this rank", transport.ErrGone, p.rank))
 		if m.hangUp == nil {
 			p.hangUp(from, p.fabric.now(p), fmt.Errorf("rank %d: %w", p.rank, ErrHungUp))
 		}
 		return true
 	case m.hangUp != nil:
-		if !p.release(s, from, m.hangUp) {
+		if !p.release(s, from, fmt.Errorf("%w: %w", transport.ErrGone, m.hangUp)) {
 			m.due = p.fabric.now(p) + int64(time.Microsecond)
 			return false
 		}
@@ -156,7 +156,7 @@ func (p *Provider) place(s transport.Sink, m *message, from int, room *int) (fin
 			return true
 		}
 		if p.dead.Load() != nil || p.gone.has(from) {
-			p.settle(m, lendingOver, errClosed)
+			p.settle(m, lendingOver, fmt.Errorf("%w: sim: rank %d has closed its end", transport.ErrGone, p.rank))
 			return true
 		}
 		m.offset += n

@@ -277,7 +277,7 @@ func (p *Provider) lose(s transport.Sink, peer int, err error) {
 	p.states[peer].phase = linkGone
 	p.mu.Unlock()
 	if l.conn != nil {
-		p.drop(l.conn, err)
+		p.drop(l.conn, fmt.Errorf("%w: %w", transport.ErrGone, err))
 	}
 	p.finish(s)
 	s.Lost(peer, err)

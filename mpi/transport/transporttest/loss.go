@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -121,8 +122,8 @@ func testLostInFlight(t *testing.T, factory Factory) {
 			for _, buf := range bufs {
 				clear(buf)
 			}
-			if m.completed[2] == nil {
-				return fmt.Errorf("the send that rank 2 never read completed without an error")
+			if err := m.completed[2]; !errors.Is(err, transport.ErrGone) {
+				return fmt.Errorf("the send that rank 2 never read completed with %v, want %w", err, transport.ErrGone)
 			}
 			return m.sees(2)
 		default:
