@@ -33,7 +33,7 @@ func slabs() (int, error) {
 
 // An arena goes with its communicator, or with the world.
 func TestFreeReleasesTheArena(t *testing.T) {
-	const size = 3
+	const size, communicators = 3, 40
 	before, err := slabs()
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestFreeReleasesTheArena(t *testing.T) {
 		if want := size * (size + 2); first != before+want { // a mapping in each rank, its descriptor and the export
 			return fmt.Errorf("an arena of %d ranks has %d mappings and descriptors, want %d", size, first-before, want)
 		}
-		for range 200 {
+		for range communicators {
 			d, err := c.Dup(ctx)
 			if err != nil {
 				return err
@@ -90,7 +90,7 @@ func TestFreeReleasesTheArena(t *testing.T) {
 		}
 		last, err := count()
 		if err == nil && last != first {
-			err = fmt.Errorf("%d mappings and descriptors after 200 communicators, %d before", last, first)
+			err = fmt.Errorf("%d mappings and descriptors after %d communicators, %d before", last, communicators, first)
 		}
 		return err
 	})
