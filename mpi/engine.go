@@ -125,6 +125,10 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 		case r.o.gen != r.gen:
 			return i + 1, spent("wait")
 		}
+		if r.o.finished() && r.o.err == nil {
+			e.ops.put(r.o)
+			continue
+		}
 		if _, err := e.finishWait(ctx, r.o); err != nil {
 			return i + 1, err
 		}

@@ -101,11 +101,14 @@ func (e *engine) route(rank int) *route {
 
 // peer returns the state of a rank, made on first use.
 func (e *engine) peer(rank int) *peer {
-	p := e.peers[rank]
-	if p != nil {
+	if p := e.peers[rank]; p != nil {
 		return p
 	}
-	p = &peer{rank: rank}
+	return e.newPeer(rank)
+}
+
+func (e *engine) newPeer(rank int) *peer {
+	p := &peer{rank: rank}
 	r := e.route(rank)
 	if e.closed {
 		p.lost = ErrClosed

@@ -38,6 +38,11 @@ const (
 	// formHelp: word 1 slot and generation of an exposure that is being pulled,
 	// word 2 where to, word 3 how many bytes.
 	formHelp
+	// formRun: word 1 context and tag, from word 2 on payloads of one length, each beginning a
+	// word, to which the sender may add. Length (8 bits) and number (8) are in word 0.
+	formRun
+	// formTaken: a run that the receiver has taken.
+	formTaken
 )
 
 const (

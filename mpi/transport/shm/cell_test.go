@@ -38,6 +38,10 @@ func FuzzCells(f *testing.F) {
 	f.Add(uint64(0), append(seed(header(1, formOpen, 0), 1, 100, 3, 4, 100, 6, 7), seed(header(1, formChunk, 0), span(0, 101), 0, 0, 0, 0, 0, 0)...))
 	f.Add(uint64(1<<40), seed(header(1, formAbort, 0), 1, 2, 3, 4, 5, 6, 7))
 	f.Add(uint64(0), seed(header(0, formHelp, 0), 255|1<<32, 2, 1<<40, 4, 5, 6, 7))
+	f.Add(uint64(0), seed(header(2, formRun, runInline(8, 6)), 1, 2, 3, 4, 5, 6, 7))
+	f.Add(uint64(0), seed(header(2, formRun, runInline(9, 4)), 1, 2, 3, 4, 5, 6, 7))
+	f.Add(uint64(0), seed(header(2, formTaken, runInline(255, 255)), 1, 2, 3, 4, 5, 6, 7))
+	f.Add(uint64(0), seed(header(1, formRun, runInline(8, 1)), 1, 2, 3, 4, 5, 6, 7))
 	f.Add(uint64(0), seed(header(0, 77, 0), 1, 2, 3, 4, 5, 6, 7))
 
 	f.Fuzz(func(t *testing.T, credit uint64, cellsOf []byte) {
@@ -72,7 +76,7 @@ func FuzzCells(f *testing.F) {
 			atomic.StoreUint64(&c[0], c[0]>>32<<32|uint64(i+1))
 		}
 		var sink looseSink
-		for range 2 + n/drainMessages {
+		for range 2 + n/drainCells {
 			ep.drain(&sink)
 		}
 		ep.refresh()

@@ -63,6 +63,10 @@ type outbox struct {
 	mem    []byte // the ring's whole range
 	ring   byteRing
 
+	run        run    // what the cell written last may take more of
+	unanswered int    // short messages since heard changed
+	heard      uint64 // position of the peer's next cell at the last of them
+
 	blocked bool // there was no room: find out about credit before sleeping
 	streams []departure
 	pace    pace
@@ -73,6 +77,7 @@ type inbox struct {
 	cells    *[cells]cell
 	next     uint64 // position of the next cell
 	credited uint64
+	parts    int // of the run at next, handed over already
 	bytes    int // taken from the byte ring since the last credit
 	credit   *atomic.Uint64
 	want     *atomic.Uint32
@@ -194,6 +199,7 @@ func (ep *endpoint) post(kind transport.Kind, f form, inline int) {
 	next := &out.cells[(out.next+aheadCells)&cellMask][0]
 	fence.StoreAhead(&out.cells[out.next&cellMask][0], word0(uint32(out.next+1), kind, f, inline), next)
 	out.next++
+	out.run.w0 = 0
 	ep.notify()
 }
 
@@ -202,15 +208,28 @@ func (ep *endpoint) nextCell() *cell { return &ep.out.cells[ep.out.next&cellMask
 
 // send writes one message of at most eagerBytes.
 func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome {
-	if len(ep.out.streams) > 0 || ep.out.next >= ep.out.limit && !ep.room(1) {
+	if len(ep.out.streams) > 0 {
+		return ep.refused()
+	}
+	n := len(payload)
+	short := n <= shortBytes && h.Token|h.Aux == 0 && h.Bytes == uint64(n)
+	envelope := uint64(h.Context) | uint64(uint32(h.Tag))<<32
+	if short && ep.out.run.w0 != 0 && ep.extend(h, envelope, payload) {
+		return transport.Sent
+	}
+	if ep.out.next >= ep.out.limit && !ep.room(1) {
 		return ep.refused()
 	}
 	c := ep.nextCell()
-	n := len(payload)
 	switch {
-	case n <= shortBytes && h.Token|h.Aux == 0 && h.Bytes == uint64(n):
-		c[1] = uint64(h.Context) | uint64(uint32(h.Tag))<<32
+	case short:
+		c[1] = envelope
 		copy(c.bytes(2, n), payload)
+		if ep.streaming() && n <= runBytes && h.Kind != transport.Data {
+			ep.post(h.Kind, formRun, runInline(n, 1))
+			ep.out.run = run{word0(uint32(ep.out.next), h.Kind, formRun, runInline(n, 1)), envelope}
+			break
+		}
 		ep.post(h.Kind, formShort, n)
 	case n <= fullBytes:
 		c.putHeader(h)

@@ -29,7 +29,7 @@ import (
 
 const (
 	helloMagic   = "fisterra-shm"
-	helloVersion = 1
+	helloVersion = 2
 )
 
 // ErrLayout: the peer was started with another layout of the job.

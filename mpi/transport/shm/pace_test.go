@@ -68,8 +68,8 @@ func TestPace(t *testing.T) {
 // TestFarPeersPull: where the ring turns out slow, messages are exposed, until it is tried again.
 func TestFarPeersPull(t *testing.T) {
 	rs := openWorld(t, 2, nil)
-	meetAll(t, rs)
 	rs[0].habit = habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, kernel: 1e-9} // every copy is slower
+	meetAll(t, rs)
 	buf := pattern(4*eagerBytes, 1)
 	if _, ok := rs[0].Expose(1, buf); ok {
 		t.Fatal("exposed before anything is known of the ring")
@@ -138,8 +138,8 @@ func TestExchangePullsAlone(t *testing.T) {
 // TestCrowdPulls: where ranks share processors, messages are exposed at once, and from a shorter length on.
 func TestCrowdPulls(t *testing.T) {
 	rs := openWorld(t, 2, nil)
-	meetAll(t, rs)
 	rs[0].habit = habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, kernel: 1}
+	meetAll(t, rs)
 	if c := rs[0].Caps(); c.PullBytes != streamFrom {
 		t.Fatalf("pulled from %d B on, want %d", c.PullBytes, streamFrom)
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// drainMessages bounds what one Poll takes from one peer.
-	drainMessages = 64
+	// drainCells bounds what one Poll takes from one peer.
+	drainCells = 64
 	// hotPeers are looked at by every Poll: those that sent last.
 	hotPeers = 8
 	// sweepPeers are looked at besides by each Poll, the others in turn.
@@ -127,7 +127,7 @@ func (ep *endpoint) drain(s transport.Sink) (n int) {
 		return 0
 	}
 	ep.reading = true
-	for ok && n < drainMessages {
+	for ok && n < drainCells {
 		if err := ep.take(s, &in.cells[in.next&cellMask], w0); err != nil {
 			ep.reading = false
 			ep.fail(fmt.Errorf("rank %d, message %d: %w", ep.rank, in.next, err))
@@ -176,6 +176,8 @@ func (ep *endpoint) take(s transport.Sink, c *cell, w0 uint64) error {
 		}
 		c.header(kind, h)
 		ep.in.bytes += len(payload)
+	case formRun, formTaken:
+		return ep.handOver(s, c, w0)
 	case formOpen:
 		return ep.openArrival(c, kind)
 	case formChunk:

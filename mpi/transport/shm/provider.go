@@ -3,8 +3,8 @@
 //
 // Two ranks meet over an AF_UNIX socket, on which the kernel says who the other
 // is, and share one sealed memfd from then on. Small messages are cells of a
-// ring with a single producer and a single consumer: one cache line each,
-// without a system call or an allocation. Payloads that do not fit go through a
+// ring with a single producer and a single consumer: one cache line each, or one
+// for several of a stream, without a system call or an allocation. Payloads that do not fit go through a
 // ring of bytes. Large messages are copied once, straight from the sender's
 // memory to the receiver's, by process_vm_readv of the receiver and
 // process_vm_writev of the sender at the same time; where the kernel does not

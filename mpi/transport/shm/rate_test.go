@@ -20,7 +20,7 @@ func BenchmarkSmallMessages(b *testing.B) {
 		if rs[0].Send(1, &h, payload[:]) != transport.Sent {
 			b.Fatal("full")
 		}
-		if sent++; sent%drainMessages == 0 {
+		if sent++; sent%drainCells == 0 {
 			rs[1].mu.Lock()
 			rs[1].Poll(rs[1])
 			rs[1].mu.Unlock()

@@ -35,6 +35,17 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 		}
 		copy(buf, payload)
 		in.bytes += n
+	case formRun, formTaken:
+		w0 = c.taken(w0)
+		payload, err := c.runPart(w0, in.parts)
+		if n = len(payload); err != nil || n > len(buf) {
+			return 0, transport.Other
+		}
+		copy(buf, payload)
+		if in.parts++; in.parts < runCount(w0) {
+			return n, transport.Taken
+		}
+		in.parts = 0
 	default:
 		return 0, transport.Other
 	}
