@@ -41,10 +41,11 @@ type engine struct {
 	handlers [256]func(peer int, h *transport.Header, payload []byte)
 	windows  windowTable
 
-	losses  []loss                         // in the order in which they became known
-	onLoss  func(rank int, err *lostError) // tells the bootstrap tree and the user; must not block
-	closing bool                           // own goodbye said: a closing peer is not a loss
-	closed  bool
+	losses   []loss                         // in the order in which they became known
+	reported []report                       // to be believed by whoever leads
+	onLoss   func(rank int, err *lostError) // tells the bootstrap tree and the user; must not block
+	closing  bool                           // own goodbye said: a closing peer is not a loss
+	closed   bool
 
 	progress
 }

@@ -67,16 +67,35 @@ func (e *engine) Lost(rank int, err error) {
 	e.lose(rank, fmt.Sprint(err))
 }
 
-// PeerLost is told from outside (the bootstrap tree) that a rank is lost.
-// What it sent before has arrived or is in the provider: that is delivered first.
+// peerLost is told from outside (the bootstrap tree) that a rank is lost.
+// What it sent before has arrived or is in the provider, and is delivered first: by whoever
+// leads, since two must not be inside a provider.
 func (e *engine) peerLost(rank int, why string) {
 	e.lock()
 	defer e.unlock()
 	if e.closed {
 		return
 	}
+	e.reported = append(e.reported, report{rank, why})
 	e.pollOnce()
-	e.lose(rank, why)
+	e.rouse()
+}
+
+// lastPolls bounds how long the messages of a rank reported lost are looked for.
+const lastPolls = 64
+
+// believe loses the ranks that were reported lost. The caller leads.
+func (e *engine) believe() {
+	if len(e.reported) == 0 || e.closed {
+		return
+	}
+	for i := 0; i < lastPolls && e.pollAll() > 0; i++ {
+	}
+	reports := e.reported
+	e.reported = nil
+	for _, r := range reports {
+		e.lose(r.rank, r.why)
+	}
 }
 
 // lose marks a rank as lost and fails what depends on it. The lock is held.
@@ -281,6 +300,12 @@ func (e *engine) revokeContext(context uint32) {
 type loss struct {
 	rank int
 	err  error
+}
+
+// report is that of a loss, from outside.
+type report struct {
+	rank int
+	why  string
 }
 
 // lostError carries which rank was lost from the engine to the caller's error.

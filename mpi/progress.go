@@ -165,6 +165,11 @@ func (e *engine) handOver() {
 	if e.leader != leaderNone {
 		return
 	}
+	if len(e.reported) > 0 {
+		e.leader = leaderCaller
+		e.believe()
+		e.leader = leaderNone
+	}
 	if e.closed { // nobody is to lead, and Close waits for that
 		e.wakeParked()
 	} else if n := len(e.parked); n > 0 {
@@ -193,6 +198,9 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 	)
 	for {
 		n := e.poll()
+		if len(e.reported) > 0 {
+			e.believe()
+		}
 		if cond.met() || e.closed {
 			break
 		}
@@ -232,6 +240,9 @@ func (e *engine) leadAsleep(ctx context.Context, cond condition) {
 	var stop func() bool
 	for {
 		n := e.poll()
+		if len(e.reported) > 0 {
+			e.believe()
+		}
 		if cond.met() || e.closed || ctx.Err() != nil {
 			break
 		}
@@ -273,7 +284,7 @@ func (e *engine) sleep(ctx context.Context) {
 
 // arm reports whether the rank may sleep.
 func (e *engine) arm() bool {
-	quiet := !e.closed
+	quiet := !e.closed && len(e.reported) == 0
 	for _, p := range e.providers {
 		if p.Arm() {
 			quiet = false

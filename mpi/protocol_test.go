@@ -60,6 +60,8 @@ func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.O
 		s.say("-> %d retracted %d", peer, h.Token)
 	case kindRevoke:
 		s.say("-> %d revoke", peer)
+	case kindShrink:
+		s.say("-> %d shrink %d, %d lost", peer, h.Aux, len(payload)/4)
 	}
 	return transport.Sent
 }
@@ -146,7 +148,7 @@ func TestProtocolTranscripts(t *testing.T) {
 			}
 			w := strings.Fields(text)
 			if w[0] == "world" {
-				p = newPlay(w[1:])
+				p = newPlay(0, w[1:])
 				got = nil
 				break
 			}
@@ -170,7 +172,7 @@ type play struct {
 	order    []string
 }
 
-func newPlay(w []string) *play {
+func newPlay(rank int, w []string) *play {
 	size, _ := strconv.Atoi(w[0])
 	p := &play{s: &script{}, requests: map[string]Request{}}
 	p.s.caps = transport.Caps{EagerBytes: 100, RendezvousBytes: 100, PullBytes: 200, CreditBytes: 1000}
@@ -182,7 +184,7 @@ func newPlay(w []string) *play {
 		}
 		return "new"
 	}
-	e := newEngine(0, size, slog.New(slog.DiscardHandler))
+	e := newEngine(rank, size, slog.New(slog.DiscardHandler))
 	e.providers = []transport.Provider{p.s}
 	if len(w) > 1 {
 		e.providers[0] = pullScript{p.s}
@@ -197,7 +199,7 @@ func newPlay(w []string) *play {
 		e.members[i].Addresses = map[string][]byte{"script": nil}
 	}
 	p.e = e
-	world := newWorld(Assembly{Members: e.members}, e)
+	world := newWorld(Assembly{Rank: rank, Members: e.members}, e)
 	world.adopt(e)
 	p.c = world.comm
 	return p

@@ -16,7 +16,9 @@ import (
 // The survivors agree on who is lost by a rotating coordinator (Chandra and
 // Toueg 1996): the lowest living rank asks everyone for the losses it knows, decides their
 // union and tells everyone. If it dies meanwhile, the next one asks again, and
-// whoever has heard a decision answers with it.
+// whoever has heard a decision answers with it, and listens to the dead one no more otherwise.
+// A rank that has heard nothing asks the next coordinator in turn, since that may have heard, and
+// gone on.
 func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 	e, ok := c.dev.(*engine)
 	if !ok {
@@ -65,8 +67,10 @@ func (id shrinkID) context() uint32 {
 type shrinkState struct {
 	decided bool
 	lost    []int
-	asked   map[int]bool  // members this rank has asked, as coordinator
-	answers map[int][]int // what they said
+	asked   map[int]bool  // members this rank has asked
+	answers map[int][]int // what they said to it as coordinator
+	heeded  int           // the last coordinator that this rank has answered: those before it decide nothing any more
+	curious []int         // members that wait to be told
 	w       *waiter
 }
 
@@ -78,9 +82,10 @@ func (s *shrinkState) changed() {
 
 // What a kindShrink message says, in Aux.
 const (
-	shrinkAsk = iota
-	shrinkAnswer
-	shrinkDecide
+	shrinkAsk    = iota // coordinator: whom do you miss?
+	shrinkAnswer        // these
+	shrinkDecide        // these are lost
+	shrinkWonder        // to the coordinator: has it been decided?
 )
 
 func (e *engine) shrinkState(id shrinkID) *shrinkState {
@@ -131,7 +136,14 @@ func (a *agreement) met() bool {
 	for slices.Contains(known, coordinator) {
 		coordinator++
 	}
+	if s.heeded > coordinator && !slices.Contains(known, s.heeded) {
+		coordinator = s.heeded // which knows of losses that have not been heard of here
+	}
 	if coordinator != c.rank {
+		if coordinator > 0 && !s.asked[coordinator] {
+			s.asked[coordinator] = true
+			e.say(a.id, coordinator, shrinkWonder, nil)
+		}
 		return false
 	}
 	union := known
@@ -198,7 +210,7 @@ func (e *engine) say(id shrinkID, rank int, what uint64, lost []int) {
 func (e *engine) shrinkMessage(from int, h *transport.Header, payload []byte) {
 	c := e.comms[h.Context]
 	if c == nil {
-		if h.Aux == shrinkAsk { // this rank has yet to finish the Shrink that makes that communicator
+		if h.Aux == shrinkAsk || h.Aux == shrinkWonder { // this rank has yet to finish the Shrink that makes that communicator
 			e.early = append(e.early, earlyAsk{from, *h})
 		}
 		return
@@ -218,13 +230,24 @@ func (e *engine) shrinkMessage(from int, h *transport.Header, payload []byte) {
 		if s.decided {
 			e.say(id, rank, shrinkDecide, s.lost)
 		} else {
+			s.heeded = max(s.heeded, rank)
 			e.say(id, rank, shrinkAnswer, e.lostOf(c))
 		}
 	case shrinkAnswer:
 		s.answers[rank] = lost
+	case shrinkWonder:
+		if s.decided {
+			e.say(id, rank, shrinkDecide, s.lost)
+		} else {
+			s.curious = append(s.curious, rank)
+		}
 	case shrinkDecide:
-		if !s.decided {
-			s.decided, s.lost = true, lost
+		if s.decided || rank < s.heeded {
+			break
+		}
+		s.decided, s.lost = true, lost
+		for _, r := range s.curious {
+			e.say(id, r, shrinkDecide, lost)
 		}
 	}
 	s.changed()

@@ -23,6 +23,7 @@ func LossChecks() []LossCheck {
 	return []LossCheck{
 		{"PendingReceive", 3, lossPendingReceive},
 		{"PendingSend", 3, lossPendingSend},
+		{"SendUnderWay", 3, lossSendUnderWay},
 		{"LaterOperations", 3, lossLaterOperations},
 		{"SentBefore", 2, lossSentBefore},
 		{"AnySource", 4, lossAnySource},
@@ -113,6 +114,32 @@ func lossPendingSend(ctx context.Context, c *mpi.Comm, die func()) error {
 	err := mpi.Send(ctx, c, buf, c.Size()-1, 1)
 	clear(buf)
 	return names("large send", err, c, c.Size()-1)
+}
+
+// lossSendUnderWay: the dead rank has begun to receive the large messages, and each of their
+// senders learns that it is lost, whoever notices first.
+func lossSendUnderWay(ctx context.Context, c *mpi.Comm, die func()) error {
+	const n = 32 << 20
+	dead := c.Size() - 1
+	if !last(c) {
+		buf := filled(1, n)
+		err := mpi.Send(ctx, c, buf, dead, 1)
+		clear(buf)
+		if err == nil {
+			return mourn(ctx, c, dead) // it was slow to die
+		}
+		return names("large send", err, c, dead)
+	}
+	for src := range dead {
+		if _, err := c.Probe(ctx, src, 1); err != nil {
+			return err
+		}
+	}
+	for src := range dead {
+		mpi.Irecv(c, make([]byte, n), src, 1)
+	}
+	die()
+	return nil
 }
 
 func lossLaterOperations(ctx context.Context, c *mpi.Comm, die func()) error {
@@ -417,12 +444,13 @@ func lossShrinkTwice(ctx context.Context, c *mpi.Comm, die func()) error {
 		die()
 		return nil
 	}
-	if err := mourn(ctx, s, 0); err != nil {
-		return err
-	}
-	s, err = s.Shrink(ctx)
-	if err != nil {
-		return fmt.Errorf("second shrink: %w", err)
+	if s.WorldRank(0) == 0 { // else it died before anybody knew what it had decided
+		if err := mourn(ctx, s, 0); err != nil {
+			return err
+		}
+		if s, err = s.Shrink(ctx); err != nil {
+			return fmt.Errorf("second shrink: %w", err)
+		}
 	}
 	return survivors(ctx, s, upTo(c.Size() - 1)[1:])
 }

@@ -1,0 +1,103 @@
+package mpi
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// TestShrinkAgrees plays one survivor of four, world rank 2 unless it says otherwise, whose
+// coordinators die in the middle of their work.
+func TestShrinkAgrees(t *testing.T) {
+	type step struct {
+		does string // what happens
+		rank int    // to or from whom
+		lost []int  // what is said with it
+		says []string
+	}
+	for _, k := range []struct {
+		name  string
+		me    int
+		steps []step
+		lost  []int // agreed on in the end; nil: nothing is
+	}{
+		{"the coordinator asks and decides", 2, []step{
+			{"wait", 0, nil, nil},
+			{"ask", 0, nil, []string{"-> 0 shrink 1, 0 lost"}},
+			{"decide", 0, []int{3}, nil},
+		}, []int{3}},
+		{"this rank is the coordinator", 0, []step{
+			{"lose", 3, nil, nil},
+			{"wait", 0, nil, []string{"-> 1 shrink 0, 0 lost", "-> 2 shrink 0, 0 lost"}},
+			{"answer", 1, nil, nil},
+			{"answer", 2, []int{3}, []string{"-> 1 shrink 2, 1 lost", "-> 2 shrink 2, 1 lost"}},
+		}, []int{3}},
+		{"the coordinator has told only the next, which has gone on", 2, []step{
+			{"wait", 0, nil, nil},
+			{"ask", 0, nil, []string{"-> 0 shrink 1, 0 lost"}},
+			{"lose", 0, nil, []string{"-> 1 shrink 3, 0 lost"}},
+			{"decide", 1, []int{3}, nil},
+		}, []int{3}},
+		{"another has heard nothing, and this one hears later", 1, []step{
+			{"wonder", 2, nil, nil},
+			{"decide", 0, []int{3}, []string{"-> 2 shrink 2, 1 lost"}},
+		}, []int{3}},
+		{"another has heard nothing, and this one has", 1, []step{
+			{"decide", 0, []int{3}, nil},
+			{"wonder", 2, nil, []string{"-> 2 shrink 2, 1 lost"}},
+		}, []int{3}},
+		{"a late decision of the dead, after the next has been answered", 2, []step{
+			{"ask", 1, nil, []string{"-> 1 shrink 1, 0 lost"}},
+			{"decide", 0, []int{3}, nil},
+			{"decide", 1, []int{0, 3}, nil},
+		}, []int{0, 3}},
+		{"a coordinator that others have given up waits for theirs", 0, []step{
+			{"ask", 1, nil, []string{"-> 1 shrink 1, 0 lost"}},
+			{"wait", 0, nil, []string{"-> 1 shrink 3, 0 lost"}},
+			{"decide", 1, []int{0}, nil},
+		}, []int{0}},
+		{"nobody is left to ask", 2, []step{
+			{"wait", 0, nil, nil},
+			{"lose", 0, nil, []string{"-> 1 shrink 3, 0 lost"}},
+		}, nil},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			p := newPlay(k.me, []string{"4"})
+			e := p.e
+			e.lock()
+			defer e.unlock()
+			id := shrinkID{comm: p.c, n: 1}
+			a := &agreement{e: e, id: id, s: e.shrinkState(id)}
+			waits := false
+			for i, s := range k.steps {
+				p.s.said = nil
+				switch s.does {
+				case "wait":
+					waits = true
+				case "lose":
+					e.lose(s.rank, "it was killed")
+					p.s.said = nil
+				default:
+					what := map[string]uint64{"ask": shrinkAsk, "answer": shrinkAnswer, "decide": shrinkDecide, "wonder": shrinkWonder}[s.does]
+					var payload []byte
+					for _, r := range s.lost {
+						payload = binary.LittleEndian.AppendUint32(payload, uint32(r))
+					}
+					e.Message(s.rank, &transport.Header{Kind: kindShrink, Context: p.c.context, Tag: 1, Aux: what, Bytes: uint64(len(payload))}, payload)
+				}
+				over := waits && a.met()
+				if !slices.Equal(p.s.said, s.says) {
+					t.Fatalf("step %d, %s: it said %q, want %q", i, s.does, p.s.said, s.says)
+				}
+				if last := i == len(k.steps)-1; over && !last {
+					t.Fatalf("step %d, %s: it has been decided", i, s.does)
+				}
+			}
+			if a.s.decided != (k.lost != nil) || !slices.Equal(a.s.lost, k.lost) {
+				t.Errorf("decided %v: %v, want %v", a.s.decided, a.s.lost, k.lost)
+			}
+		})
+	}
+}
