@@ -17,7 +17,12 @@ func run(ctx context.Context, c *mpi.Comm, q *call) error {
 		return s.reject(q, q.err)
 	}
 	if s.needArena(c, q) {
+		// All come to make it, or all learn why not: whoever makes it looks out for no news.
+		if err := s.agree(ctx, c, q); err != nil {
+			return err
+		}
 		if err := s.makeArena(ctx, c); err != nil {
+			s.giveUp(c.Shadow(), &Error{Op: q.kind.String(), Comm: s.name, Rank: s.rank, Err: err})
 			return s.fault(q.kind, 0, err)
 		}
 	}

@@ -3,7 +3,6 @@ package collective
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // ErrArgument: a call's own arguments make no sense, whatever the other ranks do.
@@ -25,13 +24,15 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "collective: rank %d: %s", e.Rank, e.Op)
-	if e.Seq > 0 {
-		fmt.Fprintf(&b, " #%d", e.Seq)
+	return fmt.Sprintf("collective: rank %d: %s on %s: %v", e.Rank, e.call(), e.Comm, e.Err)
+}
+
+// call names the collective, with its number if it got one.
+func (e *Error) call() string {
+	if e.Seq == 0 {
+		return e.Op
 	}
-	fmt.Fprintf(&b, " on %s: %v", e.Comm, e.Err)
-	return b.String()
+	return fmt.Sprintf("%s #%d", e.Op, e.Seq)
 }
 
 func (e *Error) Unwrap() error { return e.Err }

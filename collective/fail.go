@@ -36,9 +36,7 @@ func (x *execution) fail(err error) {
 		err = b.Err // what called this off, instead of the cancellation it caused
 	} else {
 		why := &Error{Op: x.entry.kind.String(), Comm: s.name, Seq: x.seq, Rank: s.rank, Err: err}
-		if s.broken.CompareAndSwap(nil, why) && !errors.Is(err, mpi.ErrPeerLost) && !errors.Is(err, mpi.ErrRevoked) && !errors.Is(err, mpi.ErrClosed) {
-			s.announce(x.shadow, why)
-		}
+		s.giveUp(x.shadow, why)
 	}
 	if errors.Is(err, mpi.ErrInFlight) {
 		x.spoilt = true
@@ -47,6 +45,14 @@ func (x *execution) fail(err error) {
 		err = fmt.Errorf("%w (%w)", err, inFlight)
 	}
 	x.err = s.fault(x.entry.kind, x.seq, err)
+}
+
+// giveUp ends collectives on the communicator, unless they have ended, and tells the others what
+// they do not learn by themselves.
+func (s *state) giveUp(shadow *mpi.Comm, why *Error) {
+	if s.broken.CompareAndSwap(nil, why) && !errors.Is(why, mpi.ErrPeerLost) && !errors.Is(why, mpi.ErrRevoked) && !errors.Is(why, mpi.ErrClosed) {
+		s.announce(shadow, why)
+	}
 }
 
 // abandon gives up all messages of the round and waits until their memory is free. It
@@ -131,7 +137,7 @@ func (s *state) refuse(k plan.Kind, b *Error) *Error {
 	if errors.Is(b.Err, mpi.ErrClosed) { // nothing went wrong
 		return s.fault(k, 0, b.Err)
 	}
-	return s.fault(k, 0, fmt.Errorf("%w (%s #%d): %w", ErrBroken, b.Op, b.Seq, b.Err))
+	return s.fault(k, 0, fmt.Errorf("%w (%s): %w", ErrBroken, b.call(), b.Err))
 }
 
 // Release implements mpi.Releaser: no collective begins any more, those under way are called

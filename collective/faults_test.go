@@ -225,6 +225,34 @@ func TestGivingUpEndsItForAll(t *testing.T) {
 	}
 }
 
+// The same at the call with which a communicator gets its arena.
+func TestGivingUpWhereTheArenaIsMade(t *testing.T) {
+	const size = 3
+	var gone sync.WaitGroup
+	gone.Add(size - 1)
+	overSharedMemory(t, size, func(ctx context.Context, c *mpi.Comm) error {
+		for range arenaAfter {
+			if err := Barrier(ctx, c); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == size-1 { // does not come
+			gone.Wait()
+			return nil
+		}
+		defer gone.Done()
+		if c.Rank() == 1 {
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			return within(Barrier(short, c), context.DeadlineExceeded)
+		}
+		if err := within(Barrier(ctx, c), mpi.ErrCancelled); err != nil {
+			return err
+		}
+		return within(Barrier(ctx, c), ErrBroken)
+	})
+}
+
 // lines collects log records.
 type lines struct {
 	mu   sync.Mutex
