@@ -185,7 +185,7 @@ echo "restart ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST"
 srun --kill-on-bad-exit=0 --wait=0 bash -c 'echo $$ >%[2]s.pid.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID
   until [ -e %[2]s.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID ]; do sleep 0.05; done
   unset SLURM_STEP_RESV_PORTS # they differ; the other ports do not
-  exec %[3]s train --ps 1 --workers 1 --epochs 2 --json --start-timeout $((8 + 50 * ${SLURM_RESTART_COUNT:-0}))s -v 2>%[2]s.err.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID'
+  exec %[3]s train --ps 1 --workers 1 --epochs 2 --json --start-timeout $((20 + 60 * ${SLURM_RESTART_COUNT:-0}))s -v 2>%[2]s.err.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID'
 echo "the tasks ended with code $?"
 `, s.Dir, let, lab.Fisterra(t), s.Nodes[0])
 	id := s.Submit(t.Context(), script)
@@ -212,7 +212,7 @@ echo "the tasks ended with code $?"
 	eventually(t, 20*time.Second, "its position 0 is there", s.Dir, exists(".err.1.0"), state)
 	release(0, 1) // the one that lives on
 	old := func() string { text, _ := os.ReadFile(let + ".err.0.1"); return string(text) }
-	eventually(t, 30*time.Second, "the old task fails to get in", s.Dir, func() bool { return strings.Contains(old(), "did not find position 0") }, func() string { return old() + state() })
+	eventually(t, 60*time.Second, "the old task fails to get in", s.Dir, func() bool { return strings.Contains(old(), "did not find position 0") }, func() string { return old() + state() })
 	if want := "another job.step.restart than " + id + ".0.0"; !strings.Contains(old(), want) {
 		t.Errorf("it does not say %q: %s", want, old())
 	}
