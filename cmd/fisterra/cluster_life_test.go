@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,8 +29,11 @@ func running(t *testing.T, s *lab.Slurm, id string, restarts int) {
 // end, not by chance before.
 func savedWhenAsked(t *testing.T, log string) {
 	t.Helper()
-	asked, saved := strings.Index(log, "ends after this step, as asked"), strings.LastIndex(log, "saved a checkpoint")
-	if asked < 0 || saved < asked {
+	// By their times: srun forwards the lines of one node before those of another.
+	asked := regexp.MustCompile(`time=(\S+) [^\n]*ends after this step, as asked`).FindAllStringSubmatch(log, -1)
+	saved := regexp.MustCompile(`time=(\S+) [^\n]*saved a checkpoint`).FindAllStringSubmatch(log, -1)
+	earlier := func(a, b []string) int { return strings.Compare(a[1], b[1]) }
+	if len(asked) == 0 || len(saved) == 0 || slices.MaxFunc(saved, earlier)[1] < slices.MinFunc(asked, earlier)[1] {
 		t.Errorf("nothing was saved after the signal:\n%s", log)
 	}
 }
