@@ -235,17 +235,18 @@ func TestFenceEndsWithItsContext(t *testing.T) {
 			fenced := make(chan struct{})
 			c, done, err := alone(t, Config{Version: 1, FenceTimeout: 50 * time.Millisecond}, func(conn net.Conn) error {
 				r := bufio.NewReader(conn)
-				for _, answer := range []string{"cmd=response_to_init rc=0 pmi_version=1\n", "cmd=maxes\n", "cmd=my_kvsname kvsname=k\n", ""} {
+				for _, answer := range []string{"cmd=response_to_init rc=0 pmi_version=1\n", "cmd=maxes\n", "cmd=my_kvsname kvsname=k\n"} {
 					if _, err := r.ReadString('\n'); err != nil {
 						return err
-					}
-					if answer == "" {
-						close(fenced)
 					}
 					if _, err := io.WriteString(conn, answer); err != nil {
 						return err
 					}
 				}
+				if _, err := r.ReadString('\n'); err != nil { // the fence, which gets no answer
+					return err
+				}
+				close(fenced)
 				_, err := r.ReadString('\n')
 				return err
 			})
