@@ -196,13 +196,31 @@ func TestMismatchNamesWhoCalledWhat(t *testing.T) {
 
 // A rank that gives up tells the others, long before their own deadline.
 func TestGivingUpEndsItForAll(t *testing.T) {
-	var gone sync.WaitGroup
-	gone.Add(3)
-	errs := onRanks(t, 4, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
-		if err := Barrier(ctx, c); err != nil {
-			return err
+	const size = 4
+	for r, err := range onRanks(t, size, mpi.LocalOptions{}, oneGivesUp(size, 1)) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
 		}
-		if c.Rank() == 3 { // does not come
+	}
+}
+
+// The same at the call with which a communicator gets its arena.
+func TestGivingUpWhereTheArenaIsMade(t *testing.T) {
+	const size = 3
+	overSharedMemory(t, size, oneGivesUp(size, arenaAfter))
+}
+
+// oneGivesUp has rank 1 give up the barrier after so many, to which the last rank does not come.
+func oneGivesUp(size, barriers int) func(context.Context, *mpi.Comm) error {
+	var gone sync.WaitGroup
+	gone.Add(size - 1)
+	return func(ctx context.Context, c *mpi.Comm) error {
+		for range barriers {
+			if err := Barrier(ctx, c); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == size-1 {
 			gone.Wait()
 			return nil
 		}
@@ -216,41 +234,11 @@ func TestGivingUpEndsItForAll(t *testing.T) {
 		if !strings.Contains(fmt.Sprint(err), "rank 1") {
 			return fmt.Errorf("%v does not name rank 1", err)
 		}
-		return within(err, mpi.ErrCancelled)
-	})
-	for r, err := range errs {
-		if err != nil {
-			t.Errorf("rank %d: %v", r, err)
-		}
-	}
-}
-
-// The same at the call with which a communicator gets its arena.
-func TestGivingUpWhereTheArenaIsMade(t *testing.T) {
-	const size = 3
-	var gone sync.WaitGroup
-	gone.Add(size - 1)
-	overSharedMemory(t, size, func(ctx context.Context, c *mpi.Comm) error {
-		for range arenaAfter {
-			if err := Barrier(ctx, c); err != nil {
-				return err
-			}
-		}
-		if c.Rank() == size-1 { // does not come
-			gone.Wait()
-			return nil
-		}
-		defer gone.Done()
-		if c.Rank() == 1 {
-			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-			defer cancel()
-			return within(Barrier(short, c), context.DeadlineExceeded)
-		}
-		if err := within(Barrier(ctx, c), mpi.ErrCancelled); err != nil {
+		if err := within(err, mpi.ErrCancelled); err != nil {
 			return err
 		}
 		return within(Barrier(ctx, c), ErrBroken)
-	})
+	}
 }
 
 // lines collects log records.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +29,7 @@ func TestLossesOfProcesses(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s/%d", name, at.transport, at.way, n), func(t *testing.T) {
 					micros := random.IntN(20_000)
-					mpitest.Processes(t, size, "TestLossRank", fmt.Sprintf("%s %s %s %d %d", at.transport, at.way, name, n, micros), size-1)
+					mpitest.Processes(t, size, at.transport, "TestLossRank", fmt.Sprintf("%s %s %d %d", at.way, name, n, micros), size-1)
 				})
 			}
 		}
@@ -39,11 +38,10 @@ func TestLossesOfProcesses(t *testing.T) {
 
 // TestLossRank is a rank of TestLossesOfProcesses.
 func TestLossRank(t *testing.T) {
-	transport := func(role string) string { return strings.Fields(role)[0] }
-	mpitest.BeProcess(t, transport, func(ctx context.Context, c *mpi.Comm, role string) error {
+	mpitest.BeProcess(t, func(ctx context.Context, c *mpi.Comm, role string) error {
 		var way, name string
 		var n, micros int
-		if _, err := fmt.Sscan(role, new(string), &way, &name, &n, &micros); err != nil {
+		if _, err := fmt.Sscan(role, &way, &name, &n, &micros); err != nil {
 			return err
 		}
 		force := map[plan.Kind]string{}

@@ -86,13 +86,13 @@ const lastPolls = 64
 
 // believe loses the ranks that were reported lost. The caller leads.
 func (e *engine) believe() {
-	if len(e.reported) == 0 || e.closed {
+	if e.closed {
 		return
 	}
+	reports := e.reported
+	e.reported = nil // the lock may be given up meanwhile, and there may be more
 	for i := 0; i < lastPolls && e.pollAll() > 0; i++ {
 	}
-	reports := e.reported
-	e.reported = nil
 	for _, r := range reports {
 		e.lose(r.rank, r.why)
 	}

@@ -165,7 +165,7 @@ func (e *engine) handOver() {
 	if e.leader != leaderNone {
 		return
 	}
-	if len(e.reported) > 0 {
+	for len(e.reported) > 0 && !e.closed {
 		e.leader = leaderCaller
 		e.believe()
 		e.leader = leaderNone

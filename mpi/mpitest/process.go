@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,21 +15,21 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/launch"
 )
 
-// roleVariable has a process of a test binary be a rank, and says of what.
+// roleVariable has a process of a test binary be a rank, and says over which transport and of what.
 const roleVariable = "FISTERRA_TEST_ROLE"
 
 // processTimeout bounds what a rank does.
 const processTimeout = 30 * time.Second
 
-// Processes starts ranks as processes of this host: each runs the named test of this binary alone,
-// which calls BeProcess. It fails t unless the ranks in dying end by SIGKILL, and the others with
-// exit code 0. What they print is logged then.
-func Processes(t *testing.T, ranks int, test, role string, dying ...int) {
+// Processes starts ranks as processes of this host, connected by a transport: each runs the named test of
+// this binary alone, which calls BeProcess and gets the role there. It fails t unless the ranks in
+// dying end by SIGKILL, and the others with exit code 0. What they print is logged then.
+func Processes(t *testing.T, ranks int, transport, test, role string, dying ...int) {
 	t.Helper()
 	var out bytes.Buffer
 	o, err := launch.Run(t.Context(), launch.Config{
 		Ranks: ranks, Policy: launch.Continue, Timeout: 2 * processTimeout,
-		Program: os.Args[0], Args: []string{"-test.run=^" + test + "$"}, Env: []string{roleVariable + "=" + role},
+		Program: os.Args[0], Args: []string{"-test.run=^" + test + "$"}, Env: []string{roleVariable + "=" + transport + " " + role},
 		Stdout: &out, Stderr: &out, Label: launch.ByRank,
 	})
 	if err != nil {
@@ -48,14 +49,14 @@ func Processes(t *testing.T, ranks int, test, role string, dying ...int) {
 // role that they were given, and ends the process. In any other process it skips t. The
 // last rank comes to f when all ranks are connected: one that dies while others still
 // look for it is another story.
-func BeProcess(t *testing.T, transport func(role string) string, f func(ctx context.Context, c *mpi.Comm, role string) error) {
-	role, ok := os.LookupEnv(roleVariable)
+func BeProcess(t *testing.T, f func(ctx context.Context, c *mpi.Comm, role string) error) {
+	transport, role, ok := strings.Cut(os.Getenv(roleVariable), " ")
 	if !ok {
 		t.Skip("a rank of the other tests")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	defer cancel()
-	w, err := mpi.Init(ctx, &mpi.Config{Transport: transport(role)})
+	w, err := mpi.Init(ctx, &mpi.Config{Transport: transport})
 	if err == nil {
 		err = connect(ctx, w.Comm())
 	}

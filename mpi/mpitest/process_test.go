@@ -3,7 +3,6 @@ package mpitest
 import (
 	"context"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -16,10 +15,10 @@ func TestLossesOfProcesses(t *testing.T) {
 		for _, check := range LossChecks() {
 			t.Run(transport+"/"+check.Name, func(t *testing.T) {
 				dying := []int{check.Ranks - 1}
-				if check.Name == "ShrinkTwice" {
+				if check.FirstDies {
 					dying = append(dying, 0)
 				}
-				Processes(t, check.Ranks, "TestLossRank", transport+" "+check.Name, dying...)
+				Processes(t, check.Ranks, transport, "TestLossRank", check.Name, dying...)
 			})
 		}
 	}
@@ -27,10 +26,9 @@ func TestLossesOfProcesses(t *testing.T) {
 
 // TestLossRank is a rank of TestLossesOfProcesses.
 func TestLossRank(t *testing.T) {
-	transport := func(role string) string { return strings.Fields(role)[0] }
-	BeProcess(t, transport, func(ctx context.Context, c *mpi.Comm, role string) error {
+	BeProcess(t, func(ctx context.Context, c *mpi.Comm, name string) error {
 		checks := LossChecks()
-		i := slices.IndexFunc(checks, func(k LossCheck) bool { return k.Name == strings.Fields(role)[1] })
+		i := slices.IndexFunc(checks, func(k LossCheck) bool { return k.Name == name })
 		return checks[i].Run(ctx, c, Die)
 	})
 }
