@@ -51,14 +51,17 @@ type arena struct {
 
 	// Of direct ones.
 	pids      []int     // the ranks' processes; nil: not all ranks can read all others' memory
-	addresses [2]uint64 // of this rank's buffers
+	buffers   [2]buffer // of this rank: what it gives, and its result
+	views     [][]view  // by rank: memory that is mapped
+	heap      uint64    // this rank's vote about its buffers
+	allMapped bool      // as the ranks have agreed: long ones are direct
 	scratch   [2][]byte
 	saved     []byte // an input that the result overwrites
 }
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *arena {
 	a := &arena{me: s.rank, parts: parts, home: osyield.NewHome(processor), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
-		drop: func() {}, sleeper: &execution{state: s}}
+		drop: func() {}, sleeper: &execution{state: s}, views: make([][]view, len(parts)), heap: heapVote}
 	if ranksPerCore > 1 {
 		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
 	}
@@ -107,7 +110,7 @@ const (
 
 	slots       = 16       // turns in the ring
 	slotWords   = 8 * line // turn, signature, vote, and a vector of a few lines or where in the store it is
-	voteAt      = 3        // whether the rank finds the others far (pace)
+	voteAt      = 3        // whether the rank finds the others far (pace), and its buffers cannot be mapped
 	slotHead    = 4        // words before the vector
 	inlineBytes = (slotWords - slotHead) * 8
 	slotBytes   = 8 << 10 // of a short vector
@@ -224,7 +227,10 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 	if ok[read] == 1 {
 		a.read(pids)
 	}
-	a.drop = drop
+	a.drop = func() {
+		a.dropViews()
+		drop()
+	}
 	s.arena.Store(a)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -50,24 +51,19 @@ const (
 	scratchBytes = 256 << 10
 )
 
-// Words of a slot: where the rank's buffers are.
-const (
-	sendAt = slotHead
-	recvAt = slotHead + 1
-)
-
 // reads reports whether a collective can be done by direct.
 func reads(k plan.Kind) bool { return k != plan.Barrier && k != plan.Scan && k != plan.Exscan }
 
 func (m *meeting) direct(ctx context.Context) error {
 	d := direct{meeting: m, reduced: m.steps + 1, read: m.steps + 2}
 	m.steps += 2
-	if m.entry.inPlace && d.overwrites() {
+	if m.overwrites() {
 		m.saved = append(m.saved[:0], m.send...)
 		m.send = m.saved
 	}
-	m.addresses = [2]uint64{uint64(procmem.AddressOf(m.contribution())), uint64(procmem.AddressOf(m.recv))}
-	m.show(mpi.Bytes(m.addresses[:]))
+	m.noteBuffers()
+	m.buffers = [2]buffer{m.bufferOf(m.contribution()), m.bufferOf(m.recv)}
+	m.show(unsafe.Slice((*byte)(unsafe.Pointer(&m.buffers)), unsafe.Sizeof(m.buffers)))
 	err := d.run(ctx)
 	if err != nil {
 		atomic.StoreUint64(&m.parts[m.me][withdrawn], m.turn)
@@ -110,16 +106,21 @@ func (d *direct) run(ctx context.Context) error {
 
 // overwrites reports whether a result in place of the input would overwrite what others have still
 // to read.
-func (d *direct) overwrites() bool {
-	switch d.entry.kind {
+func (m *meeting) overwrites() bool {
+	if !m.entry.inPlace {
+		return false
+	}
+	switch m.entry.kind {
 	case plan.Alltoall, plan.ReduceScatter:
 		return true
 	}
-	return d.entry.kind == plan.Allreduce && !d.slices()
+	return m.entry.kind == plan.Allreduce && !m.slices()
 }
 
 // slices reports whether each rank reduces a slice for all.
-func (d *direct) slices() bool { return d.entry.kind == plan.Allreduce && len(d.parts) > 2 }
+func (m *meeting) slices() bool {
+	return m.entry.kind == plan.Allreduce && (len(m.parts) > 2 || m.allMapped)
+}
 
 // readBy reports whether a rank reads this one's buffers.
 func (d *direct) readBy(r int) bool {
@@ -132,8 +133,11 @@ func (d *direct) readBy(r int) bool {
 	return true
 }
 
-// passes reports whether one of two ranks has nothing to read.
+// passes reports whether one of two ranks has nothing to read, and the other must ask the kernel.
 func (d *direct) passes() bool {
+	if d.allMapped {
+		return false
+	}
 	switch d.entry.kind {
 	case plan.Bcast, plan.Scatter, plan.Gather:
 		return len(d.parts) == 2
@@ -233,8 +237,10 @@ func (d *direct) combine(ctx context.Context, out []byte, at int) error {
 		next := d.scratch[min(r, 1)][:len(out)]
 		if r == d.me {
 			next = d.send[at:][:len(out)]
-		} else if err := d.readFrom(ctx, r, next, sendAt, at); err != nil {
-			return err
+		} else if there := d.mapped(r, sendAt, at, len(out)); there != nil {
+			next = there
+		} else if err := d.readByKernel(r, next, sendAt, at); err != nil {
+			return d.vouch(ctx, r, err)
 		}
 		into := d.scratch[0][:len(out)] // out may be this rank's input
 		switch r {
@@ -247,21 +253,39 @@ func (d *direct) combine(ctx context.Context, out []byte, at int) error {
 		d.entry.combine(into, sum, next)
 		sum = into
 	}
+	for r := range d.parts {
+		if err := d.vouch(ctx, r, nil); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 // readFrom copies from a byte of a rank's buffer on, unless the rank withdraws it meanwhile or ends.
 func (d *direct) readFrom(ctx context.Context, r int, dst []byte, buffer, at int) error {
-	part := d.parts[r]
-	src := uintptr(part[slot(d.turn)+buffer]) + uintptr(at)
-	var err error
-	for len(dst) > 0 && err == nil {
+	if src := d.mapped(r, buffer, at, len(dst)); src != nil {
+		d.copyMapped(dst, src)
+		return d.vouch(ctx, r, nil)
+	}
+	return d.vouch(ctx, r, d.readByKernel(r, dst, buffer, at))
+}
+
+func (d *direct) readByKernel(r int, dst []byte, buffer, at int) error {
+	src := uintptr(d.parts[r][slot(d.turn)+buffer+bufferAddress]) + uintptr(at)
+	for len(dst) > 0 {
 		n := min(len(dst), readBytes)
-		err = procmem.Read(d.pids[r], dst[:n], src)
+		if err := procmem.Read(d.pids[r], dst[:n], src); err != nil {
+			return err
+		}
 		dst, src = dst[n:], src+uintptr(n)
 	}
+	return nil
+}
+
+// vouch returns nil if what has been read of a rank's buffer, with this error, was what the rank showed.
+func (d *direct) vouch(ctx context.Context, r int, err error) error {
 	switch {
-	case atomic.LoadUint64(&part[withdrawn]) == d.turn, errors.Is(err, unix.ESRCH):
+	case atomic.LoadUint64(&d.parts[r][withdrawn]) == d.turn, errors.Is(err, unix.ESRCH):
 		return d.reach(ctx, r, flagTaken, math.MaxUint64) // it never comes so far: this waits for the news why
 	case err != nil:
 		return fmt.Errorf("rank %d (%s): %w", r, d.comm.Host(r), err)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
-	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 )
 
 // long is a collective on vectors that no slot holds, in steps. A rank's area is a ring of
@@ -49,6 +48,7 @@ type usage struct {
 const everyone = -1
 
 func (m *meeting) long(ctx context.Context) error {
+	m.noteBuffers()
 	m.show(nil)
 	l := m.layOut()
 	given := 0
@@ -313,13 +313,4 @@ func (l *long) collectPieces(ctx context.Context, s step) error {
 		l.put(out, l.shownBy(r, s))
 	}
 	return nil
-}
-
-// put copies a piece to where it belongs in the result.
-func (l *long) put(dst, src []byte) {
-	if memcopy.Fits(len(l.recv)) {
-		copy(dst, src)
-		return
-	}
-	memcopy.Piece(dst, src)
 }

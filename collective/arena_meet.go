@@ -80,7 +80,7 @@ func (m *meeting) hold(ctx context.Context) error {
 	switch {
 	case m.entry.way == bySlots:
 		return m.short(ctx)
-	case m.entry.way == byReading || m.entry.readsFar && m.pace.direct():
+	case m.entry.way == byReading || m.entry.readsMapped && m.allMapped || m.entry.readsFar && m.pace.direct():
 		return m.direct(ctx)
 	}
 	return m.long(ctx)

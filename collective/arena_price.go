@@ -77,8 +77,9 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	return cross + others*(fetch+combined)
 }
 
-// directSeconds is the price of a direct collective: every rank waits until the last has read.
-func directSeconds(p *plan.Problem, m *plan.Model) float64 {
+// directSeconds is the price of a direct collective, in which bytes are read at this price: every rank waits until the
+// last has read.
+func directSeconds(p *plan.Problem, m *plan.Model, reading plan.Curve) float64 {
 	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
@@ -88,7 +89,7 @@ func directSeconds(p *plan.Problem, m *plan.Model) float64 {
 		n /= p.Size
 	}
 	divided := max(1, p.RanksPerCore)
-	read, copied, combined := divided*m.Read.At(n), divided*m.Copy.At(n), divided*m.Combine.At(n)
+	read, copied, combined := divided*reading.At(n), divided*m.Copy.At(n), divided*m.Combine.At(n)
 	turns := 0.0
 	if divided > 1 {
 		turns = 2 * m.Switch
@@ -107,11 +108,17 @@ func directSeconds(p *plan.Problem, m *plan.Model) float64 {
 	return turns + others*(read+combined)
 }
 
+// mappedPays reports whether direct is cheaper than pieces where buffers are mapped, which are read as
+// a rank's own block is copied.
+func mappedPays(p *plan.Problem, m *plan.Model) bool {
+	return directSeconds(p, m, m.Copy) < memorySeconds(p, m)
+}
+
 // arenaWays are the ways of an arena to do a collective, and their prices.
 func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
 	ways := []Candidate{{Plan: MemoryPlan, Source: "Graham, Shipman 2008", Seconds: memorySeconds(p, m)}}
 	if canRead && reads(p.Kind) && len(m.Read) > 0 {
-		ways = append(ways, Candidate{Plan: DirectPlan, Source: "Ma et al. 2013", Seconds: directSeconds(p, m)})
+		ways = append(ways, Candidate{Plan: DirectPlan, Source: "Ma et al. 2013", Seconds: directSeconds(p, m, m.Read)})
 	}
 	return ways
 }

@@ -54,14 +54,16 @@ type key struct {
 // entry is a plan with what is needed to run it.
 type entry struct {
 	key
-	counts    [3][]int // Counts, SendCounts, RecvCounts
-	plan      *plan.Plan
-	way       way   // but for byMessages the plan is empty
-	readsFar  bool  // by pieces only while the ranks are near
-	starts    []int // of the blocks of Counts, in bytes; nil: they are alike
-	combine   kernel.Func
-	signature signature
-	idle      []*execution
+	counts   [3][]int // Counts, SendCounts, RecvCounts
+	plan     *plan.Plan
+	way      way  // but for byMessages the plan is empty
+	readsFar bool // by pieces only while the ranks are near
+	// readsMapped: by pieces only while not all ranks' buffers can be mapped.
+	readsMapped bool
+	starts      []int // of the blocks of Counts, in bytes; nil: they are alike
+	combine     kernel.Func
+	signature   signature
+	idle        []*execution
 }
 
 const (
@@ -195,6 +197,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	case here == MemoryPlan:
 		e.way, e.signature = byPieces, q.sign(memoryCode)
 		e.readsFar = open && s.canRead() && reads(p.Kind)
+		e.readsMapped = e.readsFar && mappedPays(p, s.config.Model)
 	case libraryHas(c, e) && s.config.usesLibrary(p):
 		e.way, e.signature, here = byLibrary, q.sign(noOp), LibraryPlan
 	default:

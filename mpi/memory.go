@@ -28,6 +28,7 @@ type slab struct {
 	fd      int
 	handles map[transport.Mapper][]byte // by which peers import it
 	windows int                         // that lie in it
+	located bool                        // peers may have mapped it by Comm.Map
 }
 
 // imported names a peer's slab.
@@ -36,11 +37,11 @@ type imported struct {
 	handle string
 }
 
-// mapping is a peer's slab in this process, for as long as a window needs it.
+// mapping is a peer's slab in this process, for as long as anybody needs it.
 type mapping struct {
-	name    imported
-	mem     []byte
-	windows int // that reach into it
+	name  imported
+	mem   []byte
+	users int // windows that reach into it, and Mappings
 }
 
 // windowMaps is the memory that a window holds on to.
@@ -109,6 +110,7 @@ func Free[T Elem](c *Comm, buf []T) error {
 	if r, ok := c.dev.(registrar); ok {
 		r.releaseMemory(s.mem)
 	}
+	s.empty()
 	return s.close()
 }
 
@@ -171,6 +173,14 @@ func makeSlab(nBytes, pageBytes, flags int) (s *slab, err error) {
 
 func (s *slab) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }
 
+// empty gives the pages back although peers may keep them mapped, who learn of Free late or never.
+// Their mappings stay, of zeros.
+func (s *slab) empty() {
+	if s.located {
+		_ = unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
+	}
+}
+
 func (s *slab) close() error {
 	var errs []error
 	if s.mem != nil {
@@ -198,7 +208,7 @@ func (m *memory) find(buf []byte) (s *slab, offsetBytes int) {
 	return nil, 0
 }
 
-// export lets peers map the slab in which buf lies. It returns no handle for other
+// export lets peers map the slab in which buf lies, for a window. It returns no handle for other
 // memory.
 func (m *memory) export(by transport.Mapper, buf []byte) (s *slab, handle []byte, offsetBytes int, err error) {
 	m.mu.Lock()
@@ -206,17 +216,24 @@ func (m *memory) export(by transport.Mapper, buf []byte) (s *slab, handle []byte
 	if s, offsetBytes = m.find(buf); s == nil {
 		return nil, nil, 0, nil
 	}
-	if handle = s.handles[by]; handle == nil {
-		if handle, err = by.Export(s.fd, len(s.mem)); err != nil {
-			return nil, nil, 0, err
-		}
-		s.handles[by] = handle
+	if handle, err = s.export(by); err != nil {
+		return nil, nil, 0, err
 	}
 	s.windows++
 	return s, handle, offsetBytes, nil
 }
 
-// importFrom maps a peer's slab, once, for one more window.
+// export returns the handle by which peers import the slab. The memory is locked.
+func (s *slab) export(by transport.Mapper) (handle []byte, err error) {
+	if handle = s.handles[by]; handle == nil {
+		if handle, err = by.Export(s.fd, len(s.mem)); err == nil {
+			s.handles[by] = handle
+		}
+	}
+	return handle, err
+}
+
+// importFrom maps a peer's slab, once, for one more user.
 func (m *memory) importFrom(by transport.Mapper, rank int, handle []byte) (*mapping, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -233,7 +250,7 @@ func (m *memory) importFrom(by transport.Mapper, rank int, handle []byte) (*mapp
 		x = &mapping{name: name, mem: mem}
 		m.imports[name] = x
 	}
-	x.windows++
+	x.users++
 	return x, nil
 }
 
@@ -246,10 +263,15 @@ func (h *windowMaps) release() {
 		h.slab.windows--
 	}
 	for _, x := range h.mapped {
-		if x.windows--; x.windows == 0 {
-			delete(m.imports, x.name)
-			_ = unix.Munmap(x.mem) // a whole mapping: nothing can be wrong with it
-		}
+		m.drop(x)
 	}
 	h.slab, h.mapped = nil, nil
+}
+
+// drop ends one use of a mapping. The memory is locked.
+func (m *memory) drop(x *mapping) {
+	if x.users--; x.users == 0 {
+		delete(m.imports, x.name)
+		_ = unix.Munmap(x.mem) // a whole mapping: nothing can be wrong with it
+	}
 }

@@ -1,0 +1,145 @@
+package collective
+
+import (
+	"slices"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Buffers from mpi.Alloc can be mapped by all ranks of the host. A direct collective reads them as its own
+// memory: that takes a third of the time in which the kernel copies them, and what is to be combined
+// is not copied at all. Then direct beats the pieces of the arena, too. But all ranks must do a
+// collective in the same way, and none knows the others' buffers. So each votes in its slots, as about the
+// pace, whether its last long ones were from mpi.Alloc. What turns out not to be is read by the kernel.
+
+// buffer is where a buffer lies, as ranks show it to each other in a slot.
+type buffer struct {
+	address     uint64 // in the owner's memory
+	slab        uint64 // of mpi.Location; 0: it cannot be mapped
+	offsetBytes uint64
+}
+
+// Words of a slot of a direct collective: the rank's buffers, and of a buffer.
+const (
+	bufferAddress = iota
+	bufferSlab
+	bufferOffset
+	bufferWords
+
+	sendAt = slotHead
+	recvAt = sendAt + bufferWords
+)
+
+// bufferOf says where a buffer lies.
+func (m *meeting) bufferOf(b []byte) buffer {
+	at, _ := mpi.Locate(m.comm, b)
+	return buffer{uint64(procmem.AddressOf(b)), at.Slab, uint64(at.OffsetBytes)}
+}
+
+// heapVote is, in the word of the votes, one for buffers from elsewhere than mpi.Alloc.
+const heapVote = 1 << 32
+
+// noteBuffers notes whether the others could map what they need of this rank's buffers.
+func (m *meeting) noteBuffers() {
+	if !m.entry.readsMapped {
+		return
+	}
+	read := m.contribution()
+	_, send := mpi.Locate(m.comm, read)
+	_, recv := mpi.Locate(m.comm, m.recv)
+	m.heap = 0
+	if len(read) > 0 && !send || m.entry.kind == plan.Allreduce && !recv || m.overwrites() {
+		m.heap = heapVote
+	}
+}
+
+// keptSlabs is how much memory of a rank stays mapped: enough for the buffers of a program that uses the
+// same ones again and again. What a rank has freed takes no memory here.
+const keptSlabs = 8
+
+// view is memory of a rank, mapped.
+type view struct {
+	slab    uint64
+	mapping *mpi.Mapping // nil: it could not be mapped
+}
+
+// mapped is n bytes of a rank's buffer as memory of this process, until other memory of the rank is asked for;
+// nil if it cannot be mapped.
+func (m *meeting) mapped(rank, buffer, at, n int) []byte {
+	words := m.parts[rank][slot(m.turn)+buffer:][:bufferWords]
+	if words[bufferSlab] == 0 {
+		return nil
+	}
+	v := m.viewOf(rank, words[bufferSlab])
+	if v.mapping == nil {
+		return nil
+	}
+	mem, from := v.mapping.Bytes(), int(words[bufferOffset])+at
+	if from < 0 || from > len(mem)-n {
+		return nil
+	}
+	return mem[from : from+n]
+}
+
+// viewOf maps memory of a rank, unless that has been done or tried. The views are ordered by their last use.
+func (m *meeting) viewOf(rank int, slab uint64) view {
+	views := m.views[rank]
+	i := slices.IndexFunc(views, func(v view) bool { return v.slab == slab })
+	if i == 0 {
+		return views[0]
+	}
+	var v view
+	if i > 0 {
+		v = views[i]
+		views = slices.Delete(views, i, i+1)
+	} else {
+		mapping, err := m.comm.Map(rank, slab)
+		if err != nil {
+			m.sleeper.state.config.log().Warn("a rank's memory is read by the kernel", "comm", m.comm.Name(), "rank", rank, "err", err)
+		}
+		v = view{slab, mapping}
+		if len(views) == keptSlabs {
+			views[keptSlabs-1].release()
+			views = views[:keptSlabs-1]
+		}
+	}
+	m.views[rank] = slices.Insert(views, 0, v)
+	return v
+}
+
+func (v view) release() {
+	if v.mapping != nil {
+		v.mapping.Release()
+	}
+}
+
+// dropViews gives all mapped memory back.
+func (a *arena) dropViews() {
+	for _, views := range a.views {
+		for _, v := range views {
+			v.release()
+		}
+	}
+	a.views = nil
+}
+
+// copyMapped copies what is mapped, so much at a time that the scheduler is not kept waiting.
+func (m *meeting) copyMapped(dst, src []byte) {
+	for len(src) > 0 {
+		n := min(readBytes, len(src))
+		m.put(dst[:n], src[:n])
+		dst, src = dst[n:], src[n:]
+	}
+}
+
+// put copies a part of the result to where it belongs.
+func (m *meeting) put(dst, src []byte) {
+	if memcopy.Fits(len(m.recv)) {
+		memcopy.Copy(dst, src)
+		return
+	}
+	memcopy.Piece(dst, src)
+}

@@ -1,0 +1,75 @@
+package mpi
+
+import "fmt"
+
+// Location says where in memory from Alloc a buffer lies, to the other ranks of its host.
+type Location struct {
+	Slab        uint64 // names the memory among that of its rank; 0: no memory from Alloc
+	OffsetBytes int
+}
+
+// Locate returns the location of buf. ok is false if buf is empty or no memory from Alloc, or if no
+// rank could map it. It costs a search among the pieces of memory that Alloc has given
+// out. Not collective; any goroutine may call it.
+func Locate[T Elem](c *Comm, buf []T) (at Location, ok bool) {
+	e, isEngine := c.dev.(*engine)
+	if !isEngine {
+		return Location{}, false
+	}
+	mapper := e.mapper()
+	if mapper == nil {
+		return Location{}, false
+	}
+	m := &c.world.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, offset := m.find(Bytes(buf))
+	if s == nil {
+		return Location{}, false
+	}
+	handle, err := s.export(mapper)
+	if err != nil || len(handle) > 8 {
+		return Location{}, false
+	}
+	s.located = true
+	var b [8]byte
+	copy(b[:], handle)
+	return Location{nativeWord(b), offset}, true
+}
+
+// Mapping is memory that another rank of the host has from Alloc, as memory of this process.
+type Mapping struct {
+	memory *memory
+	of     *mapping
+}
+
+// Map maps the memory of a rank in which something is located (Locate). The rank answers in the
+// background; an error wraps the system's, or says that nothing came within the time that a handshake
+// has. When the rank frees the memory, its contents are zeros here. Not collective.
+func (c *Comm) Map(rank int, slab uint64) (*Mapping, error) {
+	if rank < 0 || rank >= c.Size() {
+		return nil, c.fail("map", ProcNull, AnyTag, ErrRank, c.rankRange(rank))
+	}
+	world := int(c.group[rank])
+	e, ok := c.dev.(*engine)
+	if !ok || e.mapperOf(world) == nil {
+		return nil, c.fail("map", rank, AnyTag, ErrTransport, "it shares no memory with this rank")
+	}
+	handle := nativeBytes(slab)
+	m := &c.world.memory
+	x, err := m.importFrom(e.mapperOf(world), world, handle[:])
+	if err != nil {
+		return nil, c.fail("map", rank, AnyTag, err, fmt.Sprintf("memory %d", slab))
+	}
+	return &Mapping{m, x}, nil
+}
+
+// Bytes is the whole of it. It must not be used after Release.
+func (m *Mapping) Bytes() []byte { return m.of.mem }
+
+// Release ends the use of the mapping.
+func (m *Mapping) Release() {
+	m.memory.mu.Lock()
+	defer m.memory.mu.Unlock()
+	m.memory.drop(m.of)
+}
