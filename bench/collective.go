@@ -107,7 +107,10 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, o Opti
 		if size%elementBytes != 0 {
 			return usage("%s of %d bytes: sizes are multiples of %d", op.name, size, elementBytes)
 		}
-		v := op.vectors(c, size/elementBytes)
+		v, err := op.vectors(c, size/elementBytes)
+		if err != nil {
+			return err
+		}
 		if err := v.verify(ctx, op); err != nil {
 			return err
 		}
@@ -122,6 +125,9 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, o Opti
 				return err
 			}
 		}
+		if err := v.free(); err != nil {
+			return err
+		}
 		all, err := toRoot(ctx, c, samples)
 		if err != nil {
 			return err
@@ -133,24 +139,40 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, o Opti
 	return nil
 }
 
-func (op collectiveOp) vectors(c *mpi.Comm, n int) *vectors {
-	room := func(s share) []float32 {
+// vectors gets the memory of a collective, from mpi.Alloc as programs for which its speed matters have it.
+func (op collectiveOp) vectors(c *mpi.Comm, n int) (*vectors, error) {
+	room := func(s share) ([]float32, error) {
 		switch s {
 		case once:
-			return make([]float32, n)
+			return mpi.Alloc[float32](c, n)
 		case perRank:
-			return make([]float32, n*c.Size())
+			return mpi.Alloc[float32](c, n*c.Size())
 		}
-		return nil
+		return nil, nil
 	}
-	v := &vectors{c: c, n: n, send: room(op.send), recv: room(op.recv), counts: make([]int, c.Size())}
+	v := &vectors{c: c, n: n, counts: make([]int, c.Size())}
+	var err error
+	if v.send, err = room(op.send); err != nil {
+		return nil, err
+	}
+	if v.recv, err = room(op.recv); err != nil {
+		return nil, err
+	}
 	for r := range v.counts {
 		v.counts[r] = n / c.Size()
 		if r < n%c.Size() {
 			v.counts[r]++
 		}
 	}
-	return v
+	return v, nil
+}
+
+// free gives the memory back, which has been touched for long enough that no other rank reads it any more.
+func (v *vectors) free() error {
+	if err := mpi.Free(v.c, v.send); err != nil {
+		return err
+	}
+	return mpi.Free(v.c, v.recv)
 }
 
 // batch times count calls, each on its own.

@@ -53,7 +53,7 @@ type arena struct {
 	pids      []int     // the ranks' processes; nil: not all ranks can read all others' memory
 	buffers   [2]buffer // of this rank: what it gives, and its result
 	views     [][]view  // by rank: memory that is mapped
-	heap      uint64    // this rank's vote about its buffers
+	origin    uint64    // this rank's vote about its buffers
 	allMapped bool      // as the ranks have agreed: long ones are direct
 	scratch   [2][]byte
 	saved     []byte // an input that the result overwrites
@@ -61,7 +61,7 @@ type arena struct {
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *arena {
 	a := &arena{me: s.rank, parts: parts, home: osyield.NewHome(processor), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
-		drop: func() {}, sleeper: &execution{state: s}, views: make([][]view, len(parts)), heap: heapVote}
+		drop: func() {}, sleeper: &execution{state: s}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
 		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
 	}
@@ -110,7 +110,7 @@ const (
 
 	slots       = 16       // turns in the ring
 	slotWords   = 8 * line // turn, signature, vote, and a vector of a few lines or where in the store it is
-	voteAt      = 3        // whether the rank finds the others far (pace), and its buffers cannot be mapped
+	voteAt      = 3        // what the rank finds: see pace
 	slotHead    = 4        // words before the vector
 	inlineBytes = (slotWords - slotHead) * 8
 	slotBytes   = 8 << 10 // of a short vector

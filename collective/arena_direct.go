@@ -237,7 +237,7 @@ func (d *direct) combine(ctx context.Context, out []byte, at int) error {
 		next := d.scratch[min(r, 1)][:len(out)]
 		if r == d.me {
 			next = d.send[at:][:len(out)]
-		} else if there := d.mapped(r, sendAt, at, len(out)); there != nil {
+		} else if there := d.mapped(ctx, r, sendAt, at, len(out)); there != nil {
 			next = there
 		} else if err := d.readByKernel(r, next, sendAt, at); err != nil {
 			return d.vouch(ctx, r, err)
@@ -263,7 +263,7 @@ func (d *direct) combine(ctx context.Context, out []byte, at int) error {
 
 // readFrom copies from a byte of a rank's buffer on, unless the rank withdraws it meanwhile or ends.
 func (d *direct) readFrom(ctx context.Context, r int, dst []byte, buffer, at int) error {
-	if src := d.mapped(r, buffer, at, len(dst)); src != nil {
+	if src := d.mapped(ctx, r, buffer, at, len(dst)); src != nil {
 		d.copyMapped(dst, src)
 		return d.vouch(ctx, r, nil)
 	}

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"context"
 	"slices"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -39,10 +40,7 @@ func (m *meeting) bufferOf(b []byte) buffer {
 	return buffer{uint64(procmem.AddressOf(b)), at.Slab, uint64(at.OffsetBytes)}
 }
 
-// heapVote is, in the word of the votes, one for buffers from elsewhere than mpi.Alloc.
-const heapVote = 1 << 32
-
-// noteBuffers notes whether the others could map what they need of this rank's buffers.
+// noteBuffers notes whether the others could map what they need of this rank's buffers, if anything.
 func (m *meeting) noteBuffers() {
 	if !m.entry.readsMapped {
 		return
@@ -50,9 +48,11 @@ func (m *meeting) noteBuffers() {
 	read := m.contribution()
 	_, send := mpi.Locate(m.comm, read)
 	_, recv := mpi.Locate(m.comm, m.recv)
-	m.heap = 0
-	if len(read) > 0 && !send || m.entry.kind == plan.Allreduce && !recv || m.overwrites() {
-		m.heap = heapVote
+	switch {
+	case len(read) > 0 && !send || m.entry.kind == plan.Allreduce && !recv || m.overwrites():
+		m.origin = heapVote
+	case len(read) > 0:
+		m.origin = mappedVote
 	}
 }
 
@@ -68,12 +68,12 @@ type view struct {
 
 // mapped is n bytes of a rank's buffer as memory of this process, until other memory of the rank is asked for;
 // nil if it cannot be mapped.
-func (m *meeting) mapped(rank, buffer, at, n int) []byte {
+func (m *meeting) mapped(ctx context.Context, rank, buffer, at, n int) []byte {
 	words := m.parts[rank][slot(m.turn)+buffer:][:bufferWords]
 	if words[bufferSlab] == 0 {
 		return nil
 	}
-	v := m.viewOf(rank, words[bufferSlab])
+	v := m.viewOf(ctx, rank, words[bufferSlab])
 	if v.mapping == nil {
 		return nil
 	}
@@ -85,7 +85,7 @@ func (m *meeting) mapped(rank, buffer, at, n int) []byte {
 }
 
 // viewOf maps memory of a rank, unless that has been done or tried. The views are ordered by their last use.
-func (m *meeting) viewOf(rank int, slab uint64) view {
+func (m *meeting) viewOf(ctx context.Context, rank int, slab uint64) view {
 	views := m.views[rank]
 	i := slices.IndexFunc(views, func(v view) bool { return v.slab == slab })
 	if i == 0 {
@@ -96,7 +96,7 @@ func (m *meeting) viewOf(rank int, slab uint64) view {
 		v = views[i]
 		views = slices.Delete(views, i, i+1)
 	} else {
-		mapping, err := m.comm.Map(rank, slab)
+		mapping, err := m.comm.Map(ctx, rank, slab)
 		if err != nil {
 			m.sleeper.state.config.log().Warn("a rank's memory is read by the kernel", "comm", m.comm.Name(), "rank", rank, "err", err)
 		}

@@ -53,10 +53,22 @@ func (p *pace) judge() {
 	p.quickest = 0
 }
 
-// vote is 1 for far.
+// Votes, which are added up over the ranks.
+const (
+	farVote    = 1       // the others are far
+	heapVote   = 1 << 16 // this rank's buffers were not from mpi.Alloc
+	mappedVote = 1 << 32 // they were
+
+	votesBase = heapVote / farVote
+)
+
+// some reports whether there was such a vote.
+func some(votes, vote uint64) bool { return votes/vote%votesBase > 0 }
+
+// vote is this rank's on how far the others are.
 func (p *pace) vote() uint64 {
 	if p.slow == slowMeetings {
-		return 1
+		return farVote
 	}
 	return 0
 }

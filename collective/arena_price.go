@@ -109,8 +109,13 @@ func directSeconds(p *plan.Problem, m *plan.Model, reading plan.Curve) float64 {
 }
 
 // mappedPays reports whether direct is cheaper than pieces where buffers are mapped, which are read as
-// a rank's own block is copied.
+// a rank's own block is copied. Who combines saves less than who copies, and waits once more, which costs ranks that
+// share processors a turn of all: not for what fits into a few pieces.
 func mappedPays(p *plan.Problem, m *plan.Model) bool {
+	const few = 4
+	if p.RanksPerCore > 1 && p.Kind.Reduces() && p.TotalBytes() <= few*pieceBytes {
+		return false
+	}
 	return directSeconds(p, m, m.Copy) < memorySeconds(p, m)
 }
 

@@ -41,7 +41,7 @@ func (m *meeting) begin(ctx context.Context) error {
 		}
 		votes += m.parts[r][at+voteAt]
 	}
-	m.pace.far, m.allMapped = votes%heapVote > 0, votes < heapVote
+	m.pace.far, m.allMapped = some(votes, farVote), some(votes, mappedVote) && !some(votes, heapVote)
 	return nil
 }
 
@@ -110,7 +110,7 @@ func (m *meeting) show(vector []byte) {
 	words := a.parts[a.me][at : at+slotWords]
 	words[1] = binary.NativeEndian.Uint64(m.entry.signature[:])
 	words[2] = binary.NativeEndian.Uint64(m.entry.signature[8:])
-	words[voteAt] = a.pace.vote() | a.heap
+	words[voteAt] = a.pace.vote() | a.origin
 	if n := len(vector); n <= inlineBytes {
 		copy(a.bytesAt(a.me, at+slotHead, n), vector)
 	} else {

@@ -1,6 +1,9 @@
 package mpi
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+)
 
 // Location says where in memory from Alloc a buffer lies, to the other ranks of its host.
 type Location struct {
@@ -43,10 +46,10 @@ type Mapping struct {
 	of     *mapping
 }
 
-// Map maps the memory of a rank in which something is located (Locate). The rank answers in the
-// background; an error wraps the system's, or says that nothing came within the time that a handshake
-// has. When the rank frees the memory, its contents are zeros here. Not collective.
-func (c *Comm) Map(rank int, slab uint64) (*Mapping, error) {
+// Map maps the memory of a rank in which something is located (Locate). It blocks until the rank has
+// answered, which it does in the background, at most for as long as a handshake may take. When the
+// rank frees the memory, its contents are zeros here. Not collective; any goroutine may call it.
+func (c *Comm) Map(ctx context.Context, rank int, slab uint64) (*Mapping, error) {
 	if rank < 0 || rank >= c.Size() {
 		return nil, c.fail("map", ProcNull, AnyTag, ErrRank, c.rankRange(rank))
 	}
@@ -57,7 +60,7 @@ func (c *Comm) Map(rank int, slab uint64) (*Mapping, error) {
 	}
 	handle := nativeBytes(slab)
 	m := &c.world.memory
-	x, err := m.importFrom(e.mapperOf(world), world, handle[:])
+	x, err := m.importFrom(ctx, e.mapperOf(world), world, handle[:])
 	if err != nil {
 		return nil, c.fail("map", rank, AnyTag, err, fmt.Sprintf("memory %d", slab))
 	}

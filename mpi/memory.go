@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -29,6 +30,7 @@ type slab struct {
 	handles map[transport.Mapper][]byte // by which peers import it
 	windows int                         // that lie in it
 	located bool                        // peers may have mapped it by Comm.Map
+	shared  bool                        // in a window at some time: peers may use it for longer than this rank
 }
 
 // imported names a peer's slab.
@@ -86,7 +88,8 @@ func Alloc[T Elem](c *Comm, n int) ([]T, error) {
 
 // Free gives back memory from Alloc, named by the slice that Alloc returned or one
 // that begins where it does. It is an error while a window lies in it. Ranks that
-// have mapped it keep their mapping. Touching the memory afterwards ends the process.
+// have mapped it keep their mapping, but it loses its pages unless it has been in a
+// window. Touching the memory afterwards ends the process.
 func Free[T Elem](c *Comm, buf []T) error {
 	if cap(buf) == 0 {
 		return nil
@@ -174,9 +177,9 @@ func makeSlab(nBytes, pageBytes, flags int) (s *slab, err error) {
 func (s *slab) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }
 
 // empty gives the pages back although peers may keep them mapped, who learn of Free late or never.
-// Their mappings stay, of zeros.
+// Their mappings stay, of zeros. What has been in a window they may still use (Window.Release).
 func (s *slab) empty() {
-	if s.located {
+	if s.located && !s.shared {
 		_ = unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
 	}
 }
@@ -220,6 +223,7 @@ func (m *memory) export(by transport.Mapper, buf []byte) (s *slab, handle []byte
 		return nil, nil, 0, err
 	}
 	s.windows++
+	s.shared = true
 	return s, handle, offsetBytes, nil
 }
 
@@ -234,16 +238,32 @@ func (s *slab) export(by transport.Mapper) (handle []byte, err error) {
 }
 
 // importFrom maps a peer's slab, once, for one more user.
-func (m *memory) importFrom(by transport.Mapper, rank int, handle []byte) (*mapping, error) {
+func (m *memory) importFrom(ctx context.Context, by transport.Mapper, rank int, handle []byte) (*mapping, error) {
+	name := imported{rank, string(handle)}
+	if x := m.use(name, nil); x != nil {
+		return x, nil
+	}
+	mem, err := by.Import(ctx, rank, handle)
+	if err != nil {
+		return nil, err
+	}
+	x := m.use(name, mem)
+	if unsafe.SliceData(x.mem) != unsafe.SliceData(mem) { // another goroutine was quicker
+		_ = unix.Munmap(mem)
+	}
+	return x, nil
+}
+
+// use adds a user to what is mapped by that name, which is mem unless it was there. It returns nil if there is
+// neither.
+func (m *memory) use(name imported, mem []byte) *mapping {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	name := imported{rank, string(handle)}
 	x := m.imports[name]
+	if x == nil && mem == nil {
+		return nil
+	}
 	if x == nil {
-		mem, err := by.Import(rank, handle)
-		if err != nil {
-			return nil, err
-		}
 		if m.imports == nil {
 			m.imports = map[imported]*mapping{}
 		}
@@ -251,7 +271,7 @@ func (m *memory) importFrom(by transport.Mapper, rank int, handle []byte) (*mapp
 		m.imports[name] = x
 	}
 	x.users++
-	return x, nil
+	return x
 }
 
 // release ends what a window's export and importFrom began.

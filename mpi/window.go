@@ -107,7 +107,7 @@ func (w *Window[T]) exchange(ctx context.Context) error {
 			continue
 		}
 		handle := nativeBytes(theirs[3])
-		w.direct[r] = w.reach(mapper, r, handle[:min(theirs[2], 8)], int(theirs[4]))
+		w.direct[r] = w.reach(ctx, mapper, r, handle[:min(theirs[2], 8)], int(theirs[4]))
 	}
 	// Nobody may free its memory before all have mapped it.
 	_, err := c.maximum(ctx, 0)
@@ -115,12 +115,12 @@ func (w *Window[T]) exchange(ctx context.Context) error {
 }
 
 // reach maps the part of a rank that shares memory with this one.
-func (w *Window[T]) reach(mapper transport.Mapper, rank int, handle []byte, offset int) []T {
+func (w *Window[T]) reach(ctx context.Context, mapper transport.Mapper, rank int, handle []byte, offset int) []T {
 	world := int(w.c.group[rank])
 	if len(handle) == 0 || w.lengths[rank] == 0 || mapper == nil || w.e.mapperOf(world) != mapper {
 		return nil
 	}
-	m, err := w.c.world.memory.importFrom(mapper, world, handle)
+	m, err := w.c.world.memory.importFrom(ctx, mapper, world, handle)
 	if err == nil {
 		w.maps.mapped = append(w.maps.mapped, m)
 	}

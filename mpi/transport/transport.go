@@ -25,6 +25,7 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -209,9 +210,9 @@ type Mapper interface {
 	// Unexport ends that.
 	Unexport(handle []byte)
 	// Import maps a peer's segment. It may do a short round trip on a socket,
-	// bounded by the provider's handshake timeout, and is called without the world's
+	// bounded by ctx and the provider's handshake timeout, and is called without the world's
 	// lock. The mapping is the caller's to unmap, and outlasts Close.
-	Import(peer int, handle []byte) ([]byte, error)
+	Import(ctx context.Context, peer int, handle []byte) ([]byte, error)
 }
 
 // Sleeper is implemented by providers that own the passing of time (the

@@ -90,22 +90,23 @@ func (p *Provider) Unexport(handle []byte) {
 	}
 }
 
-// Import maps a segment that a peer exports. It waits for the peer's answer, at most
-// HandshakeTimeout. The mapping is the caller's to unmap.
-func (p *Provider) Import(peer int, handle []byte) ([]byte, error) {
-	mem, err := p.importFrom(peer, handle)
+// Import maps a segment that a peer exports. It waits for the peer's answer, until ctx ends
+// or HandshakeTimeout has passed. The mapping is the caller's to unmap.
+func (p *Provider) Import(ctx context.Context, peer int, handle []byte) ([]byte, error) {
+	mem, err := p.importFrom(ctx, peer, handle)
 	if err != nil {
 		return nil, fmt.Errorf("shm: mapping memory of rank %d: %w", peer, err)
 	}
 	return mem, nil
 }
 
-func (p *Provider) importFrom(peer int, handle []byte) ([]byte, error) {
+func (p *Provider) importFrom(ctx context.Context, peer int, handle []byte) ([]byte, error) {
 	if len(handle) != handleBytes {
 		return nil, fmt.Errorf("a handle has %d bytes, this one %d", handleBytes, len(handle))
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.HandshakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.HandshakeTimeout)
 	defer cancel()
+	defer context.AfterFunc(p.ctx, cancel)()
 	l, err := p.linked(ctx, peer)
 	if err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func TestMapLater(t *testing.T) {
 			<-time.After(1100 * time.Millisecond) // longer than answer's deadline: nothing tells of it
 		}
 		for i, r := range rs {
-			mem, err := r.Import(1-i, handles[1-i])
+			mem, err := r.Import(t.Context(), 1-i, handles[1-i])
 			if err != nil || len(mem) < size {
 				t.Fatalf("pass %d: rank %d maps %d B of rank %d: %v", pass, i, len(mem), 1-i, err)
 			}

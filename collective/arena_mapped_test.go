@@ -1,0 +1,193 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// mappedCase is a collective on n elements of each rank, or for each.
+type mappedCase struct {
+	name string
+	call func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, root int) error
+}
+
+func mappedCases() []mappedCase {
+	return []mappedCase{
+		{"bcast", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, root int) error {
+			if c.Rank() == root {
+				copy(recv[:n], send)
+			}
+			return Bcast(ctx, c, recv[:n], root)
+		}},
+		{"reduce", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, root int) error {
+			return Reduce(ctx, c, send[:n], recv[:n], Sum, root)
+		}},
+		{"allreduce", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, _ int) error {
+			return Allreduce(ctx, c, send[:n], recv[:n], Sum)
+		}},
+		{"allreduce in place", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, _ int) error {
+			copy(recv[:n], send)
+			return Allreduce(ctx, c, recv[:n], recv[:n], Sum)
+		}},
+		{"reduce_scatter", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, _ int) error {
+			return ReduceScatterBlock(ctx, c, send[:n*c.Size()], recv[:n], Sum)
+		}},
+		{"allgather", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, _ int) error {
+			return Allgather(ctx, c, send[:n], recv[:n*c.Size()])
+		}},
+		{"alltoall", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, _ int) error {
+			return Alltoall(ctx, c, send[:n*c.Size()], recv[:n*c.Size()])
+		}},
+		{"alltoall in place", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, _ int) error {
+			copy(recv[:n*c.Size()], send)
+			return Alltoall(ctx, c, recv[:n*c.Size()], recv[:n*c.Size()])
+		}},
+		{"gather", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, root int) error {
+			return Gather(ctx, c, send[:n], recv[:n*c.Size()], root)
+		}},
+		{"scatter", func(ctx context.Context, c *mpi.Comm, send, recv []int64, n, root int) error {
+			return Scatter(ctx, c, send[:n*c.Size()], recv[:n], root)
+		}},
+	}
+}
+
+// mappedRun does collectives on two communicators of the same ranks: on one in the arena, on the other by
+// messages, and compares.
+type mappedRun struct {
+	c, messages *mpi.Comm
+	seed        int
+}
+
+func (m *mappedRun) all(ctx context.Context, alloc func(n int) ([]int64, error)) error {
+	const longest = 50_000
+	size := m.c.Size()
+	send, err := alloc(longest * size)
+	if err != nil {
+		return err
+	}
+	recv, err := alloc(longest * size)
+	if err != nil {
+		return err
+	}
+	want := make([]int64, len(recv))
+	for _, k := range mappedCases() {
+		m.seed++
+		n := []int{2000, 9001, longest}[m.seed%3]
+		for i := range send {
+			send[i] = int64(m.seed*1000 + i*size + m.c.Rank())
+		}
+		clear(recv)
+		clear(want)
+		if err := k.call(ctx, m.c, send, recv, n, m.seed%size); err != nil {
+			return fmt.Errorf("%s of %d: %w", k.name, n, err)
+		}
+		if err := k.call(ctx, m.messages, send, want, n, m.seed%size); err != nil {
+			return fmt.Errorf("%s of %d by messages: %w", k.name, n, err)
+		}
+		if err := equal(fmt.Sprintf("%s of %d", k.name, n), recv, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Long collectives are direct, from the same one on at all ranks, while all have their buffers from
+// mpi.Alloc, and right in any case.
+func TestArenaMapped(t *testing.T) {
+	// Pieces beat messages and the kernel, and nothing beats memory that is mapped.
+	m := *defaultModel
+	m.Host.OneWay, m.Host.Exchange = plan.Linear(1, 1), plan.Linear(1, 1)
+	m.Read, m.Copy = plan.Linear(1, 1), plan.Linear(0, 0)
+	byMessages := map[plan.Kind]string{}
+	for _, k := range plan.Kinds() {
+		byMessages[k] = plan.Planners(k)[0].Name
+	}
+	for _, size := range []int{2, 3} {
+		overSharedMemory(t, size, func(ctx context.Context, c *mpi.Comm) error {
+			d, err := c.Dup(ctx)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(Configure(c, Config{Model: &m}), Configure(d, Config{Force: byMessages})); err != nil {
+				return err
+			}
+			for range arenaAfter + 1 {
+				if err := Barrier(ctx, c); err != nil {
+					return err
+				}
+			}
+			a := stateOf(c).arena.Load()
+			if a == nil || a.pids == nil {
+				return errors.New("the ranks do not share memory, or cannot read each other's")
+			}
+			run := &mappedRun{c: c, messages: d}
+			heap := func(n int) ([]int64, error) { return make([]int64, n), nil }
+			mine, his := (c.Rank()+1)%size, c.Rank() == size-1
+			var slabs [][]int64
+			slab := func(n int) ([]int64, error) {
+				b, err := mpi.Alloc[int64](c, n)
+				slabs = append(slabs, b)
+				return b, err
+			}
+			free := func() error {
+				err := Barrier(ctx, c)
+				for _, b := range slabs {
+					err = errors.Join(err, mpi.Free(c, b))
+				}
+				slabs = nil
+				return err
+			}
+			for _, phase := range []struct {
+				name   string
+				alloc  func(n int) ([]int64, error)
+				mapped bool
+			}{
+				{"heap", heap, false},
+				{"mapped", slab, true},
+				{"one rank's heap", map[bool]func(int) ([]int64, error){true: heap, false: slab}[his], false},
+				{"mapped again", slab, true},
+			} {
+				for round := range 2 * keptSlabs {
+					if err := run.all(ctx, phase.alloc); err != nil {
+						return fmt.Errorf("%s, round %d: %w", phase.name, round, err)
+					}
+					if err := free(); err != nil {
+						return err
+					}
+					if n := len(a.views[mine]); n > keptSlabs {
+						return fmt.Errorf("%s: %d pieces of a rank's memory are mapped", phase.name, n)
+					}
+				}
+				// The last long one before the votes that count now was in place, and copied.
+				recv, err := phase.alloc(slotBytes)
+				if err != nil {
+					return err
+				}
+				for range 2 * slots {
+					if err := Bcast(ctx, c, recv, 0); err != nil {
+						return err
+					}
+					if err := Bcast(ctx, c, recv, size-1); err != nil {
+						return err
+					}
+				}
+				if a.allMapped != phase.mapped {
+					return fmt.Errorf("%s: mapped is %v", phase.name, a.allMapped)
+				}
+				if phase.mapped && !slices.ContainsFunc(a.views[mine], func(v view) bool { return v.mapping != nil }) {
+					return fmt.Errorf("%s: nothing is mapped", phase.name)
+				}
+				if err := free(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}
