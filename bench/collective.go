@@ -167,7 +167,7 @@ func (op collectiveOp) vectors(c *mpi.Comm, n int) (*vectors, error) {
 	return v, nil
 }
 
-// free gives the memory back, which has been touched for long enough that no other rank reads it any more.
+// free gives the memory back. No rank reads it any more: all have come to the barrier after the last call.
 func (v *vectors) free() error {
 	if err := mpi.Free(v.c, v.send); err != nil {
 		return err
