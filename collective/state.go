@@ -197,7 +197,8 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	case here == MemoryPlan:
 		e.way, e.signature = byPieces, q.sign(memoryCode)
 		e.readsFar = open && s.canRead() && reads(p.Kind)
-		e.readsMapped = e.readsFar && mappedPays(p, s.config.Model)
+		_, forced := s.config.Force[p.Kind]
+		e.readsMapped = !forced && s.canRead() && reads(p.Kind) && mappedPays(p, s.config.Model)
 	case libraryHas(c, e) && s.config.usesLibrary(p):
 		e.way, e.signature, here = byLibrary, q.sign(noOp), LibraryPlan
 	default:
