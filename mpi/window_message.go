@@ -24,7 +24,7 @@ const (
 	windowFlush  // answered when its turn comes
 	windowLock   // acc: mode; answered when granted
 	windowUnlock // not answered
-	windowCancel // the wish for a lock is given up; not answered
+	windowCancel // the wish for a lock of this token is given up; not answered
 	windowAnswer // payload: what was asked for
 	windowFailed // the question made no sense there
 )
@@ -338,7 +338,7 @@ func (w *Window[T]) take(world int, h windowHeader, payload []byte) {
 	case windowUnlock:
 		w.locks.release(w, w.c.RankOf(world))
 	case windowCancel:
-		w.locks.cancel(w, w.c.RankOf(world))
+		w.locks.cancel(w, w.c.RankOf(world), h.token)
 	}
 }
 

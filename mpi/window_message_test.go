@@ -67,3 +67,27 @@ func TestFlushUntilAnswered(t *testing.T) {
 	}
 	p.heard(t, "a flush of the second put", "-> 1 flush 4")
 }
+
+// TestLockGivenUp: only a wish that has left is given up, by its token.
+func TestLockGivenUp(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	w := p.window()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, want := range [][]string{{"-> 1 lock 1", "-> 1 cancel 1"}, {"-> 1 lock 2", "-> 1 cancel 2"}} {
+		if err := w.Lock(ended, 1, LockExclusive); !errors.Is(err, context.Canceled) {
+			t.Fatalf("a lock that is not granted: %v", err)
+		}
+		p.heard(t, "a wish", want...)
+	}
+	p.s.full = true
+	Isend(p.c, make([]byte, 10), 1, 0)
+	if err := w.Lock(ended, 1, LockExclusive); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a lock that cannot be asked for: %v", err)
+	}
+	p.s.full = false
+	p.e.lock()
+	p.e.poll()
+	p.e.unlock()
+	p.heard(t, "a wish without room", "-> 1 eager tag 0, 10 B")
+}
