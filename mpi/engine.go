@@ -168,13 +168,14 @@ func (e *engine) doneChan(r Request) <-chan struct{} {
 	if r.o.gen != r.gen || r.o.finished() {
 		return closedChan
 	}
-	e.watched++
-	return r.o.doneChan()
+	return e.watch(r.o)
 }
 
-func (o *op) doneChan() chan struct{} {
+// watch is the channel that finish closes. The lock is held.
+func (e *engine) watch(o *op) chan struct{} {
 	if o.done == nil {
 		o.done = make(chan struct{})
+		e.watched++
 	}
 	return o.done
 }

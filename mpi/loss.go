@@ -227,8 +227,7 @@ func (e *engine) giveUp(ctx context.Context, o *op) (Status, error) {
 	err := e.describe(o, fmt.Errorf("%w: %w", ErrInFlight, context.Cause(ctx)))
 	var at *Error
 	if errors.As(err, &at) {
-		at.Done = o.doneChan()
-		e.watched++
+		at.Done = e.watch(o)
 	}
 	return Status{}, err
 }
