@@ -23,6 +23,9 @@ func (e *engine) attach(_ context.Context, c *Comm) error {
 		}
 		e.answerEarly(m.context)
 	}
+	if c.revoked.Load() {
+		e.tellRevoked(c)
+	}
 	return nil
 }
 

@@ -271,7 +271,7 @@ func (e *engine) revokeContext(context uint32) {
 	e.doomed[context], e.doomed[context+1] = true, true
 	c := e.comms[context]
 	if c == nil {
-		return // attached later, revoked from the start
+		return // attached later, revoked from the start, and passed on then
 	}
 	c.revoked.Store(true)
 	c.shadow.revoked.Store(true)
@@ -287,13 +287,18 @@ func (e *engine) revokeContext(context uint32) {
 		}
 		a = next
 	}
-	for _, r := range c.group {
-		if int(r) != e.rank {
-			e.control(e.peer(int(r)), transport.Header{Kind: kindRevoke, Context: context})
-		}
-	}
+	e.tellRevoked(c)
 	e.sighted()
 	e.wakeParked()
+}
+
+// tellRevoked tells the other members of c that it has been revoked.
+func (e *engine) tellRevoked(c *Comm) {
+	for _, r := range c.group {
+		if int(r) != e.rank {
+			e.control(e.peer(int(r)), transport.Header{Kind: kindRevoke, Context: c.context})
+		}
+	}
 }
 
 type loss struct {
