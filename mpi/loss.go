@@ -212,9 +212,17 @@ func (e *engine) takeBackSelf(o *op, err error) {
 // giveUp ends a wait whose context has ended. The lock is held.
 func (e *engine) giveUp(ctx context.Context, o *op) (Status, error) {
 	e.abort(o, context.Cause(ctx))
+	if o.finished() {
+		return e.collect(o)
+	}
+	grace, cancel := context.WithTimeout(context.Background(), takeBackTime)
+	defer cancel()
+	return e.takenBack(ctx, grace, o)
+}
+
+// takenBack waits within grace for an op that ctx has aborted.
+func (e *engine) takenBack(ctx, grace context.Context, o *op) (Status, error) {
 	if !o.finished() {
-		grace, cancel := context.WithTimeout(context.Background(), takeBackTime)
-		defer cancel()
 		_ = e.await(grace, o) // unfinished: reported below
 	}
 	if o.finished() {
