@@ -33,7 +33,9 @@ func (w *World) Close(ctx context.Context) error {
 
 // close implements device.
 func (e *engine) close(ctx context.Context) error {
+	e.lock()
 	w := e.comms[0].world
+	e.unlock()
 	err := e.drain(ctx)
 	if w.membership != nil {
 		e.lock()

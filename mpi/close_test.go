@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -65,4 +66,32 @@ func TestCloseEndsWindowOperations(t *testing.T) {
 		w.Release()
 		return errors.Join(closing, mpi.Free(c, part))
 	})
+}
+
+// Communicators come and go while the world closes.
+func TestCloseBesideNewCommunicators(t *testing.T) {
+	for range 20 {
+		worlds, err := mpi.Local(1, mpi.LocalOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := worlds[0]
+		ended, closing := mpitest.CloseAmid(t.Context(), w, slices.Repeat([]func() error{func() error {
+			for {
+				c, err := w.Comm().Dup(t.Context())
+				if err != nil {
+					return err
+				}
+				c.Free()
+			}
+		}}, 2))
+		for _, err := range ended {
+			if !errors.Is(err, mpi.ErrClosed) {
+				t.Errorf("a duplicate ended with %v", err)
+			}
+		}
+		if closing != nil {
+			t.Error(closing)
+		}
+	}
 }

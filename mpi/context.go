@@ -1,6 +1,9 @@
 package mpi
 
-import "context"
+import (
+	"context"
+	"maps"
+)
 
 // Context ids tell the messages of communicators apart: which communicators are
 // in use on this rank, and which ids are free.
@@ -23,12 +26,16 @@ func (e *engine) attach(_ context.Context, c *Comm) error {
 		}
 		e.answerEarly(m.context)
 	}
+	if c.revoked.Load() {
+		e.tellRevoked(c)
+	}
 	return nil
 }
 
 func (e *engine) detach(c *Comm) {
 	e.lock()
 	defer e.unlock()
+	maps.DeleteFunc(e.shrinks, func(id shrinkID, _ *shrinkState) bool { return id.comm.shadow == c.shadow })
 	for _, m := range []*Comm{c, c.shadow} {
 		delete(e.comms, m.context)
 		m.revoked.Store(true) // off the fast paths, which broken then explains

@@ -25,8 +25,8 @@ type device interface {
 	cancel(r Request)
 	doneChan(r Request) <-chan struct{}
 	// waitSome waits for the first of rs, which is under way here, and for as
-	// many after it as are of this device and fare well. It returns how many, at least 1, and
-	// the error of the last.
+	// many after it as are of this device and fare well. When ctx ends, all those of this device are given
+	// up together. It returns how many have been waited for, at least 1, and the worst of their errors.
 	waitSome(ctx context.Context, rs []Request) (int, error)
 	waitAny(ctx context.Context, rs []Request) (int, Status, error)
 

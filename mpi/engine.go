@@ -130,7 +130,21 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 			e.ops.put(r.o)
 			continue
 		}
-		if _, err := e.finishWait(ctx, r.o); err != nil {
+		if !r.o.finished() && e.await(ctx, r.o) != nil {
+			n, err := giveUpAll(e, rs[i:], func(r Request) {
+				if r.o.gen == r.gen && !r.o.finished() {
+					e.abort(r.o, context.Cause(ctx))
+				}
+			}, func(grace context.Context, r Request) error {
+				if r.o.gen != r.gen {
+					return spent("wait")
+				}
+				_, err := e.takenBack(ctx, grace, r.o)
+				return err
+			})
+			return i + n, err
+		}
+		if _, err := e.collect(r.o); err != nil {
 			return i + 1, err
 		}
 	}
@@ -168,13 +182,14 @@ func (e *engine) doneChan(r Request) <-chan struct{} {
 	if r.o.gen != r.gen || r.o.finished() {
 		return closedChan
 	}
-	e.watched++
-	return r.o.doneChan()
+	return e.watch(r.o)
 }
 
-func (o *op) doneChan() chan struct{} {
+// watch is the channel that finish closes. The lock is held.
+func (e *engine) watch(o *op) chan struct{} {
 	if o.done == nil {
 		o.done = make(chan struct{})
+		e.watched++
 	}
 	return o.done
 }

@@ -212,9 +212,17 @@ func (e *engine) takeBackSelf(o *op, err error) {
 // giveUp ends a wait whose context has ended. The lock is held.
 func (e *engine) giveUp(ctx context.Context, o *op) (Status, error) {
 	e.abort(o, context.Cause(ctx))
+	if o.finished() {
+		return e.collect(o)
+	}
+	grace, cancel := context.WithTimeout(context.Background(), takeBackTime)
+	defer cancel()
+	return e.takenBack(ctx, grace, o)
+}
+
+// takenBack waits within grace for an op that ctx has aborted.
+func (e *engine) takenBack(ctx, grace context.Context, o *op) (Status, error) {
 	if !o.finished() {
-		grace, cancel := context.WithTimeout(context.Background(), takeBackTime)
-		defer cancel()
 		_ = e.await(grace, o) // unfinished: reported below
 	}
 	if o.finished() {
@@ -227,8 +235,7 @@ func (e *engine) giveUp(ctx context.Context, o *op) (Status, error) {
 	err := e.describe(o, fmt.Errorf("%w: %w", ErrInFlight, context.Cause(ctx)))
 	var at *Error
 	if errors.As(err, &at) {
-		at.Done = o.doneChan()
-		e.watched++
+		at.Done = e.watch(o)
 	}
 	return Status{}, err
 }
@@ -272,7 +279,7 @@ func (e *engine) revokeContext(context uint32) {
 	e.doomed[context], e.doomed[context+1] = true, true
 	c := e.comms[context]
 	if c == nil {
-		return // attached later, revoked from the start
+		return // attached later, revoked from the start, and passed on then
 	}
 	c.revoked.Store(true)
 	c.shadow.revoked.Store(true)
@@ -288,13 +295,18 @@ func (e *engine) revokeContext(context uint32) {
 		}
 		a = next
 	}
-	for _, r := range c.group {
-		if int(r) != e.rank {
-			e.control(e.peer(int(r)), transport.Header{Kind: kindRevoke, Context: context})
-		}
-	}
+	e.tellRevoked(c)
 	e.sighted()
 	e.wakeParked()
+}
+
+// tellRevoked tells the other members of c that it has been revoked.
+func (e *engine) tellRevoked(c *Comm) {
+	for _, r := range c.group {
+		if int(r) != e.rank {
+			e.control(e.peer(int(r)), transport.Header{Kind: kindRevoke, Context: c.context})
+		}
+	}
 }
 
 type loss struct {

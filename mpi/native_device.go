@@ -60,6 +60,9 @@ func (d *nativeDevice) send(ctx context.Context, c *Comm, buf []byte, dst, tag i
 			if _, err = d.grace(ctx, r); r.InFlight() {
 				return d.leave(&op{comm: c, env: envelope{source: AnySource, tag: int32(tag)}, peer: int32(dst)}, r, err)
 			}
+			if err == nil { // sent, within the grace
+				return nil
+			}
 		}
 	}
 	return d.sendError(c, dst, tag, err)
@@ -77,6 +80,9 @@ func (d *nativeDevice) recv(ctx context.Context, c *Comm, buf []byte, src, tag i
 	if r := inFlight(err); r != nil {
 		if s, err = d.grace(ctx, r); r.InFlight() {
 			return Status{}, d.leave(&op{kind: opRecv, comm: c, env: envelope{source: int32(src), tag: int32(tag)}, buf: buf}, r, err)
+		}
+		if err == nil { // received, within the grace
+			return d.status(s), nil
 		}
 	}
 	status := d.status(s)

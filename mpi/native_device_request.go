@@ -104,7 +104,14 @@ func (d *nativeDevice) cancel(r Request) {
 // the library cannot take back may still finish within a moment, else it is left to it.
 func (d *nativeDevice) giveUp(ctx context.Context, r Request, n *native.Request) (Status, error) {
 	_ = n.Cancel()
-	s, err := d.grace(ctx, n)
+	longer, cancel := context.WithTimeout(context.Background(), takeBackTime)
+	defer cancel()
+	return d.takenBack(ctx, longer, r, n)
+}
+
+// takenBack waits until longer ends for a request that ctx has ended the wait for.
+func (d *nativeDevice) takenBack(ctx, longer context.Context, r Request, n *native.Request) (Status, error) {
+	s, err := d.within(ctx, longer, n)
 	if !n.InFlight() {
 		return d.collect(r, s, err)
 	}
@@ -116,11 +123,16 @@ func (d *nativeDevice) giveUp(ctx context.Context, r Request, n *native.Request)
 	return Status{}, err
 }
 
-// grace waits a little longer than ctx for a request. Its error is the
-// context's where the request has been cancelled, or is in flight after all.
+// grace waits a little longer than ctx for a request, as within does.
 func (d *nativeDevice) grace(ctx context.Context, r *native.Request) (native.Status, error) {
 	longer, cancel := context.WithTimeout(context.Background(), takeBackTime)
 	defer cancel()
+	return d.within(ctx, longer, r)
+}
+
+// within waits for a request until longer than ctx. Its error is
+// ctx's where the request has been cancelled, or is in flight after all.
+func (d *nativeDevice) within(ctx, longer context.Context, r *native.Request) (native.Status, error) {
 	s, err := d.lib.Wait(longer, r)
 	if errors.Is(err, native.ErrCancelled) || err != nil && r.InFlight() {
 		err = context.Cause(ctx)
@@ -166,8 +178,23 @@ func (d *nativeDevice) doneChan(r Request) <-chan struct{} {
 const fewRequests = 32
 
 func (d *nativeDevice) waitSome(ctx context.Context, rs []Request) (int, error) {
-	_, err := d.wait(ctx, rs[0])
-	return 1, err
+	n := d.request(rs[0])
+	if n == nil {
+		return 1, spent("wait")
+	}
+	s, err := d.lib.Wait(ctx, n)
+	if err == nil || !n.InFlight() {
+		_, err = d.collect(rs[0], s, err)
+		return 1, err
+	}
+	return giveUpAll(d, rs, d.cancel, func(longer context.Context, r Request) error {
+		n := d.request(r)
+		if n == nil {
+			return spent("wait")
+		}
+		_, err := d.takenBack(ctx, longer, r, n)
+		return err
+	})
 }
 
 func (d *nativeDevice) waitAny(ctx context.Context, rs []Request) (int, Status, error) {

@@ -8,8 +8,8 @@ type parcel struct {
 	step step
 	gen  uint32
 	o    *op
-	h    transport.Header
-	more []byte // stepControl: payload, owned by the parcel
+	h    transport.Header // stepControl: the message; stepPull: what ends it when the receive was given up
+	more []byte           // stepControl: payload, owned by the parcel
 }
 
 type step uint8
@@ -92,22 +92,24 @@ func (e *engine) flush() int {
 }
 
 func (e *engine) dispatch(p *peer, x *parcel) transport.Outcome {
-	if x.step == stepControl {
-		if p.lost != nil {
+	step := x.step
+	if step != stepControl && (x.o.gen != x.gen || x.o.finished()) {
+		if step != stepPull {
 			return transport.Gone
 		}
-		e.hdr = x.h
-		return p.provider.Send(p.rank, &e.hdr, x.more)
+		step = stepControl // the sender waits to hear that its memory is its own again
 	}
-	if x.o.gen != x.gen || x.o.finished() {
-		return transport.Gone
-	}
-	switch x.step {
+	switch step {
 	case stepOffer:
 		return e.offer(p, x.o)
 	case stepPush:
 		return e.push(p, x.o)
-	default:
+	case stepPull:
 		return e.pull(p, x.o)
 	}
+	if p.lost != nil {
+		return transport.Gone
+	}
+	e.hdr = x.h
+	return p.provider.Send(p.rank, &e.hdr, x.more)
 }

@@ -114,21 +114,23 @@ func (e *engine) glance(o *op) {
 		}
 	}
 	e.leader = leaderNone
-	if o.phase == phaseFinished {
+	if o.phase == phaseFinished || e.closed { // Close, begun amid a poll, waits for that
 		e.handOver()
 	}
 }
 
-// spin polls for spinTime, or until something happens, which it reports.
+// spin polls for spinTime, or until something happens, which it reports. It steps aside
+// before it looks, never after: the caller sleeps next, and nobody wakes it for what was done while it
+// was awake.
 func (e *engine) spin(cond condition) bool {
 	for start := time.Now(); time.Since(start) < e.spinTime; {
+		if e.contended.Load() > 0 {
+			e.stepAside()
+		}
 		for range clockPolls {
 			if e.poll() > 0 || cond.met() {
 				return true
 			}
-		}
-		if e.contended.Load() > 0 {
-			e.stepAside()
 		}
 	}
 	return false

@@ -20,6 +20,7 @@ type script struct {
 	full bool
 	said []string
 	name func(token uint64) string
+	poll func(s transport.Sink) int // what arrives; nil: nothing
 }
 
 func (s *script) say(format string, a ...any) { s.said = append(s.said, fmt.Sprintf(format, a...)) }
@@ -28,12 +29,18 @@ func (s *script) Name() string              { return "script" }
 func (s *script) Caps() transport.Caps      { return s.caps }
 func (s *script) Address() []byte           { return nil }
 func (s *script) Connect(int, []byte) error { return nil }
-func (s *script) Poll(transport.Sink) int   { return 0 }
 func (s *script) Arm() bool                 { return true }
 func (s *script) Disarm()                   {}
 func (s *script) Close() error              { return nil }
 func (s *script) Abandon(op uint64)         { s.say("abandon %s", s.name(op)) }
 func (s *script) Detach(peer int)           { s.say("detach %d", peer) }
+
+func (s *script) Poll(sink transport.Sink) int {
+	if s.poll == nil {
+		return 0
+	}
+	return s.poll(sink)
+}
 
 func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.Outcome {
 	if s.full {
@@ -62,6 +69,9 @@ func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.O
 		s.say("-> %d revoke", peer)
 	case kindShrink:
 		s.say("-> %d shrink %d, %d lost", peer, h.Aux, len(payload)/4)
+	case kindWindow:
+		v := windowHeaderOf(h)
+		s.say("-> %d %s %d", peer, windowWords[v.code], v.token)
 	}
 	return transport.Sent
 }
@@ -73,6 +83,8 @@ func (s *script) SendFrom(peer int, h *transport.Header, payload []byte, op uint
 	s.say("-> %d data of %s for %d, %d B", peer, s.name(op), h.Token, len(payload))
 	return transport.Sent
 }
+
+var windowWords = map[windowCode]string{windowPut: "put", windowFlush: "flush", windowLock: "lock", windowCancel: "cancel"}
 
 // pullScript can also pull.
 type pullScript struct{ *script }

@@ -180,7 +180,7 @@ func (e *engine) begin(o *op, v envelope, n int, token uint64, key []byte) {
 	if len(key) == len(o.key) && p.memory != nil {
 		copy(o.key[:], key)
 		if !p.out.empty() || e.pull(p, o) == transport.Full {
-			e.enqueue(p, parcel{step: stepPull, o: o, gen: o.gen})
+			e.enqueue(p, parcel{step: stepPull, o: o, gen: o.gen, h: transport.Header{Kind: kindFIN, Token: token}})
 		}
 		return
 	}

@@ -89,13 +89,45 @@ func WaitAll(ctx context.Context, rs []Request) error {
 		if !ok {
 			n, err = rs[0].o.dev.waitSome(ctx, rs)
 		}
-		if err != nil && (first == nil || errors.Is(err, ErrInFlight) && !errors.Is(first, ErrInFlight)) {
-			first = err
-		}
+		first = worse(first, err)
 		clear(rs[:n])
 		rs = rs[n:]
 	}
 	return first
+}
+
+// worse is the error to return of two, the first of which came first: it, unless only the other says that a
+// buffer is in use.
+func worse(first, err error) error {
+	if first == nil || errors.Is(err, ErrInFlight) && !errors.Is(first, ErrInFlight) {
+		return err
+	}
+	return first
+}
+
+// giveUpAll ends the wait for those of rs that are of device d, up to the first of another: all are asked back
+// before any is waited for, and all have the same grace. It returns what waitSome does.
+func giveUpAll(d device, rs []Request, askBack func(Request), takenBack func(grace context.Context, r Request) error) (int, error) {
+	for _, r := range rs {
+		if r.o != nil && r.o.dev == d {
+			askBack(r)
+		}
+	}
+	grace, cancel := context.WithTimeout(context.Background(), takeBackTime)
+	defer cancel()
+	var worst error
+	for i, r := range rs {
+		err, ok := r.settled()
+		switch {
+		case ok:
+		case r.o.dev == d:
+			err = takenBack(grace, r)
+		default:
+			return i, worst
+		}
+		worst = worse(worst, err)
+	}
+	return len(rs), worst
 }
 
 // WaitAny waits until one of the requests has finished, sets it to null and

@@ -8,6 +8,26 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
+// TestFreeForgetsShrinks: what is kept of the agreements on a communicator goes with it.
+func TestFreeForgetsShrinks(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	c, err := p.c.derive(t.Context(), "dup", p.c.group, 0, contextStep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.e.lock()
+	kept := p.e.shrinkState(shrinkID{comm: p.c, n: 1})
+	p.e.shrinkState(shrinkID{comm: c, n: 1})
+	p.e.shrinkState(shrinkID{comm: c, n: 2})
+	p.e.unlock()
+	c.Free()
+	p.e.lock()
+	defer p.e.unlock()
+	if len(p.e.shrinks) != 1 || p.e.shrinks[shrinkID{comm: p.c, n: 1}] != kept {
+		t.Errorf("%d agreements are kept, want that of the world only", len(p.e.shrinks))
+	}
+}
+
 // TestShrinkAgrees plays one survivor of four, world rank 2 unless it says otherwise, whose
 // coordinators die in the middle of their work.
 func TestShrinkAgrees(t *testing.T) {

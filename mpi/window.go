@@ -38,9 +38,15 @@ type Window[T Elem] struct {
 	combine [accumulations]func(a, b T) T
 	locks   windowLocks
 	unmap   runtime.Cleanup
-	dirty   []atomic.Bool // by rank: messages whose effect has not been awaited
+	posted  []posted // by rank
 	freed   atomic.Bool
 }
+
+// posted counts the messages to a rank's part that are not answered by themselves, and how many of them
+// are known to have taken effect. Written with the engine's lock held.
+type posted struct{ all, confirmed atomic.Uint64 }
+
+func (p *posted) outstanding() bool { return p.all.Load() != p.confirmed.Load() }
 
 // NewWindow makes a window in which buf is this rank's part. The parts may
 // differ in length and be empty. buf is the caller's to read and write, and
@@ -57,7 +63,7 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (*Window[T], error
 	}
 	w := &Window[T]{c: c, e: e, id: id, part: buf, combine: combiners[T](),
 		maps:    &windowMaps{memory: &c.world.memory},
-		lengths: make([]int, c.Size()), direct: make([][]T, c.Size()), dirty: make([]atomic.Bool, c.Size())}
+		lengths: make([]int, c.Size()), direct: make([][]T, c.Size()), posted: make([]posted, c.Size())}
 	w.locks.holder = -1
 	// A member that has heard from all may use the window at once: messages
 	// must find it here before this rank is heard.
@@ -312,17 +318,25 @@ func (w *Window[T]) Flush(ctx context.Context, target int) error {
 	if err := w.check("flush", target, 0, 0); err != nil {
 		return err
 	}
-	if !w.dirty[target].Swap(false) {
+	p := &w.posted[target]
+	if !p.outstanding() {
 		return nil
 	}
-	return w.ask(ctx, "flush", target, windowHeader{code: windowFlush}, nil, nil)
+	all := p.all.Load() // what other goroutines post from here on may come after the question
+	if err := w.ask(ctx, "flush", target, windowHeader{code: windowFlush}, nil, nil); err != nil {
+		return err
+	}
+	w.e.lock()
+	defer w.e.unlock()
+	p.confirmed.Store(max(all, p.confirmed.Load()))
+	return nil
 }
 
 // Fence blocks until all members have called it and all that any of them has
 // done to the window before has taken effect. Collective.
 func (w *Window[T]) Fence(ctx context.Context) error {
 	for target := range w.c.Size() {
-		if w.dirty[target].Load() {
+		if w.posted[target].outstanding() {
 			if err := w.Flush(ctx, target); err != nil {
 				return err
 			}

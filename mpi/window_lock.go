@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"slices"
 	"unsafe"
 )
 
@@ -112,48 +113,49 @@ func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 	if err := w.check("lock", target, 0, 0); err != nil {
 		return err
 	}
-	if target != w.c.rank {
-		err := w.ask(ctx, "lock", target, windowHeader{code: windowLock, acc: Accumulation(mode)}, nil, nil)
-		if err != nil && ctx.Err() != nil {
-			w.giveUp(target)
-		}
-		return err
-	}
 	e := w.e
 	e.lock()
 	defer e.unlock()
-	token, q := e.newQuestion(e.rank, nil)
+	world := int(w.c.group[target])
+	token, q := e.newQuestion(world, nil)
 	defer delete(e.windows.questions, token)
-	w.locks.ask(w, lockWish{rank: target, mode: mode, token: token})
-	if err := e.outcome(ctx, q); err != nil {
-		w.locks.cancel(w, target)
+	var err error
+	if target == w.c.rank {
+		w.locks.ask(w, lockWish{rank: target, mode: mode, token: token})
+	} else {
+		h := windowHeader{code: windowLock, acc: Accumulation(mode), token: token}
+		err = e.post(ctx, e.peer(world), h.header(w.id), nil)
+	}
+	if err == nil {
+		if err = e.outcome(ctx, q); err != nil && !q.failed {
+			w.giveUp(target, token)
+		}
+	}
+	if err != nil {
 		return w.c.fail("lock", target, AnyTag, err, "")
 	}
 	return nil
 }
 
-// cancel takes back the lock of a rank, or its last wish for it if it has not
-// been granted, and reports whether there was either.
-func (k *windowLocks) cancel(g grants, rank int) bool {
-	for i := len(k.queue) - 1; i >= 0; i-- {
-		if k.queue[i].rank == rank {
-			k.queue = append(k.queue[:i:i], k.queue[i+1:]...)
-			k.serve(g)
-			return true
-		}
+// giveUp takes back a wish that has been made. The engine's lock is held.
+func (w *Window[T]) giveUp(target int, token uint64) {
+	if target == w.c.rank {
+		w.locks.cancel(w, target, token)
+		return
 	}
-	return k.release(g, rank)
+	w.e.answer(int(w.c.group[target]), w.id, windowHeader{code: windowCancel, token: token}, nil)
 }
 
-// giveBack and giveUp send messages that are not waited for: the lock is no
-// longer held, or no longer wished for.
-func (w *Window[T]) giveBack(target int) { w.tell(target, windowUnlock) }
-func (w *Window[T]) giveUp(target int)   { w.tell(target, windowCancel) }
-
-func (w *Window[T]) tell(target int, code windowCode) {
-	w.e.lock()
-	defer w.e.unlock()
-	w.e.answer(int(w.c.group[target]), w.id, windowHeader{code: code}, nil)
+// cancel takes back a wish of a rank. One that does not wait any more has been granted, since a wish comes
+// before its being given up: then the rank holds one lock less.
+func (k *windowLocks) cancel(g grants, rank int, token uint64) {
+	i := slices.IndexFunc(k.queue, func(l lockWish) bool { return l.rank == rank && l.token == token })
+	if i < 0 {
+		k.release(g, rank)
+		return
+	}
+	k.queue = slices.Delete(k.queue, i, i+1)
+	k.serve(g)
 }
 
 // Unlock gives back the lock of the target's part after all that this rank has done to the
@@ -162,12 +164,12 @@ func (w *Window[T]) Unlock(ctx context.Context, target int) error {
 	if err := w.Flush(ctx, target); err != nil {
 		return err
 	}
-	if target != w.c.rank {
-		w.giveBack(target)
-		return nil
-	}
 	w.e.lock()
 	defer w.e.unlock()
+	if target != w.c.rank {
+		w.e.answer(int(w.c.group[target]), w.id, windowHeader{code: windowUnlock}, nil) // it is not waited for
+		return nil
+	}
 	if !w.locks.release(w, target) {
 		return w.c.fail("unlock", target, AnyTag, ErrRequest, "the lock is not held")
 	}

@@ -24,7 +24,7 @@ const (
 	windowFlush  // answered when its turn comes
 	windowLock   // acc: mode; answered when granted
 	windowUnlock // not answered
-	windowCancel // the wish for a lock is given up; not answered
+	windowCancel // the wish for a lock of this token is given up; not answered
 	windowAnswer // payload: what was asked for
 	windowFailed // the question made no sense there
 )
@@ -206,7 +206,6 @@ func (w *Window[T]) scatter(ctx context.Context, what string, target int, code w
 	e.lock()
 	defer e.unlock()
 	p := e.peer(int(w.c.group[target]))
-	w.dirty[target].Store(true)
 	step := pieceBytes[T](p) / SizeOf[T]()
 	for len(src) > 0 {
 		n := min(step, len(src))
@@ -214,6 +213,7 @@ func (w *Window[T]) scatter(ctx context.Context, what string, target int, code w
 		if err := e.post(ctx, p, h.header(w.id), Bytes(src[:n])); err != nil {
 			return w.c.fail(what, target, AnyTag, err, "")
 		}
+		w.posted[target].all.Add(1)
 		src, at = src[n:], at+n
 	}
 	return nil
@@ -338,7 +338,7 @@ func (w *Window[T]) take(world int, h windowHeader, payload []byte) {
 	case windowUnlock:
 		w.locks.release(w, w.c.RankOf(world))
 	case windowCancel:
-		w.locks.cancel(w, w.c.RankOf(world))
+		w.locks.cancel(w, w.c.RankOf(world), h.token)
 	}
 }
 

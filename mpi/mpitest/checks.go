@@ -41,6 +41,7 @@ func Checks() []Check {
 		{"CancelReceive", 2, false, checkCancelReceive},
 		{"CancelSend", 2, false, checkCancelSend},
 		{"Deadline", 2, false, checkDeadline},
+		{"EndedSend", 2, false, checkEndedSend},
 		{"Probe", 3, false, checkProbe},
 		{"ProbeSelf", 2, true, checkProbeSelf},
 		{"BesideSleeper", 2, true, checkBesideSleeper},

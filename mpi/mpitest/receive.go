@@ -136,6 +136,50 @@ func checkDeadline(ctx context.Context, c *mpi.Comm) error {
 	return verify(buf, 3)
 }
 
+// checkEndedSend: a send whose context has ended says so unless the message is sent.
+func checkEndedSend(ctx context.Context, c *mpi.Comm) error {
+	peer := 1 - c.Rank()
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	for i, n := range []int{8, 100_000, 4 << 20} {
+		sent := []byte{0}
+		if c.Rank() == 1 {
+			buf := make([]byte, n)
+			r := mpi.Irecv(c, buf, peer, 10+i)
+			if _, err := mpi.Recv(ctx, c, sent, peer, i); err != nil {
+				return err
+			}
+			if sent[0] == 0 {
+				r.Cancel()
+				if err := wait(ctx, r); err != nil && !errors.Is(err, mpi.ErrCancelled) {
+					return fmt.Errorf("%d B: %w", n, err)
+				}
+			} else if err := errors.Join(wait(ctx, r), verify(buf, uint64(i))); err != nil {
+				return fmt.Errorf("%d B that were sent: %w", n, err)
+			}
+			continue
+		}
+		err := mpi.Send(ended, c, filled(uint64(i), n), peer, 10+i)
+		if err == nil {
+			sent[0] = 1
+		} else if !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("%d B: %w", n, err)
+		}
+		var at *mpi.Error
+		if errors.Is(err, mpi.ErrInFlight) && errors.As(err, &at) {
+			select {
+			case <-at.Done:
+			case <-ctx.Done():
+				return fmt.Errorf("%d B in flight: %w", n, context.Cause(ctx))
+			}
+		}
+		if err := mpi.Send(ctx, c, sent, peer, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func recvOnly(ctx context.Context, c *mpi.Comm, buf []byte, src, tag int) error {
 	_, err := mpi.Recv(ctx, c, buf, src, tag)
 	return err

@@ -1,0 +1,93 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// window makes a window on rank 0 of two, who reach each other's part by messages.
+func (p *play) window() *Window[float64] {
+	w := &Window[float64]{c: p.c, e: p.e, id: 7, part: make([]float64, 4), combine: combiners[float64](),
+		lengths: []int{4, 4}, direct: make([][]float64, 2), posted: make([]posted, 2)}
+	w.locks.holder = -1
+	p.e.addWindow(w.id, w)
+	return w
+}
+
+// heard compares what the engine has done since the last time.
+func (p *play) heard(t *testing.T, when string, want ...string) {
+	t.Helper()
+	if !slices.Equal(p.s.said, want) {
+		t.Errorf("%s: the engine did %q, want %q", when, p.s.said, want)
+	}
+	p.s.said = nil
+}
+
+func TestFlushUntilAnswered(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	w := p.window()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.Put(t.Context(), 1, 0, []float64{1, 2}); err != nil {
+		t.Fatal(err)
+	}
+	p.heard(t, "a put", "-> 1 put 0")
+	for _, flush := range []string{"-> 1 flush 1", "-> 1 flush 2"} {
+		if err := w.Flush(ended, 1); !errors.Is(err, context.Canceled) {
+			t.Fatalf("a flush without an answer: %v", err)
+		}
+		p.heard(t, "a flush", flush)
+	}
+	put := false
+	p.s.poll = func(s transport.Sink) int {
+		if !put { // by another goroutine, after the question
+			put = true
+			s.Outside(func() {
+				if err := w.Put(t.Context(), 1, 0, []float64{3}); err != nil {
+					t.Error(err)
+				}
+			})
+			h := windowHeader{code: windowAnswer, token: 3}.header(w.id)
+			h.Kind = kindWindow
+			s.Message(1, &h, nil)
+			return 1
+		}
+		return 0
+	}
+	if err := w.Flush(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	p.heard(t, "a flush and a put", "-> 1 flush 3", "-> 1 put 0")
+	if err := w.Flush(ended, 1); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a flush of the second put: %v", err)
+	}
+	p.heard(t, "a flush of the second put", "-> 1 flush 4")
+}
+
+// TestLockGivenUp: only a wish that has left is given up, by its token.
+func TestLockGivenUp(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	w := p.window()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, want := range [][]string{{"-> 1 lock 1", "-> 1 cancel 1"}, {"-> 1 lock 2", "-> 1 cancel 2"}} {
+		if err := w.Lock(ended, 1, LockExclusive); !errors.Is(err, context.Canceled) {
+			t.Fatalf("a lock that is not granted: %v", err)
+		}
+		p.heard(t, "a wish", want...)
+	}
+	p.s.full = true
+	Isend(p.c, make([]byte, 10), 1, 0)
+	if err := w.Lock(ended, 1, LockExclusive); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a lock that cannot be asked for: %v", err)
+	}
+	p.s.full = false
+	p.e.lock()
+	p.e.poll()
+	p.e.unlock()
+	p.heard(t, "a wish without room", "-> 1 eager tag 0, 10 B")
+}
