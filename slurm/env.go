@@ -171,15 +171,22 @@ func (e *env) inStep() bool {
 
 // otherLauncher names the variable that shows a rank of mpirun or mpiexec, which
 // start one Slurm task per node for their own daemons.
+//
+// The daemons of mpiexec (Hydra) come by a plain srun, so that the ranks inherit what a site
+// whose default is pmi2 gives every task. Then it is rank and size that tell, which are
+// Hydra's own: they differ from the task's but where each node has one rank, which is
+// at the task's place.
 func (e *env) otherLauncher() string {
 	if e.has("OMPI_COMM_WORLD_RANK") {
 		return "OMPI_COMM_WORLD_RANK"
 	}
-	if e.has("MPI_LOCALRANKID") && e.get("SLURM_MPI_TYPE") != "pmi2" {
-		for _, name := range []string{"PMI_RANK", "PMI_ID"} {
-			if e.has(name) {
-				return name
-			}
+	if !e.has("MPI_LOCALRANKID") {
+		return ""
+	}
+	ofStep := e.get("PMI_RANK") == e.get("SLURM_PROCID") && e.get("PMI_SIZE") == e.get("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+	for _, name := range []string{"PMI_RANK", "PMI_ID"} {
+		if e.has(name) && (e.get("SLURM_MPI_TYPE") != "pmi2" || !ofStep) {
+			return name
 		}
 	}
 	return ""

@@ -168,6 +168,27 @@ func checkJob(t *testing.T, row rankRow, env map[string]string, j *Job) {
 	}
 }
 
+// Where the site's default is pmi2, Hydra's ranks inherit what that plugin has given to
+// Hydra's daemons; a task that srun starts out of a rank of Hydra's inherits from that.
+func TestHydraWherePMI2IsTheDefault(t *testing.T) {
+	files, err := filepath.Glob("testdata/slurm-env/hydra-slurm-4n2t.*.env")
+	if err != nil || len(files) != 8 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		env := readEnv(t, file)
+		env["SLURM_MPI_TYPE"], env["PMI_JOBID"] = "pmi2", "24.0"
+		if j, err := FromEnv(lookupIn(env)); !errors.Is(err, ErrDaemonStep) || !strings.Contains(err.Error(), "PMI_RANK") {
+			t.Errorf("%s: %+v, %v", file, j, err)
+		}
+	}
+	env := readEnv(t, "testdata/slurm-env/pmi2-4n2t.t1.env")
+	env["MPI_LOCALRANKID"], env["MPI_LOCALNRANKS"] = "0", "4"
+	if j, err := FromEnv(lookupIn(env)); err != nil || j.Rank != 1 {
+		t.Errorf("a task of srun: %+v, %v", j, err)
+	}
+}
+
 // A step's environment with one thing wrong is refused, naming the variable.
 func TestFromEnvRefuses(t *testing.T) {
 	good := readEnv(t, "testdata/slurm-env/cyclic-4n2t.t5.env")
