@@ -43,7 +43,8 @@ server and size-1 workers.
 each also as .gz or .zst.
 
 SIGTERM and SIGUSR1 (sbatch --signal) save a checkpoint and end the run after the next step, with exit code
-143 and 138; SIGUSR2 saves and goes on. Started again with the same --checkpoint it goes on where it was.`,
+143 and 138; SIGUSR2 saves and goes on. Where train has started its own processes it tells them, and gives them
+30 s after SIGTERM and Ctrl-C (exit code 130). Started again with the same --checkpoint it goes on where it was.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), env) },
 	}
@@ -158,10 +159,14 @@ func (t *trainFlags) join(ctx context.Context, env environment, j *job) error {
 // message, after one of them has failed.
 const patience = 10 * time.Second
 
+// grace is how long ranks have to save and end after SIGTERM: what Slurm gives them, too,
+// by its default KillWait.
+const grace = 30 * time.Second
+
 // start starts the ranks on this host.
 func (t *trainFlags) start(ctx context.Context, j *job) error {
 	j.launch = func(cfg *launch.Config) {
-		cfg.Patience = patience
+		cfg.Patience, cfg.Grace = patience, grace
 		if t.mode == string(ps.Async) && t.roles.ps > 0 {
 			cfg.Policy = launch.Continue
 		}
