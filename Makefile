@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 GO ?= go
 PKG ?= ./...
-# The whole of `make test` has to end by itself, whatever hangs.
+# The tests of each package have to end by themselves, whatever hangs.
 TESTTIMEOUT ?= 14m
 FUZZTIME ?= 10s
 SOAKTIME ?= 10m

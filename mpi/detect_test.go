@@ -137,6 +137,7 @@ func TestDetectOrder(t *testing.T) {
 		{"own launcher", fisterra, byFisterra, ""},
 		{"own launcher in a step under mpirun", with(fisterra, "SLURM_STEP_ID", "0", "OMPI_COMM_WORLD_SIZE", "9"), byFisterra, ""},
 		{"mpirun in a step", with(step, "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "1"), byOpenMPI, ""},
+		{"mpiexec in a step, where pmi2 is the default", with(step, "PMI_FD", "7", "PMI_RANK", "1", "PMI_SIZE", "2", "MPI_LOCALRANKID", "1", "SLURM_MPI_TYPE", "pmi2"), byMPICH, ""},
 		{"step", step, bySlurm, ""},
 		{"rank out of range", with(fisterra, wire.EnvRank, "4"), "", "rank 4, but the job has 4 ranks"},
 		{"rank no number", with(fisterra, wire.EnvRank, "one"), "", `FISTERRA_RANK is "one"`},

@@ -21,7 +21,8 @@
 # Nodes are c7101, c7102, ...: eth0 has 10.77.0.1, .2, ... and ib0 172.28.71.1, .2, ... as
 # the address rule cesga-ft2 derives from the names. ctl has .254 in both.
 #
-# FISTERRA_LAB        directory of the cluster; up makes one and links it as build/cluster
+# FISTERRA_LAB        directory of the cluster, new or empty; without it up makes one and links it
+#                     as build/cluster
 # FISTERRA_LAB_OWNER  pid: when this process ends, the cluster goes down
 # FISTERRA_LAB_KEEP   not empty: down keeps the directory (logs)
 # FISTERRA_LAB_CONF   further lines for slurm.conf; the last one for a key counts
@@ -29,6 +30,7 @@ set -u
 export PATH=$PATH:/usr/sbin:/sbin   # where the daemons are, and not everybody looks
 HERE=$(dirname "$(readlink -f "$0")")
 LINK=$HERE/../build/cluster
+MARK=.fisterra-lab                   # in the directory of every cluster: down removes no other
 . "$HERE/cluster/conf.sh"
 
 die() { echo "cluster: $*" >&2; exit 1; }
@@ -93,6 +95,9 @@ idle() { # count: that many nodes are idle
 up() {
   local n=${1:-4} cpus=${2:-4} begin=${EPOCHREALTIME/./} i
   [[ $n =~ ^[1-9][0-9]?$ && $cpus =~ ^[1-9][0-9]*$ ]] || die "up NODES CPUS: want 1-99 nodes and at least 1 cpu, got '$n' '$cpus'"
+  if [ -n "${FISTERRA_LAB:-}" ] && [ ! -e "$FISTERRA_LAB/$MARK" ] && [ -n "$(ls -A "$FISTERRA_LAB" 2>/dev/null)" ]; then
+    die "$FISTERRA_LAB is not empty, and down would remove what is in it"
+  fi
   for i in slurmctld slurmd srun munged ip unshare nsenter setpriv; do
     command -v "$i" >/dev/null || die "no $i here (scripts/install-parts.sh slurm)"
   done
@@ -108,6 +113,7 @@ up() {
     ln -sfn "$LAB" "$LINK"
   fi
   LAB=$(readlink -f "$LAB")
+  : >"$LAB/$MARK" || die "cannot write in $LAB"
   chmod 755 "$LAB"     # the two ordinary users read slurm.conf here
   umask 022
   trap '[ $? = 0 ] || { logs 20 >&2; down; }' EXIT
@@ -147,9 +153,10 @@ links() { # node [net]: the names of its cables at the bridge
   esac
 }
 cable() { # up|down node [net]
-  local name link
+  local name cables link
   name=$(node "$2") || exit 1
-  for link in $(links "$name" "${3:-both}"); do bridge link set "$link" "$1" || die "cannot set $link $1"; done
+  cables=$(links "$name" "${3:-both}") || exit 1
+  for link in $cables; do bridge link set "$link" "$1" || die "cannot set $link $1"; done
 }
 crash() {
   local name link
@@ -239,6 +246,7 @@ case $command in
   help|-h|--help) sed -n '2,/^set -u/{/^#/s/^# \{0,1\}//p}' "$0"; exit;;
 esac
 LAB=$(readlink -f "${FISTERRA_LAB:-$LINK}") && [ -d "$LAB" ] || die "no cluster is up (cluster.sh up)"
+[ -e "$LAB/$MARK" ] || die "$LAB is no cluster's directory (it has no $MARK)"
 case $command in
   exec) need $# 1 "CMD..."; inside ctl "$@";;
   as) need $# 2 "USER CMD..."

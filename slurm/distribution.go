@@ -64,7 +64,8 @@ func (d Distribution) Table(l *Layout) (t *Table, ok bool) {
 }
 
 // Known is the table of what this task can tell alone: its own place, its node's
-// by SLURM_GTIDS, and all of it where the distribution determines the rest.
+// by SLURM_GTIDS, and all of it where the distribution determines the rest. It is for
+// tasks that do not connect; ranks of package mpi tell each other their places.
 //
 // A prediction that contradicts the task's own variables is dropped: in a step
 // over several groups of a heterogeneous job SLURM_DISTRIBUTION holds within each

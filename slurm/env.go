@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -76,12 +77,17 @@ func FromEnv(lookup Lookup) (*Job, error) {
 	j.MPI = e.get("SLURM_MPI_TYPE")
 	j.CPUsPerTask = e.optional("SLURM_CPUS_PER_TASK", maxTasks)
 	j.CPUsOnNode = e.optional("SLURM_CPUS_ON_NODE", maxTasks)
+	told := sources{
+		size:  e.which("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+		tasks: e.which("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
+		nodes: "SLURM_STEP_NODELIST",
+	}
 	size := e.number(maxTasks, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 	j.Node = e.number(MaxHosts-1, "SLURM_NODEID")
 	j.Local = e.number(maxTasks-1, "SLURM_LOCALID")
 	j.Rank = e.number(maxTasks-1, "SLURM_PROCID")
 	if e.err == nil {
-		e.err = e.layout(j, size)
+		e.err = e.layout(j, size, &told)
 	}
 	if e.err == nil {
 		e.err = e.distribution(j)
@@ -90,13 +96,16 @@ func FromEnv(lookup Lookup) (*Job, error) {
 		e.err = e.ports(j)
 	}
 	if e.err == nil {
-		e.err = j.check(size)
+		e.err = j.check(size, told)
 	}
 	if e.err != nil {
 		return nil, e.err
 	}
 	return j, nil
 }
+
+// sources name the variables that told what a step is, of those that may.
+type sources struct{ size, nodes, tasks string }
 
 // env reads variables and keeps the first error.
 type env struct {
@@ -115,20 +124,24 @@ func (e *env) has(names ...string) bool {
 
 // get is the first of the variables that is set and not empty.
 func (e *env) get(names ...string) string {
+	v, _ := e.lookup(e.which(names...))
+	return v
+}
+
+// which of the variables get reads: the last where none is set.
+func (e *env) which(names ...string) string {
 	for _, name := range names {
 		if v, ok := e.lookup(name); ok && v != "" {
-			return v
+			return name
 		}
 	}
-	return ""
+	return names[len(names)-1]
 }
 
 // number reads the first of the variables that is set; one must be.
 func (e *env) number(limit int, names ...string) int {
-	for _, name := range names {
-		if v, ok := e.lookup(name); ok && v != "" {
-			return e.parse(name, v, limit)
-		}
+	if name := e.which(names...); e.has(name) {
+		return e.parse(name, e.get(name), limit)
 	}
 	if e.err == nil {
 		detail := "srun sets it in every task"
@@ -171,38 +184,42 @@ func (e *env) inStep() bool {
 
 // otherLauncher names the variable that shows a rank of mpirun or mpiexec, which
 // start one Slurm task per node for their own daemons.
+//
+// The daemons of mpiexec (Hydra) come by a plain srun, so that the ranks inherit what a site
+// whose default is pmi2 gives every task. Then it is rank and size that tell, which are
+// Hydra's own: they differ from the task's but where each node has one rank, which is
+// at the task's place.
 func (e *env) otherLauncher() string {
 	if e.has("OMPI_COMM_WORLD_RANK") {
 		return "OMPI_COMM_WORLD_RANK"
 	}
-	if e.has("MPI_LOCALRANKID") && e.get("SLURM_MPI_TYPE") != "pmi2" {
-		for _, name := range []string{"PMI_RANK", "PMI_ID"} {
-			if e.has(name) {
-				return name
-			}
+	if !e.has("MPI_LOCALRANKID") {
+		return ""
+	}
+	ofStep := e.get("PMI_RANK") == e.get("SLURM_PROCID") && e.get("PMI_SIZE") == e.get("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+	for _, name := range []string{"PMI_RANK", "PMI_ID"} {
+		if e.has(name) && (e.get("SLURM_MPI_TYPE") != "pmi2" || !ofStep) {
+			return name
 		}
 	}
 	return ""
 }
 
-// layout reads the step's nodes and the tasks on each.
-func (e *env) layout(j *Job, size int) error {
+// layout reads the step's nodes and the tasks on each. Where TFSERVER stands in for the
+// nodes, told says so.
+func (e *env) layout(j *Job, size int, told *sources) error {
 	var tasks []int
-	source := "SLURM_STEP_TASKS_PER_NODE"
-	if !e.has(source) {
-		source = "SLURM_TASKS_PER_NODE"
-	}
-	if e.has(source) {
+	if e.has(told.tasks) {
 		var err error
-		if tasks, err = ParseTasksPerNode(e.get(source)); err != nil {
-			return from(source, err)
+		if tasks, err = ParseTasksPerNode(e.get(told.tasks)); err != nil {
+			return from(told.tasks, err)
 		}
 	}
 	var nodes []string
-	if e.has("SLURM_STEP_NODELIST") {
+	if e.has(told.nodes) {
 		var err error
-		if nodes, err = Expand(e.get("SLURM_STEP_NODELIST")); err != nil {
-			return from("SLURM_STEP_NODELIST", err)
+		if nodes, err = Expand(e.get(told.nodes)); err != nil {
+			return from(told.nodes, err)
 		}
 	}
 	if text, ok := e.lookup("TFSERVER"); ok {
@@ -215,8 +232,8 @@ func (e *env) layout(j *Job, size int) error {
 			return err
 		}
 	}
-	if nodes == nil {
-		nodes = j.TFServer
+	if nodes == nil && j.TFServer != nil {
+		nodes, told.nodes = j.TFServer, "TFSERVER"
 	}
 	if nodes == nil {
 		return &Error{Source: "SLURM_STEP_NODELIST", Err: ErrMissing, Detail: "nor is TFSERVER, which may stand in for it; srun sets it in every task"}
@@ -228,8 +245,10 @@ func (e *env) layout(j *Job, size int) error {
 		tasks = []int{size}
 	}
 	var err error
-	j.Layout, err = NewLayout(nodes, tasks)
-	return from("SLURM_STEP_NODELIST", err)
+	if j.Layout, err = NewLayout(nodes, tasks); errors.Is(err, ErrRange) {
+		return from(told.tasks, err)
+	}
+	return from(told.nodes, err)
 }
 
 func (e *env) distribution(j *Job) error {
@@ -259,13 +278,13 @@ func (e *env) ports(j *Job) error {
 }
 
 // check compares what the variables say about this task with each other.
-func (j *Job) check(size int) error {
+func (j *Job) check(size int, told sources) error {
 	contradiction := func(source, value, format string, args ...any) error {
 		return &Error{Source: source, Value: value, Err: ErrInconsistent, Detail: fmt.Sprintf(format, args...)}
 	}
 	l := j.Layout
 	if l.Size() != size {
-		return contradiction("SLURM_STEP_TASKS_PER_NODE", FormatTasksPerNode(l.Tasks), "%d tasks in all, but SLURM_NTASKS is %d", l.Size(), size)
+		return contradiction(told.tasks, FormatTasksPerNode(l.Tasks), "%d tasks in all, but %s is %d", l.Size(), told.size, size)
 	}
 	if j.Rank >= size {
 		return contradiction("SLURM_PROCID", strconv.Itoa(j.Rank), "the step has %d tasks, ranks 0 to %d", size, size-1)
@@ -277,8 +296,7 @@ func (j *Job) check(size int) error {
 		return contradiction("SLURM_LOCALID", strconv.Itoa(j.Local), "node %d (%s) has %d tasks, local ids 0 to %d", j.Node, l.Nodes[j.Node], n, n-1)
 	}
 	// When TFSERVER had to stand in for the node list there are no names to compare.
-	named := j.TFServer == nil || &j.TFServer[0] != &l.Nodes[0]
-	if named && j.NodeName != "" && j.NodeName != l.Nodes[j.Node] {
+	if told.nodes != "TFSERVER" && j.NodeName != "" && j.NodeName != l.Nodes[j.Node] {
 		return contradiction("SLURMD_NODENAME", j.NodeName, "node %d of the step's list is %s", j.Node, l.Nodes[j.Node])
 	}
 	if j.GTIDs != nil {

@@ -168,6 +168,27 @@ func checkJob(t *testing.T, row rankRow, env map[string]string, j *Job) {
 	}
 }
 
+// Where the site's default is pmi2, Hydra's ranks inherit what that plugin has given to
+// Hydra's daemons; a task that srun starts out of a rank of Hydra's inherits from that.
+func TestHydraWherePMI2IsTheDefault(t *testing.T) {
+	files, err := filepath.Glob("testdata/slurm-env/hydra-slurm-4n2t.*.env")
+	if err != nil || len(files) != 8 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		env := readEnv(t, file)
+		env["SLURM_MPI_TYPE"], env["PMI_JOBID"] = "pmi2", "24.0"
+		if j, err := FromEnv(lookupIn(env)); !errors.Is(err, ErrDaemonStep) || !strings.Contains(err.Error(), "PMI_RANK") {
+			t.Errorf("%s: %+v, %v", file, j, err)
+		}
+	}
+	env := readEnv(t, "testdata/slurm-env/pmi2-4n2t.t1.env")
+	env["MPI_LOCALRANKID"], env["MPI_LOCALNRANKS"] = "0", "4"
+	if j, err := FromEnv(lookupIn(env)); err != nil || j.Rank != 1 {
+		t.Errorf("a task of srun: %+v, %v", j, err)
+	}
+}
+
 // A step's environment with one thing wrong is refused, naming the variable.
 func TestFromEnvRefuses(t *testing.T) {
 	good := readEnv(t, "testdata/slurm-env/cyclic-4n2t.t5.env")
@@ -185,7 +206,11 @@ func TestFromEnvRefuses(t *testing.T) {
 		{map[string]string{"SLURM_LOCALID": "2"}, ErrInconsistent, "node 1 (n1) has 2 tasks"},
 		{map[string]string{"SLURM_PROCID": "8"}, ErrInconsistent, "the step has 8 tasks"},
 		{map[string]string{"SLURM_PROCID": "four"}, ErrSyntax, "want a whole number"},
-		{map[string]string{"SLURM_STEP_NUM_TASKS": "9"}, ErrInconsistent, "8 tasks in all, but SLURM_NTASKS is 9"},
+		{map[string]string{"SLURM_STEP_NUM_TASKS": "9"}, ErrInconsistent, "8 tasks in all, but SLURM_STEP_NUM_TASKS is 9"},
+		{map[string]string{"SLURM_STEP_NUM_TASKS": "-", "SLURM_NTASKS": "9"}, ErrInconsistent, "8 tasks in all, but SLURM_NTASKS is 9"},
+		{map[string]string{"SLURM_STEP_TASKS_PER_NODE": "-", "SLURM_TASKS_PER_NODE": "2(x3),3"}, ErrInconsistent, `SLURM_TASKS_PER_NODE="2(x3),3": 9 tasks in all`},
+		{map[string]string{"SLURM_STEP_TASKS_PER_NODE": "-", "SLURM_TASKS_PER_NODE": "2(x"}, ErrSyntax, `SLURM_TASKS_PER_NODE="2(x"`},
+		{map[string]string{"SLURM_STEP_TASKS_PER_NODE": "16777216(x4)"}, ErrRange, "SLURM_STEP_TASKS_PER_NODE: 16777216 tasks on node 1"},
 		{map[string]string{"SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, ErrInconsistent, "4 nodes, but tasks per node are given for 3"},
 		{map[string]string{"SLURM_STEP_TASKS_PER_NODE": "2(x"}, ErrSyntax, `SLURM_STEP_TASKS_PER_NODE="2(x"`},
 		{map[string]string{"SLURM_STEP_NODELIST": "n[0-3"}, ErrSyntax, `SLURM_STEP_NODELIST="n[0-3": column 2: bracket is not closed`},

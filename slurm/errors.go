@@ -33,6 +33,8 @@ var (
 	ErrRoleCount = errors.New("roles and tasks differ in number")
 	// ErrPorts: fewer reserved ports than a node has tasks, or none in strict mode.
 	ErrPorts = errors.New("not enough reserved ports")
+	// ErrSignal: a signal that a job script's program does not act on as the script needs.
+	ErrSignal = errors.New("not a signal for this job")
 	// ErrAddress: a host has no usable address.
 	ErrAddress = errors.New("no address")
 	// ErrNotOwn: the address computed for this task belongs to another host.

@@ -41,8 +41,6 @@ type SpecConfig struct {
 	// PortBase is the port of local id 0 where none are reserved; 0 is
 	// DefaultPortBase.
 	PortBase int
-	// RequireTFServer makes a missing TFSERVER an error.
-	RequireTFServer bool
 	// Own, if set, is asked whether an address (no port) is this host's own. Lists
 	// put together from unordered output can be permuted, and only the host itself
 	// can tell.
@@ -170,9 +168,6 @@ func choosePorts(reserved []int, l *Layout, cfg SpecConfig) ([]int, error) {
 func addresses(place Place, cfg SpecConfig) ([]string, error) {
 	l := place.Layout
 	hosts := place.Addresses
-	if hosts == nil && cfg.RequireTFServer {
-		return nil, &Error{Source: "TFSERVER", Err: ErrMissing, Detail: "it must hold one address per node, in the order of the node list"}
-	}
 	if hosts == nil {
 		hosts = make([]string, len(l.Nodes))
 		for i, node := range l.Nodes {

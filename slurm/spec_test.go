@@ -292,7 +292,6 @@ func TestSpecRefuses(t *testing.T) {
 		{"strict ports", slurm.SpecConfig{Roles: roles, StrictPorts: true}, slurm.ErrPorts, "no reserved ports for 2 tasks on node 0 (c6601)"},
 		{"port base", slurm.SpecConfig{Roles: roles, PortBase: 65535}, slurm.ErrRange, "65535"},
 		{"negative port base", slurm.SpecConfig{Roles: roles, PortBase: -1}, slurm.ErrRange, "-1"},
-		{"TFSERVER asked for", slurm.SpecConfig{Roles: roles, RequireTFServer: true}, slurm.ErrMissing, "TFSERVER is not set"},
 		{"one address for all", slurm.SpecConfig{Roles: roles, Address: func(string) (string, error) { return "10.0.0.1", nil }}, slurm.ErrRepeated, "node 0 (c6601) and node 1 (c6602)"},
 		{"empty address", slurm.SpecConfig{Roles: roles, Address: func(string) (string, error) { return "", nil }}, slurm.ErrAddress, "node 0 (c6601)"},
 		{"address with port", slurm.SpecConfig{Roles: roles, Address: func(h string) (string, error) { return h + ":1", nil }}, slurm.ErrAddress, "without port"},

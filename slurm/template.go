@@ -3,7 +3,11 @@ package slurm
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Batch describes a job for Batch.Script to write as an sbatch script. Zero
@@ -30,7 +34,9 @@ type Batch struct {
 	Workers   int
 	Placement Placement
 	// Signal is what Slurm sends the tasks before the time limit: "USR1@60" is 60 s
-	// before. The script requeues the job if the tasks end by it and Requeue is set.
+	// before. The script requeues the job if the tasks end by it and Requeue is set. One that
+	// the program does not act on, or after which the script cannot tell why the tasks
+	// have ended, is ErrSignal.
 	Signal  string
 	Requeue bool // the job starts again after preemption and node failure
 	NoKill  bool // the job goes on with the nodes that are left
@@ -157,7 +163,63 @@ func (b *Batch) check() error {
 	default:
 		return &Error{Source: "--mpi", Value: b.MPI, Err: ErrSyntax, Detail: "want none, pmi2 or pmix"}
 	}
+	if err := b.checkSignal(); err != nil {
+		return err
+	}
 	return b.checkRoles()
+}
+
+// Trains reports whether the program is fisterra train, whose flags and signals are
+// known here.
+func (b Batch) Trains() bool {
+	return len(b.Command) == 0 || len(b.Command) > 1 && b.Command[1] == "train"
+}
+
+// checkSignal holds the signal against what the program does on it. By an exit code of
+// 128+n the script requeues the job: whatever else ends tasks with that code would
+// requeue it as well.
+func (b *Batch) checkSignal() error {
+	if b.Signal == "" {
+		return nil
+	}
+	text, _, _ := strings.Cut(b.Signal, "@")
+	name := signalName(text)
+	refuse := func(format string, args ...any) error {
+		return &Error{Source: "--signal", Value: b.Signal, Err: ErrSignal, Detail: fmt.Sprintf(format, args...)}
+	}
+	const want = "with --requeue want USR1, as in USR1@60"
+	switch {
+	case name == "":
+		return refuse("no signal has this name or number; want USR1, as in USR1@60")
+	case b.Requeue && name == "TERM":
+		return refuse("scancel sends TERM, too, and the job would be queued again instead of cancelled; %s", want)
+	case b.Requeue && name == "KILL":
+		return refuse("tasks that are killed for want of memory end alike, and the job would be queued again for ever; %s", want)
+	case !b.Trains() || name == "USR1":
+		return nil
+	case b.Requeue && name == "USR2":
+		return refuse("fisterra train saves and goes on after USR2, so that the job would never be queued again; %s", want)
+	case name == "TERM" || name == "USR2":
+		return nil
+	}
+	return refuse("fisterra train does not save on %s; it saves and ends on USR1 and, without --requeue, TERM, and saves and goes on after USR2", name)
+}
+
+// signalName is a signal's name without SIG, given with or without it or by number; "" if
+// there is none. The real-time signals have numbers only.
+func signalName(text string) string {
+	if n, err := strconv.Atoi(text); err == nil {
+		const last = 64
+		if name := unix.SignalName(syscall.Signal(n)); name != "" || n < 1 || n > last {
+			return strings.TrimPrefix(name, "SIG")
+		}
+		return text
+	}
+	name := strings.TrimPrefix(text, "SIG")
+	if unix.SignalNum("SIG"+name) == 0 {
+		return ""
+	}
+	return name
 }
 
 func (b *Batch) checkRoles() error {

@@ -158,10 +158,19 @@ func (s *script) run(b *Batch) {
 	if name, _, _ := strings.Cut(b.Signal, "@"); name != "" && b.Requeue {
 		s.linef("if [ \"$code\" -eq $((128 + $(kill -l %s))) ]; then", signalNumber(name))
 		s.line("  # Ended by the signal before the time limit: go on in another run.")
-		s.line(`  scontrol requeue "$SLURM_JOB_ID"`)
+		s.linef("  scontrol requeue %s", b.itself())
 		s.line("fi")
 	}
 	s.line(`exit "$code"`)
+}
+
+// itself names the job to scontrol, as the shell reads it. The SLURM_JOB_ID of an array's
+// last task is the array's own, which stands for all of its tasks.
+func (b *Batch) itself() string {
+	if b.Array == "" {
+		return `"$SLURM_JOB_ID"`
+	}
+	return `"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"`
 }
 
 // checkpoint is the directory as the shell reads it. Each task of an array has its

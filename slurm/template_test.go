@@ -23,6 +23,7 @@ func batches(t *testing.T) map[string]Batch {
 			Modules: []string{"gcc/12.2", "openmpi/4.1"}, Memory: MemoryPerCPU, PS: 2, Workers: 6, Placement: Spread, Signal: "USR1@60", Requeue: true, NoKill: true,
 			Output: "logs/digits-%j.out", Error: "logs/digits-%j.err", Checkpoint: "/scratch/me/digits", MPI: "pmi2", Args: []string{"--epochs", "30"},
 		},
+		"array":  {TasksPerNode: 2, Array: "1-5:2%2", Checkpoint: "runs", Signal: "USR1@60", Requeue: true},
 		"roles":  {Nodes: 1, TasksPerNode: 3, MemoryPerTask: 2500, CPUsPerTask: 2, Roles: Roles{Worker, PS, Worker}, Array: "0-3%2", Checkpoint: "state of it"},
 		"quotes": {TasksPerNode: 2, Output: "my logs/out #%j.log", Checkpoint: "/tmp/it's $HOME; `id` \"x\"", Command: []string{"./my program"}, Args: []string{"", "$(touch pwned)", "a'b", "--x=*", "\\", "é", "two\nlines", "-"}},
 	}
@@ -161,17 +162,63 @@ func TestScriptEnds(t *testing.T) {
 			t.Errorf("code %s: exit %d\n%s", code, got, out)
 		}
 	}
-	b.Signal = "12"
-	if _, out, _ := runScript(t, b, "SRUN_CODE=140"); !strings.Contains(out, "scontrol requeue 7") {
+	// The last task of an array has the array's job id, 7, which stands for them all.
+	array := b
+	array.Array = "1-5:2"
+	if _, out, _ := runScript(t, array, "SRUN_CODE=138", "SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=5"); !strings.Contains(out, "scontrol requeue 7_5\n") {
+		t.Errorf("a task of an array:\n%s", out)
+	}
+	b.Signal = "10"
+	if _, out, _ := runScript(t, b, "SRUN_CODE=138"); !strings.Contains(out, "scontrol requeue 7") {
 		t.Errorf("signal by number:\n%s", out)
 	}
 	b.Requeue = false
-	if _, out, _ := runScript(t, b, "SRUN_CODE=140"); strings.Contains(out, "requeue") {
+	if _, out, _ := runScript(t, b, "SRUN_CODE=138"); strings.Contains(out, "requeue") {
 		t.Errorf("requeued unasked:\n%s", out)
 	}
 	b.Modules = []string{"missing"}
 	if words, out, code := runScript(t, b); code != 1 || words != nil || !strings.Contains(out, "module missing cannot be loaded") {
 		t.Errorf("a missing module: exit %d, %q\n%s", code, words, out)
+	}
+}
+
+// A signal is taken where the program acts on it, and where the script can tell it from
+// what else ends tasks.
+func TestScriptSignals(t *testing.T) {
+	other := []string{"./sleep"}
+	for _, c := range []struct {
+		command []string
+		signal  string
+		requeue bool
+		says    string // "" where it is taken
+	}{
+		{nil, "USR1@60", true, ""},
+		{nil, "SIGUSR1", true, ""},
+		{nil, "10@60", true, ""},
+		{nil, "TERM@60", true, "scancel sends TERM"},
+		{nil, "15@60", true, "scancel sends TERM"},
+		{nil, "USR2@60", true, "never be queued again"},
+		{nil, "KILL@60", true, "want of memory"},
+		{nil, "HUP@60", true, "does not save on HUP"},
+		{nil, "USR1@60", false, ""},
+		{nil, "USR2@60", false, ""},
+		{nil, "TERM@60", false, ""},
+		{nil, "HUP@60", false, "does not save on HUP"},
+		{nil, "40", false, "does not save on 40"},
+		{[]string{"/opt/fisterra", "train", "--mode=async"}, "HUP", false, "does not save on HUP"},
+		{other, "USR2@60", true, ""},
+		{other, "HUP@60", true, ""},
+		{other, "40", true, ""},
+		{other, "TERM@60", true, "scancel sends TERM"},
+		{other, "KILL", true, "want of memory"},
+		{other, "TERM@60", false, ""},
+		{other, "USR3", false, "no signal"},
+		{other, "65", false, "no signal"},
+	} {
+		_, err := Batch{Command: c.command, Signal: c.signal, Requeue: c.requeue}.Script()
+		if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, ErrSignal) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "--signal")) {
+			t.Errorf("%q with --signal %s, requeue %v: %v; want %q", c.command, c.signal, c.requeue, err, c.says)
+		}
 	}
 }
 

@@ -156,3 +156,25 @@ func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
 		})
 	}
 }
+
+// TestLauncherHandsSignalsOn: where train has started its own ranks, whoever signals it
+// means them.
+func TestLauncherHandsSignalsOn(t *testing.T) {
+	dir := t.TempDir()
+	cmd, out, errs, _ := startLong(t, "--epochs", "2000", "--checkpoint", dir)
+	state := func() string { return out.String() + errs.String() }
+	signal := func(s syscall.Signal) {
+		t.Helper()
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal(syscall.SIGUSR2)
+	eventually(t, 20*time.Second, "the chief saves", dir, func() bool { return fileExists(filepath.Join(dir, stateLink)) }, state)
+	before := savedStep(t, dir)
+	signal(syscall.SIGUSR1)
+	code := exitCode(cmd.Wait())
+	if saved := savedStep(t, dir); code != 128+int(syscall.SIGUSR1) || saved < before {
+		t.Errorf("exit code %d, saved step %d and then %d:\n%s", code, before, saved, state())
+	}
+}

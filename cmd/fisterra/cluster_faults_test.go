@@ -107,7 +107,7 @@ func TestClusterNodeCrash(t *testing.T) {
 func TestClusterNoKill(t *testing.T) {
 	s := onCluster(t, "SlurmdTimeout=10")
 	dir := filepath.Join(s.Dir, "out")
-	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill -- --mode async --json --epochs 1000000 --checkpoint-every 25 --checkpoint", dir)...)
+	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill --checkpoint", dir, "-- --mode async --json --epochs 1000000 --checkpoint-every 25")...)
 	running(t, s, id, 0)
 	s.Crash(3)
 	awaitLog(t, s, id, `rank.*lost|lost.*rank`, 15*time.Second)

@@ -15,7 +15,7 @@ func hostsCommand(env environment) *cobra.Command {
 		Use:   "hosts [--compress] EXPRESSION...",
 		Short: "Expand or compress a host list in Slurm's syntax",
 		Long: `hosts prints the names that a host list stands for, one per line, in Slurm's order with repeats
-kept: fisterra hosts 'n[1-3,7],gpu-a[01-04]'. With --compress it prints the shortest expression instead.
+kept: fisterra hosts 'n[1-3,7],gpu-a[01-04]'. With --compress it prints one expression instead, as Slurm writes it.
 It does not need Slurm.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -74,7 +74,7 @@ func (j *job) start(ctx context.Context, args []string) (launch.Outcome, error) 
 func (j *job) join(ctx context.Context) error {
 	// Two, even when bound to one core: with one, a goroutine that comes back
 	// from the kernel waits for the one that polls.
-	runtime.GOMAXPROCS(max(2, processors(j.env)))
+	runtime.GOMAXPROCS(max(2, processors(j.env.lookup, runtime.NumCPU())))
 	cfg, err := j.connect.config(j.env, j.layout)
 	if err != nil {
 		return err

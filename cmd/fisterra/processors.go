@@ -1,24 +1,24 @@
 package main
 
 import (
-	"runtime"
 	"strconv"
+
+	"github.com/fisterra-hpc/fisterra/slurm"
 )
 
-// processors is what this rank may use: its cpus per task where the launcher
-// says so, else its even share of what it is bound to.
-func processors(env environment) int {
-	if text, ok := env.lookup("SLURM_CPUS_PER_TASK"); ok {
-		if n, err := strconv.Atoi(text); err == nil && n > 0 {
-			return n
-		}
-	}
+// processors is what this rank may use of those that it is bound to: an even share of them
+// where its launcher has started several here, under srun what Slurm has given the task. A
+// launcher's own variables come first: those of Slurm may be its step's.
+func processors(lookup slurm.Lookup, bound int) int {
 	for _, name := range []string{"FISTERRA_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"} {
-		if text, ok := env.lookup(name); ok {
+		if text, ok := lookup(name); ok {
 			if n, err := strconv.Atoi(text); err == nil && n > 0 {
-				return max(1, runtime.NumCPU()/n)
+				return max(1, bound/n)
 			}
 		}
 	}
-	return runtime.NumCPU()
+	if step, err := slurm.FromEnv(lookup); err == nil {
+		return min(bound, step.CPUs())
+	}
+	return bound
 }

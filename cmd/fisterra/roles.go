@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/ps"
 	"github.com/fisterra-hpc/fisterra/slurm"
 	"github.com/spf13/pflag"
 )
@@ -46,18 +47,38 @@ func (r *roleFlags) ranks() (int, error) {
 	return r.ps + workers, nil
 }
 
-// fit compares the number of roles with the number of ranks that the
-// launcher has started, where both are known.
-func (r *roleFlags) fit(env environment) error {
+// started is the number of ranks that the launcher has started, below 0 where it does
+// not say. That the flags ask for another number is an error.
+func (r *roleFlags) started(env environment) (int, error) {
 	l, err := mpi.Detect(env.lookup)
 	if err != nil || l.Size < 0 || r.list == "" && !r.flags.Changed("workers") {
-		return err
+		return l.Size, err
 	}
 	want, err := r.ranks()
 	if err == nil && want != l.Size {
 		err = fmt.Errorf("%s are %d roles, but %s has started %d ranks", r.text(), want, l.Kind, l.Size)
 	}
-	return err
+	return l.Size, err
+}
+
+// workersAmong is how many of so many ranks work, 0 where that is not known or cannot be:
+// of says why.
+func (r *roleFlags) workersAmong(ranks int) int {
+	switch {
+	case r.list != "":
+		roles, err := slurm.ParseRoles(r.list)
+		if err != nil {
+			return 0
+		}
+		cluster, err := ps.NewCluster(roles)
+		if err != nil {
+			return 0
+		}
+		return len(cluster.Workers)
+	case r.flags.Changed("workers"):
+		return r.workers
+	}
+	return max(0, ranks-r.ps)
 }
 
 const defaultWorkers = 3

@@ -29,10 +29,15 @@ func runCommand(env environment) *cobra.Command {
 		Long: `run starts N processes of a program on this host and waits for them. The first that fails
 ends the rest (SIGTERM, then SIGKILL after 5 s). The exit code is the highest of the ranks that
 ended by themselves, 128+n for signal n, 124 when --timeout ends the job, 130 after Ctrl-C, which ends the
-ranks gracefully; a second one kills them.
+ranks gracefully; a second one kills them. SIGUSR1 and SIGUSR2 go on to the ranks.
 Each process gets FISTERRA_RANK, FISTERRA_SIZE, FISTERRA_LOCAL_RANK and FISTERRA_LOCAL_SIZE; the job's
 secret reaches it by an inherited descriptor.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usageError(errors.New("run: no program; usage: fisterra run -n N -- PROGRAM [ARGUMENTS]"))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if ranks < 1 {
 				return usageError(fmt.Errorf("-n %d: at least 1 rank is needed", ranks))
@@ -54,12 +59,6 @@ secret reaches it by an inherited descriptor.`,
 			return nil
 		},
 	}
-	cmd.Args = func(_ *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return usageError(errors.New("run: no program; usage: fisterra run -n N -- PROGRAM [ARGUMENTS]"))
-		}
-		return nil
-	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.IntVarP(&ranks, "ranks", "n", 1, "number of ranks")
@@ -75,6 +74,10 @@ func launchHere(ctx context.Context, env environment, cfg launch.Config) (launch
 	signal.Notify(interrupts, os.Interrupt)
 	defer signal.Stop(interrupts)
 	cfg.Interrupts = interrupts
+	forward := make(chan os.Signal, 4)
+	signal.Notify(forward, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(forward)
+	cfg.Forward = forward
 	if cfg.Stdout == nil {
 		cfg.Stdout = env.stdout
 	}

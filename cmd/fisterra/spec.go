@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -53,15 +52,18 @@ on, cesga-ft2 is the default rule; off keeps host names.`,
 			if err != nil {
 				return usageError(err)
 			}
-			address, err := addressOf(infiniband, rule)
+			address, err := addressRule(infiniband, rule)
 			if err != nil {
 				return usageError(err)
 			}
-			cfg := slurm.SpecConfig{Roles: r, Address: address, PortBase: portBase, StrictPorts: strict}
+			cfg := slurm.SpecConfig{Roles: r, PortBase: portBase, StrictPorts: strict}
+			if address != nil {
+				cfg.Address = address.Address
+			}
 			if job.TFServer != nil {
 				cfg.Own = (&ib.Host{}).CheckOwn // TFSERVER is put together by hand, and only the host can tell
 			}
-			if job.TFServer == nil && onlyHostsKnow(address, job.Layout.Nodes) {
+			if job.TFServer == nil && address != nil && onlyHostsKnow(address, job.Layout.Nodes) {
 				if cfg.Address, err = asking.addresses(cmd.Context(), env, job, address); err != nil {
 					return err
 				}
@@ -96,9 +98,9 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// addressOf is how --infiniband and --address-rule turn hosts into addresses;
+// addressRule is how --infiniband and --address-rule turn hosts into addresses;
 // nil keeps the names.
-func addressOf(infiniband, rule string) (func(string) (string, error), error) {
+func addressRule(infiniband, rule string) (ib.Rule, error) {
 	switch infiniband {
 	case "off":
 		return nil, nil
@@ -113,18 +115,14 @@ func addressOf(infiniband, rule string) (func(string) (string, error), error) {
 	default:
 		return nil, fmt.Errorf("--infiniband=%s: want auto, on or off", infiniband)
 	}
-	r, err := ib.ParseRule(rule, &ib.Host{})
-	if err != nil {
-		return nil, err
-	}
-	return r.Address, nil
+	return ib.ParseRule(rule, &ib.Host{})
 }
 
 // onlyHostsKnow reports whether the rule leaves it to other hosts than this one to
 // tell their addresses.
-func onlyHostsKnow(rule func(string) (string, error), hosts []string) bool {
-	return rule != nil && slices.ContainsFunc(hosts, func(host string) bool {
-		_, err := rule(host)
+func onlyHostsKnow(rule ib.Rule, hosts []string) bool {
+	return slices.ContainsFunc(hosts, func(host string) bool {
+		_, err := rule.Address(host)
 		return errors.Is(err, ib.ErrOtherHost)
 	})
 }
@@ -138,11 +136,21 @@ type asking struct {
 // told is one host's answer.
 type told struct{ Host, Address, Error string }
 
+// tell is this host's answer. host is its name in the step, which it may itself not go by:
+// many have their domain in theirs.
+func tell(rule ib.Rule, host string) told {
+	address, err := rule.Own(host)
+	if err != nil {
+		return told{Host: host, Error: err.Error()}
+	}
+	return told{Host: host, Address: address}
+}
+
 // addresses asks a task of every node for the address that the rule gives to its
 // own host. All tasks of the step call it. They meet as the ranks of a program do, but by the step's
 // own variables: what a process manager has for them can be read only once, and is left to
 // the program that spec is run for.
-func (a *asking) addresses(ctx context.Context, env environment, job *slurm.Job, rule func(string) (string, error)) (func(string) (string, error), error) {
+func (a *asking) addresses(ctx context.Context, env environment, job *slurm.Job, rule ib.Rule) (func(string) (string, error), error) {
 	w, err := mpi.Init(ctx, &mpi.Config{
 		Lookup: func(name string) (string, bool) {
 			if !strings.HasPrefix(name, "SLURM") {
@@ -156,13 +164,7 @@ func (a *asking) addresses(ctx context.Context, env environment, job *slurm.Job,
 	if err != nil {
 		return nil, initError(fmt.Errorf("spec: the tasks of the step, which must all run it with this address rule: %w", err))
 	}
-	own := told{Host: job.Layout.Nodes[job.Node]}
-	if host, err := os.Hostname(); err != nil {
-		own.Error = err.Error()
-	} else if own.Address, err = rule(host); err != nil {
-		own.Error = err.Error()
-	}
-	all, err := exchange(ctx, w, own, a.patience)
+	all, err := exchange(ctx, w, tell(rule, job.Layout.Nodes[job.Node]), a.patience)
 	if closeErr := closeWorld(ctx, w, a.patience); err == nil {
 		err = closeErr
 	}

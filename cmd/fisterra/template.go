@@ -6,10 +6,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/fisterra-hpc/fisterra/ps"
 	"github.com/fisterra-hpc/fisterra/slurm"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -49,14 +51,16 @@ func slurmTemplateCommand(env environment) *cobra.Command {
 		Use:   "slurm [flags] [-- train flags]",
 		Short: "Write an sbatch script that trains",
 		Long: `slurm prints an sbatch script for a training run; "fisterra template slurm ... | sbatch" submits it. What
-stands after -- goes to fisterra train.
+stands after -- goes to fisterra train, whose roles and --checkpoint the script sets itself.
 
 With --signal=USR1@60 Slurm tells the ranks 60 s before the time limit: they save to --checkpoint and end
-with exit code 138; with --requeue the job then queues itself again and goes on at the saved step. scancel,
-preemption and the time limit itself send SIGTERM: they save and end with 143.
+with exit code 138; with --requeue the job then queues itself again, of an array the task alone, and goes on at
+the saved step. Without --requeue TERM@60 does the same with exit code 143, and after USR2@60 they save and go
+on. scancel, preemption and the time limit itself send SIGTERM: they save and end with 143.
 
 --tutorial starts from one of the reference tutorials' jobs ("fisterra template tutorials" lists them); any
-other flag given replaces what the tutorial has.`,
+other flag given replaces what the tutorial has. The program of with-hooks has flags of its own, which stand
+after --: roles and --checkpoint are not for it.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) > 0 && dash != 0 {
 				return usageError(fmt.Errorf("template slurm: %q is no flag; flags of the training run stand after --", args[0]))
@@ -90,7 +94,7 @@ other flag given replaces what the tutorial has.`,
 	f.IntVar(&b.PS, "ps", 0, "number of parameter servers (default 1)")
 	f.IntVar(&b.Workers, "workers", 0, "number of workers (default: all other ranks)")
 	f.StringVar(&t.placement, "placement", "", "where the parameter servers sit: first, spread, last")
-	f.StringVar(&b.Signal, "signal", "", "what Slurm sends the ranks before the time limit, as in USR1@60")
+	f.StringVar(&b.Signal, "signal", "", "what Slurm sends the ranks before the time limit, as in USR1@60 (without --requeue also TERM, USR2)")
 	f.BoolVar(&b.Requeue, "requeue", false, "queue the job again after preemption, node failure and --signal")
 	f.BoolVar(&b.NoKill, "no-kill", false, "go on with the nodes that are left when one fails")
 	f.StringVarP(&b.Output, "output", "o", "", "log, appended to (default fisterra-%j.log, of an array fisterra-%A_%a.log)")
@@ -109,7 +113,7 @@ func (t *templateFlags) script(args []string, notes io.Writer) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := checkTrainFlags(b.Command, args); err != nil {
+	if err := t.checkProgram(&b, args); err != nil {
 		return "", err
 	}
 	b.Args = args
@@ -269,19 +273,62 @@ func (t *templateFlags) setProgram(b *slurm.Batch) error {
 	return nil
 }
 
-// checkTrainFlags finds a wrong flag before the job waits in the queue for it.
-func checkTrainFlags(command, args []string) error {
-	if len(command) < 2 || command[1] != "train" {
-		return nil
+// trainFlagNames are the flags of fisterra train that the script sets from those of its own.
+var trainFlagNames = []string{"roles", "ps", "workers", "placement", "checkpoint"}
+
+// checkProgram finds a wrong flag before the job waits in the queue for it. args are what
+// stands after --.
+func (t *templateFlags) checkProgram(b *slurm.Batch, args []string) error {
+	if b.Trains() {
+		return checkTraining(b, args)
 	}
-	train := trainCommand(environment{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, lookup: os.LookupEnv})
-	if err := train.ParseFlags(args); err != nil && !errors.Is(err, pflag.ErrHelp) {
-		return fmt.Errorf("after --: fisterra train: %w", err)
-	}
-	if rest := train.Flags().Args(); len(rest) > 0 {
-		return fmt.Errorf("after --: fisterra train takes no arguments, got %q", rest[0])
+	for _, name := range trainFlagNames {
+		if t.flags.Changed(name) {
+			return fmt.Errorf("--%s is for fisterra train, but the program is %s: give its own flags after --", name, b.Command[0])
+		}
 	}
 	return nil
+}
+
+// checkTraining is the check that every rank would make. The data are left to it: they need
+// not be where the script is written.
+func checkTraining(b *slurm.Batch, args []string) error {
+	var ranks trainFlags
+	cmd := ranks.command(environment{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, lookup: os.LookupEnv})
+	if err := cmd.ParseFlags(slices.Concat(b.Command[2:], args)); errors.Is(err, pflag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("after --: fisterra train: %w", err)
+	}
+	if rest := cmd.Flags().Args(); len(rest) > 0 {
+		return fmt.Errorf("after --: fisterra train takes no arguments, got %q", rest[0])
+	}
+	for _, name := range trainFlagNames {
+		if cmd.Flags().Changed(name) {
+			return fmt.Errorf("after --: --%s is a flag of template slurm, too, which hands it on: give it before --", name)
+		}
+	}
+	ranks.checkpoint = b.Checkpoint
+	workers, err := workersOf(b)
+	if err == nil {
+		err = ranks.check(workers)
+	}
+	if err != nil {
+		return fmt.Errorf("fisterra train: %w", err)
+	}
+	return nil
+}
+
+// workersOf is how many ranks of a job work.
+func workersOf(b *slurm.Batch) (int, error) {
+	switch {
+	case b.Roles != nil:
+		cluster, err := ps.NewCluster(b.Roles)
+		return len(cluster.Workers), err
+	case b.PS+b.Workers > 0:
+		return b.Workers, nil
+	}
+	return max(1, b.Nodes*b.TasksPerNode-1), nil
 }
 
 func tutorialNames() []string {

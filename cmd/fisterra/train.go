@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
@@ -30,8 +31,9 @@ type trainFlags struct {
 	json                         bool
 }
 
-func trainCommand(env environment) *cobra.Command {
-	t := &trainFlags{}
+func trainCommand(env environment) *cobra.Command { return new(trainFlags).command(env) }
+
+func (t *trainFlags) command(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model with parameter servers, or with --ps 0 by allreduce",
@@ -43,7 +45,8 @@ server and size-1 workers.
 each also as .gz or .zst.
 
 SIGTERM and SIGUSR1 (sbatch --signal) save a checkpoint and end the run after the next step, with exit code
-143 and 138; SIGUSR2 saves and goes on. Started again with the same --checkpoint it goes on where it was.`,
+143 and 138; SIGUSR2 saves and goes on. Where train has started its own processes it tells them, and gives them
+30 s after SIGTERM and Ctrl-C (exit code 130). Started again with the same --checkpoint it goes on where it was.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), env) },
 	}
@@ -80,8 +83,9 @@ func (t *trainFlags) layout() []mpi.LayoutField {
 	}
 }
 
-// check finds what is wrong with the flags before any rank is started.
-func (t *trainFlags) check() error {
+// check finds what is wrong with the flags before any rank is started. workers is their
+// number, 0 where only the launcher knows it so far.
+func (t *trainFlags) check(workers int) error {
 	switch ps.Mode(t.mode) {
 	case ps.Sync, ps.Async:
 	default:
@@ -93,35 +97,62 @@ func (t *trainFlags) check() error {
 	if err := (ps.Rule{Optimizer: ps.Optimizer(t.optimizer), Rate: 1}).WithDefaults().Validate(); err != nil {
 		return fmt.Errorf("--optimizer: %w", err)
 	}
-	if t.epochs < 1 || t.batch < 1 || t.hidden < 1 || t.rate < 0 {
-		return fmt.Errorf("--epochs %d --batch %d --hidden %d --lr %g: want at least 1, 1, 1 and 0", t.epochs, t.batch, t.hidden, t.rate)
+	if t.epochs < 1 || t.batch < 1 || t.hidden < 1 {
+		return fmt.Errorf("--epochs %d --batch %d --hidden %d: want at least 1 of each", t.epochs, t.batch, t.hidden)
 	}
-	if t.data != train.Optdigits {
-		if _, err := os.Stat(t.data); err != nil {
-			return fmt.Errorf("--data: not %q, and no file: %w", train.Optdigits, err)
-		}
+	if !(t.rate >= 0) || math.IsInf(t.rate, 0) {
+		return fmt.Errorf("--lr %g: want a positive number, or 0 for the optimizer's", t.rate)
+	}
+	switch {
+	case t.checkpointEvery < 0:
+		return fmt.Errorf("--checkpoint-every %d: want a number of steps, or 0 for never", t.checkpointEvery)
+	case t.checkpointEvery > 0 && t.checkpoint == "":
+		return fmt.Errorf("--checkpoint-every %d without --checkpoint: there is no directory to save in", t.checkpointEvery)
+	case t.aggregate < 0:
+		return fmt.Errorf("--aggregate %d: want a number of gradients, or 0 for those of all workers", t.aggregate)
+	case workers < 1:
+	case t.aggregate > workers:
+		return fmt.Errorf("--aggregate %d: want at most the gradients of all workers, which are %d", t.aggregate, workers)
+	case t.batch < workers:
+		return fmt.Errorf("--batch %d for %d workers: want at least a sample for each", t.batch, workers)
+	}
+	return nil
+}
+
+// checkData looks for the data set where the ranks will.
+func (t *trainFlags) checkData() error {
+	if t.data == train.Optdigits {
+		return nil
+	}
+	if _, err := os.Stat(t.data); err != nil {
+		return fmt.Errorf("--data: not %q, and no file: %w", train.Optdigits, err)
 	}
 	return nil
 }
 
 func (t *trainFlags) run(ctx context.Context, env environment) error {
-	if err := t.check(); err != nil {
-		return usageError(err)
-	}
 	single, err := alone(env)
 	if err != nil {
 		return err
 	}
-	j := &job{env: env, connect: t.connectFlags, layout: t.layout()}
+	var ranks int
 	if single {
-		if j.ranks, err = t.roles.ranks(); err != nil {
-			return usageError(err)
-		}
-		if j.ranks > 1 {
-			return t.start(ctx, j)
-		}
-	} else if err := t.roles.fit(env); err != nil {
+		ranks, err = t.roles.ranks()
+	} else {
+		ranks, err = t.roles.started(env)
+	}
+	if err == nil {
+		err = t.check(t.roles.workersAmong(ranks))
+	}
+	if err == nil {
+		err = t.checkData()
+	}
+	if err != nil {
 		return usageError(err)
+	}
+	j := &job{env: env, connect: t.connectFlags, layout: t.layout(), ranks: ranks}
+	if single && ranks > 1 {
+		return t.start(ctx, j)
 	}
 	return t.join(ctx, env, j)
 }
@@ -158,10 +189,14 @@ func (t *trainFlags) join(ctx context.Context, env environment, j *job) error {
 // message, after one of them has failed.
 const patience = 10 * time.Second
 
+// grace is how long ranks have to save and end after SIGTERM: what Slurm gives them, too,
+// by its default KillWait.
+const grace = 30 * time.Second
+
 // start starts the ranks on this host.
 func (t *trainFlags) start(ctx context.Context, j *job) error {
 	j.launch = func(cfg *launch.Config) {
-		cfg.Patience = patience
+		cfg.Patience, cfg.Grace = patience, grace
 		if t.mode == string(ps.Async) && t.roles.ps > 0 {
 			cfg.Policy = launch.Continue
 		}
@@ -203,6 +238,9 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		return usageError(err)
 	}
 	cluster, err := ps.ClusterOf(w, roles)
+	if err == nil {
+		err = t.check(len(cluster.Workers)) // not every launcher says beforehand how many ranks there are
+	}
 	if err != nil {
 		return usageError(err)
 	}

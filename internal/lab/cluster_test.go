@@ -4,11 +4,52 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
+
+// onDirectory runs cluster.sh as if dir were a cluster's.
+func onDirectory(t *testing.T, dir string, args ...string) Result {
+	t.Helper()
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := Command(t.Context(), t, filepath.Join(root, "scripts", "cluster.sh"), args...)
+	cmd.Env = append(os.Environ(), "FISTERRA_LAB="+dir)
+	return cmd.Run()
+}
+
+func TestScriptRemovesOnlyClusters(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "thesis")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"up", "down"} {
+		if r := onDirectory(t, dir, command); r.Code != 1 || !strings.Contains(r.Stderr, dir) {
+			t.Errorf("%s in a directory of something else: %v", command, r)
+		}
+		if _, err := os.Stat(file); err != nil {
+			t.Fatalf("after %s: %v", command, err)
+		}
+	}
+}
+
+func TestScriptRefusesNetworksThatAreNot(t *testing.T) {
+	dir := t.TempDir()
+	for _, err := range []error{os.WriteFile(filepath.Join(dir, ".fisterra-lab"), nil, 0o644), os.Mkdir(filepath.Join(dir, "state.c7101"), 0o755)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := onDirectory(t, dir, "unplug", "c7101", "eth1"); r.Code != 1 || !strings.Contains(r.Stderr, "no network 'eth1'") {
+		t.Error(r)
+	}
+}
 
 func TestClusterRunsStepsOnItsNodes(t *testing.T) {
 	s := Cluster(t, 3, 2)

@@ -43,7 +43,7 @@ type Config struct {
 	// the ranks print, whole lines at a time.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Label is put in front of each line, "[rank] " for a nil name function.
+	// Label is what stands before each line.
 	Label Label
 	// Tee, if set, receives all output of a rank as well (its log file).
 	Tee func(rank int) (io.WriteCloser, error)
@@ -64,6 +64,9 @@ type Config struct {
 	// Interrupts carries requests to stop: the first is graceful (SIGTERM to the ranks), the second
 	// kills. May be nil.
 	Interrupts <-chan os.Signal
+	// Forward carries signals that the ranks act on, such as SIGUSR1. They go to the ranks
+	// themselves: what those have started, and would die of them, gets none. May be nil.
+	Forward <-chan os.Signal
 }
 
 // Label says how lines of output are marked with their rank.
@@ -283,6 +286,14 @@ func (j *job) wait(ctx context.Context) Outcome {
 			} else {
 				out.Interrupted = true
 				end(fmt.Sprintf("%v: ending %d ranks (once more to kill them)", s, left))
+			}
+		case s, ok := <-j.cfg.Forward:
+			if !ok {
+				j.cfg.Forward = nil
+				break
+			}
+			for _, p := range j.procs {
+				_ = p.self.Signal(s) // os.ErrProcessDone: it has just ended
 			}
 		case <-done:
 			done = nil

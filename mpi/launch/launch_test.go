@@ -125,23 +125,43 @@ func TestSecondInterruptKills(t *testing.T) {
 	o, err := Run(t.Context(), Config{
 		Ranks: 2, Interrupts: stop, Grace: time.Minute,
 		Program: "sh", Args: []string{"-c", `trap "" TERM; echo ready; while :; do sleep 0.05; done`},
-		Stdout: &interrupter{stop: stop, after: 2},
+		Stdout: &signaller{to: stop, after: 2, signals: []os.Signal{os.Interrupt, os.Interrupt}},
 	})
 	if err != nil || !o.Interrupted || o.Code != ExitInterrupted || o.Exits[0].Signal != syscall.SIGKILL {
 		t.Errorf("%+v, %v", o, err)
 	}
 }
 
-// interrupter asks twice for the end once so many ranks have said something.
-type interrupter struct {
-	stop  chan os.Signal
-	after int
+// A rank that acts on a signal gets it, and what it has started, and would die of it, does not.
+func TestForwardedSignalsReachTheRanksAlone(t *testing.T) {
+	forward := make(chan os.Signal, 1)
+	o, err := Run(t.Context(), Config{
+		Ranks: 2, Forward: forward, Policy: Continue,
+		Program: "sh", Args: []string{"-c", `sleep 100 & child=$!; trap 'kill -TERM $child; wait $child; exit $?' USR1; echo ready; wait`},
+		Stdout: &signaller{to: forward, after: 2, signals: []os.Signal{syscall.SIGUSR1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range o.Exits {
+		if x.Code != 128+int(syscall.SIGTERM) || x.Signal != 0 || x.Ended {
+			t.Errorf("%+v: want the exit code by which its child ended, of SIGTERM", x)
+		}
+	}
 }
 
-func (i *interrupter) Write(b []byte) (int, error) {
-	if i.after--; i.after == 0 {
-		i.stop <- os.Interrupt
-		i.stop <- os.Interrupt
+// signaller sends signals once so many ranks have said something.
+type signaller struct {
+	to      chan os.Signal
+	after   int
+	signals []os.Signal
+}
+
+func (s *signaller) Write(b []byte) (int, error) {
+	if s.after--; s.after == 0 {
+		for _, x := range s.signals {
+			s.to <- x
+		}
 	}
 	return len(b), nil
 }

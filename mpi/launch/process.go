@@ -18,6 +18,7 @@ import (
 type process struct {
 	rank int
 	pid  int
+	self *os.Process
 	over atomic.Bool
 	// asked to end, before it was over
 	asked atomic.Bool
@@ -101,7 +102,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 			c.from.Close()
 		}()
 	}
-	p := &process{rank: rank, pid: cmd.Process.Pid}
+	p := &process{rank: rank, pid: cmd.Process.Pid, self: cmd.Process}
 	go func() {
 		_ = cmd.Wait() // how it ended stands in ProcessState
 		x := exitOf(rank, cmd.ProcessState)

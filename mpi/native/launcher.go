@@ -38,12 +38,16 @@ func FromEnv(lookup func(string) (string, bool)) Launcher {
 			Why: fmt.Sprintf("%s=%s", variable, get(variable)), sonames: sonames}
 	}
 	slurm := get("SLURM_STEP_ID") != "" || get("SLURM_PROCID") != ""
+	// As in slurm.FromEnv, which this package may not know: Hydra's ranks inherit the variables of its
+	// daemons' step, but rank and size are its own.
+	ofStep := get("PMI_RANK") == get("SLURM_PROCID") && get("PMI_SIZE") == get("SLURM_STEP_NUM_TASKS")
+	hydra := get("MPI_LOCALRANKID") != "" && (get("SLURM_MPI_TYPE") != "pmi2" || !ofStep)
 	switch {
 	case get("OMPI_COMM_WORLD_SIZE") != "":
 		return found("openmpi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", openMPISonames)
 	case get("PALS_RANKID") != "":
 		return found("pals", "PALS_RANKID", "PALS_RANKID", "PALS_SIZE", mpichSonames)
-	case get("PMI_RANK") != "" && slurm && get("HYDI_CONTROL_FD") == "":
+	case get("PMI_RANK") != "" && slurm && !hydra:
 		return found("slurm-pmi2", "PMI_RANK", "PMI_RANK", "PMI_SIZE", mpichSonames)
 	case get("PMI_RANK") != "":
 		return found("hydra", "PMI_RANK", "PMI_RANK", "PMI_SIZE", mpichSonames)

@@ -17,13 +17,14 @@ leave() {
 trap leave TERM
 has() { ip link show "$1" >/dev/null 2>&1; }
 wait_for() { # what cmd...: 10 s, then the node gives up
-  local what=$1 i; shift
-  for ((i = 0; i < 1000; i++)); do
-    "$@" 2>/dev/null && return
+  local what=$1 end=$((${EPOCHREALTIME/./} + 10000000)); shift
+  until "$@" 2>/dev/null; do
+    if [ "${EPOCHREALTIME/./}" -ge "$end" ]; then
+      echo "node $NAME: no $what after 10 s" >&2
+      exit 1
+    fi
     sleep 0.01
   done
-  echo "node $NAME: no $what after 10 s" >&2
-  exit 1
 }
 
 hostname "$NAME"

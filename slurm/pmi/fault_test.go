@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -224,6 +225,21 @@ func TestEnvironmentThatCannotBe(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), func(string) (string, bool) { return "", false }, Config{Version: 3}); !errors.Is(err, ErrEnvironment) {
 		t.Errorf("version 3: %v", err)
+	}
+}
+
+func TestVersionByWhoServes(t *testing.T) {
+	srun := map[string]string{
+		"PMI_JOBID": "19.0", "PMI_RANK": "1", "PMI_SIZE": "2", "SLURM_MPI_TYPE": "pmi2", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2",
+		"SLURM_NODEID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n[0-1]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+	}
+	hydra := maps.Clone(srun)
+	hydra["MPI_LOCALRANKID"], hydra["PMI_RANK"], hydra["PMI_SIZE"] = "1", "3", "4"
+	for want, env := range map[int]map[string]string{1: hydra, 2: srun} {
+		e := environment{func(name string) (string, bool) { v, ok := env[name]; return v, ok }}
+		if got, err := e.version(0); err != nil || got != want {
+			t.Errorf("%v: PMI-%d, want %d (%v)", env, got, want, err)
+		}
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fisterra-hpc/fisterra/slurm"
 )
 
 // Present reports whether the environment names a process manager.
@@ -86,17 +88,24 @@ func (e environment) get(name string) string {
 }
 
 // version chooses the protocol: forced, else by who serves. Under Slurm PMI_JOBID
-// is JOB.STEP.
+// is JOB.STEP, which the ranks of Hydra's daemons inherit.
 func (e environment) version(forced int) (int, error) {
 	switch {
 	case forced == 1 || forced == 2:
 		return forced, nil
 	case forced != 0:
 		return 0, fmt.Errorf("%w: version %d, there are 1 and 2", ErrEnvironment, forced)
+	case e.ofDaemons():
 	case e.get("SLURM_MPI_TYPE") == "pmi2", strings.Contains(e.get("PMI_JOBID"), "."):
 		return 2, nil
 	}
 	return 1, nil
+}
+
+// ofDaemons reports whether Slurm's variables are those of another launcher's daemons.
+func (e environment) ofDaemons() bool {
+	_, err := slurm.FromEnv(e.lookup)
+	return errors.Is(err, slurm.ErrDaemonStep)
 }
 
 // identity reads who we are where the launcher says it by variables.

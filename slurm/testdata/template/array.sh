@@ -1,0 +1,26 @@
+#!/bin/bash
+# Written by "fisterra template slurm".
+#SBATCH --job-name=fisterra
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=2
+#SBATCH --array=1-5:2%2
+#SBATCH --output=fisterra-%A_%a.log
+#SBATCH --open-mode=append
+#SBATCH --signal=USR1@60
+#SBATCH --requeue
+
+echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+
+mkdir -p -- runs/"$SLURM_ARRAY_TASK_ID" || exit 1
+
+# The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
+# does not end the others: the program decides whether it can go on.
+trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
+srun --kill-on-bad-exit=0 --wait=0 fisterra train --checkpoint=runs/"$SLURM_ARRAY_TASK_ID"
+code=$?
+echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
+if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then
+  # Ended by the signal before the time limit: go on in another run.
+  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+fi
+exit "$code"
