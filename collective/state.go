@@ -24,7 +24,8 @@ type state struct {
 	sizesOnly bool
 
 	mu      sync.Mutex
-	config  Config
+	given   Config // by Configure
+	config  Config // the same with a model
 	seq     uint32
 	entries map[key]*entry
 	last    [plan.Exscan + 1]*entry // of the last call of each kind, found without hashing
@@ -86,14 +87,17 @@ func tagsOf(c *mpi.Comm) uint32 {
 type stateKey struct{}
 
 func stateOf(c *mpi.Comm) *state {
-	return c.Attribute(stateKey{}, func() any {
-		return &state{
-			self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
-			sizesOnly: c.Caps().SizesOnly,
-			config:    Config{Model: defaultFor(c)},
-			entries:   make(map[key]*entry),
-		}
-	}).(*state)
+	return c.Attribute(stateKey{}, func() any { return newState(c, Config{}) }).(*state)
+}
+
+func newState(c *mpi.Comm, f Config) *state {
+	s := &state{
+		self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
+		sizesOnly: c.Caps().SizesOnly,
+		entries:   make(map[key]*entry),
+	}
+	s.configure(c, f)
+	return s
 }
 
 // call is one rank's request, before a plan is found for it.
