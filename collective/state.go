@@ -202,7 +202,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		e.way, e.signature = byPieces, q.sign(memoryCode)
 		e.readsFar = open && s.canRead() && reads(p.Kind)
 		e.readsMapped = e.readsFar && mappedPays(p, s.config.Model)
-	case libraryHas(c, e) && s.config.usesLibrary(p):
+	case libraryHas(c, e) && s.config.whyLibrary(p) != "":
 		e.way, e.signature, here = byLibrary, q.sign(noOp), LibraryPlan
 	default:
 		planner, index := s.choose(p)
