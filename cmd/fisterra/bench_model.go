@@ -216,12 +216,7 @@ func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kin
 	fmt.Fprintln(t, "collective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tbest\tmeasured (µs)\tall (µs)")
 	for _, x := range points {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%.2f\t%s\t%.2f\t%s\n", x.Op, x.Bytes, x.Chosen, x.Predicted, x.Of(x.Chosen), x.Best, x.Of(x.Best), planTimes(x))
-		total := x.Bytes
-		switch x.Op {
-		case plan.Allgather.String(), plan.Alltoall.String(), plan.Gather.String(), plan.Scatter.String():
-			total *= w.Size()
-		}
-		site.Add(collective.Rule{Collective: x.Op, Ranks: w.Size(), Hosts: hostCount(w), UpToBytes: total, Plan: x.Best})
+		site.Add(x.Rule())
 	}
 	if w.Rank() == 0 {
 		t.Flush()
