@@ -117,12 +117,8 @@ func (j *job) configure(w *mpi.World) error {
 	if _, ok := w.Comm().Native(); !ok && cfg.Library == collective.LibraryAlways {
 		return &exitError{exitAbsent, errNoLibrary}
 	}
-	if j.connect.site != "" {
-		site, err := readSite(j.connect.site)
-		if err != nil {
-			return usageError(fmt.Errorf("--site: %w", err))
-		}
-		cfg.Site, cfg.Model = site, site.Model
+	if err := j.connect.readSite(&cfg); err != nil {
+		return err
 	}
 	return collective.Configure(w.Comm(), cfg)
 }
