@@ -24,6 +24,14 @@ type collectiveOp struct {
 	want               func(v *vectors, i int) (float32, bool)
 }
 
+// total is what a size is of all blocks together, on so many ranks.
+func (op collectiveOp) total(size, ranks int) int {
+	if op.send == perRank || op.recv == perRank {
+		return size * ranks
+	}
+	return size
+}
+
 // share says how often a buffer holds the size.
 type share int
 

@@ -26,7 +26,7 @@ type Detail int
 const (
 	Brief       Detail = iota
 	Full               // -f: minimum, maximum and iterations of a collective
-	Percentiles        // -z: P50, P90 of the repetitions
+	Percentiles        // -z: P10, P50, P90 of the repetitions
 )
 
 // Printer prints rows as they come. Only rank 0 has any.
@@ -43,7 +43,7 @@ func NewPrinter(w io.Writer, f Format, d Detail, op string) (*Printer, error) {
 	switch f {
 	case FormatOSU, FormatCSV, FormatJSON:
 	case FormatNCCL:
-		if IsMessageOp(op) {
+		if _, ok := collectiveNamed(op); !ok {
 			return nil, usage("format nccl is for collectives, %s is not one", op)
 		}
 	default:
@@ -72,8 +72,9 @@ func (p *Printer) Row(r Row) {
 	case FormatCSV:
 		fmt.Fprintf(p.w, "%s,%d,%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%d,%d\n", r.Op, r.Bytes, r.Ranks, r.Median, r.P10, r.P90, r.Average, r.Least, r.Most, r.Reps, r.Iterations)
 	case FormatNCCL:
-		alg := float64(r.Bytes) / r.Average / 1e3
-		fmt.Fprintf(p.w, "%12d %12d %8s %12.2f %10.2f %10.2f\n", r.Bytes, r.Bytes/4, "float", r.Average, alg, alg*busFactor(r.Op, r.Ranks))
+		size, count := ncclSize(r)
+		alg := float64(size) / r.Average / 1e3
+		fmt.Fprintf(p.w, "%12d %12d %8s %12.2f %10.2f %10.2f\n", size, count, "float", r.Average, alg, alg*busFactor(r.Op, r.Ranks))
 	default:
 		p.osu(r)
 	}
@@ -100,7 +101,7 @@ func (p *Printer) columns() []string {
 	switch p.op {
 	case "latency":
 		c = []string{"Latency (us)"}
-	case "bw", "bibw", "put_bw", "get_bw":
+	case "bw", "bibw":
 		c = []string{"Bandwidth (MB/s)"}
 	case "mbw_mr":
 		c = []string{"MB/s", "Messages/s"}
@@ -121,7 +122,7 @@ func (p *Printer) columns() []string {
 func (p *Printer) osu(r Row) {
 	fmt.Fprintf(p.w, "%-10d", r.Bytes)
 	switch p.op {
-	case "bw", "put_bw", "get_bw":
+	case "bw":
 		fmt.Fprintf(p.w, "%20.2f", r.MBps())
 	case "bibw":
 		fmt.Fprintf(p.w, "%20.2f", 2*r.MBps())
@@ -137,6 +138,18 @@ func (p *Printer) osu(r Row) {
 		fmt.Fprintf(p.w, "%20.2f%20.2f%20.2f", r.P10, r.Median, r.P90)
 	}
 	fmt.Fprintln(p.w)
+}
+
+// ncclSize is a row's size and count as nccl-tests has them: the bytes of all blocks together, which the
+// bandwidths are of, and the elements that a call names, which are one block's where there are blocks.
+func ncclSize(r Row) (bytes, count int) {
+	op, _ := collectiveNamed(r.Op) // NewPrinter has asked for it
+	bytes = op.total(r.Bytes, r.Ranks)
+	switch r.Op {
+	case "allgather", "reduce_scatter", "alltoall", "gather", "scatter":
+		return bytes, bytes / elementBytes / r.Ranks
+	}
+	return bytes, bytes / elementBytes
 }
 
 // busFactor turns a collective's bandwidth into what its links carry, by

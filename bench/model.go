@@ -37,12 +37,17 @@ type gauge struct {
 // each other's memory, if they can, what a core takes to reduce and to copy, and how long all take to
 // meet in shared memory. Link classes that
 // the communicator does not have keep the default's figures. All ranks call it
-// and get the same model; the communicator is left with the default configuration.
+// and get the same model; the communicator is left with what decides on plans by default.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, error) {
+	return measureModel(ctx, c, name, modelSizes, modelPasses)
+}
+
+func measureModel(ctx context.Context, c *mpi.Comm, name string, sizes []int, passes int) (*plan.Model, error) {
 	m := collective.DefaultModel(c)
 	m.Name = name
-	gauges := coreGauges(m)
+	gauges := coreGauges(m, sizes)
 	m.Pieces, m.Read = nil, nil
+	var pairs []*mpi.Comm // freed but after an error, when a peer may still be at it
 	near, far := -1, -1
 	for r := 1; r < c.Size(); r++ {
 		switch networked := c.Networked(r); { // which one of the same host may be
@@ -60,7 +65,19 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 			continue
 		}
 		*class.link = plan.Link{Gap: class.link.Gap}
-		some, err := linkGauges(ctx, c, m, class.peer, class.link)
+		color := mpi.Undefined
+		if c.Rank() == 0 || c.Rank() == class.peer {
+			color = 0
+		}
+		pair, err := c.Split(ctx, color, c.Rank())
+		if err != nil {
+			return nil, err
+		}
+		if pair == nil { // this rank has nothing to measure, and waits
+			continue
+		}
+		pairs = append(pairs, pair)
+		some, err := linkGauges(ctx, pair, m, class.link, sizes)
 		if err != nil {
 			return nil, err
 		}
@@ -71,7 +88,7 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 		return nil, err
 	}
 	gauges = append(gauges, some...)
-	for pass := range modelPasses {
+	for pass := range passes {
 		for i := range gauges {
 			t, err := gauges[i].take(ctx)
 			if err != nil {
@@ -86,9 +103,12 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 		g.set(g.best)
 	}
 	for _, curve := range curvesOf(m) {
-		ascend(*curve)
+		*curve = ascending(*curve)
 	}
-	if err := collective.Configure(c, collective.Config{}); err != nil {
+	for _, pair := range pairs {
+		pair.Free()
+	}
+	if err := collective.Configure(c, undecided(c)); err != nil {
 		return nil, err
 	}
 	return shareModel(ctx, c, m)
@@ -99,19 +119,10 @@ func curvesOf(m *plan.Model) []*plan.Curve {
 	return []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Copy, &m.Pieces, &m.Read}
 }
 
-// linkGauges time single messages and exchanges between rank 0 and peer, as the
+// linkGauges time single messages and exchanges between the two ranks of a pair, as the
 // steps of collectives that they are: by the executor, and on the scale on which
 // collectives are measured; and their exchanges through shared memory and by reading, on one host.
-// The others have none of them and wait.
-func linkGauges(ctx context.Context, c *mpi.Comm, m *plan.Model, peer int, link *plan.Link) ([]gauge, error) {
-	color := mpi.Undefined
-	if c.Rank() == 0 || c.Rank() == peer {
-		color = 0
-	}
-	pair, err := c.Split(ctx, color, c.Rank())
-	if err != nil || pair == nil {
-		return nil, err
-	}
+func linkGauges(ctx context.Context, pair *mpi.Comm, m *plan.Model, link *plan.Link, sizes []int) ([]gauge, error) {
 	if err := meet(ctx, pair); err != nil {
 		return nil, err
 	}
@@ -126,12 +137,13 @@ func linkGauges(ctx context.Context, c *mpi.Comm, m *plan.Model, peer int, link 
 		{plan.Allgather, collective.MemoryPlan, &m.Pieces},
 		{plan.Allgather, collective.DirectPlan, &m.Read},
 	} {
-		if !slices.Contains(collective.Plans(way.kind, modelSizes[0], pair), way.plan) {
+		if !slices.Contains(collective.Plans(way.kind, sizes[0], pair), way.plan) {
 			continue
 		}
 		op, _ := collectiveNamed(way.kind.String()) // there is one
-		force := collective.Config{Force: map[plan.Kind]string{way.kind: way.plan}}
-		for _, n := range modelSizes {
+		force := undecided(pair)
+		force.Force = map[plan.Kind]string{way.kind: way.plan}
+		for _, n := range sizes {
 			gauges = append(gauges, gauge{
 				take: func(ctx context.Context) (float64, error) {
 					own := 0.0 // what the collective does besides
@@ -158,11 +170,14 @@ func meet(ctx context.Context, c *mpi.Comm) error {
 	return nil
 }
 
-// ascend makes no message take longer than a longer one: what does was disturbed.
-func ascend(c plan.Curve) {
+// ascending is the curve on which no message takes longer than a longer one: what does was disturbed. A
+// curve that was not measured is the default's, which others read.
+func ascending(c plan.Curve) plan.Curve {
+	c = slices.Clone(c)
 	for i := len(c) - 2; i >= 0; i-- {
 		c[i].Seconds = min(c[i].Seconds, c[i+1].Seconds)
 	}
+	return c
 }
 
 // copyOf returns the copying of n bytes.
@@ -181,7 +196,8 @@ func crossGauge(ctx context.Context, c *mpi.Comm, m *plan.Model) ([]gauge, error
 		return nil, nil
 	}
 	op, _ := collectiveNamed(plan.Barrier.String()) // there is one
-	force := collective.Config{Force: map[plan.Kind]string{plan.Barrier: collective.MemoryPlan}}
+	force := undecided(c)
+	force.Force = map[plan.Kind]string{plan.Barrier: collective.MemoryPlan}
 	return []gauge{{
 		take: func(ctx context.Context) (float64, error) {
 			t, err := timePlan(ctx, c, force, op, Options{Sizes: []int{0}, Budget: modelBudget})
@@ -193,13 +209,13 @@ func crossGauge(ctx context.Context, c *mpi.Comm, m *plan.Model) ([]gauge, error
 
 // coreGauges time what one core does by itself, on vectors that fit its
 // caches and such that do not.
-func coreGauges(m *plan.Model) []gauge {
-	most := modelSizes[len(modelSizes)-1]
+func coreGauges(m *plan.Model, sizes []int) []gauge {
+	most := sizes[len(sizes)-1]
 	a, b := make([]byte, most), make([]byte, most)
 	sum, _ := kernel.For(kernel.Sum, kernel.Float32) // there is one
 	m.Combine, m.Copy = nil, nil
 	var gauges []gauge
-	for _, n := range modelSizes {
+	for _, n := range sizes {
 		x, y := a[:n], b[:n]
 		for _, work := range []struct {
 			curve *plan.Curve

@@ -15,6 +15,9 @@ import (
 type Tuned struct {
 	Op        string
 	Bytes     int
+	Total     int // bytes of all blocks together
+	Ranks     int
+	Hosts     int     // as plans count them: ranks that talk over the network are each on one of their own
 	Chosen    string  // what the model picks
 	Predicted float64 // its price in µs
 	Best      string  // what was fastest
@@ -48,8 +51,13 @@ type point struct {
 	plans []collective.Config // of Times
 }
 
-// Tune measures every plan of the named collectives at every size. All ranks call it;
-// each gets all results. The communicator is left with the model it was given.
+// Rule is the best plan as a rule of a site file.
+func (t Tuned) Rule() collective.Rule {
+	return collective.Rule{Collective: t.Op, Ranks: t.Ranks, Hosts: t.Hosts, UpToBytes: t.Total, Plan: t.Best}
+}
+
+// Tune measures every plan of the named collectives at every size, and the system library's collective where
+// there is one. All ranks call it; each gets all results. The communicator is left with the model it was given.
 func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Options) ([]Tuned, error) {
 	if err := meet(ctx, c); err != nil {
 		return nil, err
@@ -85,7 +93,16 @@ func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Opt
 		}
 		all = append(all, p.Tuned)
 	}
-	return all, collective.Configure(c, collective.Config{Model: m})
+	left := undecided(c)
+	left.Model = m
+	return all, collective.Configure(c, left)
+}
+
+// undecided is how c is configured, but for what decides on plans.
+func undecided(c *mpi.Comm) collective.Config {
+	f := collective.ConfigOf(c)
+	f.Model, f.Site, f.Force, f.Library = nil, nil, nil, collective.LibraryAuto
+	return f
 }
 
 func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) {
@@ -94,29 +111,29 @@ func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) 
 	if !ok || err != nil {
 		return point{}, usage("tune: %q is not a collective", name)
 	}
-	if err := collective.Configure(c, collective.Config{Model: m}); err != nil {
+	own := undecided(c)
+	own.Model, own.Library = m, collective.LibraryNever
+	if err := collective.Configure(c, own); err != nil {
 		return point{}, err
 	}
-	total := size
-	switch kind {
-	case plan.Allgather, plan.Alltoall, plan.Gather, plan.Scatter:
-		total = size * c.Size()
-	}
+	total := op.total(size, c.Size())
 	e := collective.Explain(kind, total, c)
-	p := point{Tuned: Tuned{Op: name, Bytes: size, Chosen: e.Plan, Predicted: e.Seconds * 1e6}, op: op}
+	p := point{Tuned: Tuned{Op: name, Bytes: size, Total: total, Ranks: e.Ranks, Hosts: e.Hosts, Chosen: e.Plan, Predicted: e.Seconds * 1e6}, op: op}
 	add := func(name string, f collective.Config) {
 		p.plans = append(p.plans, f)
 		p.Times = append(p.Times, PlanTime{name, math.Inf(1)})
 	}
 	for _, x := range e.Candidates {
-		f := collective.Config{Model: m}
+		f := own
 		if x.Plan != e.Plan { // which runs by itself, and may turn to another way while ranks are far from each other
 			f.Force = map[plan.Kind]string{kind: x.Plan}
 		}
 		add(x.Plan, f)
 	}
 	if _, ok := c.Native(); ok {
-		add(collective.LibraryPlan, collective.Config{Model: m, Library: collective.LibraryAlways})
+		f := own
+		f.Library = collective.LibraryAlways
+		add(collective.LibraryPlan, f)
 	}
 	return p, nil
 }

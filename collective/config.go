@@ -13,7 +13,7 @@ import (
 
 // Config is how collectives on one communicator behave. All its ranks must use
 // the same Model, Site and Force, or they would run different plans; that is noticed as a
-// mismatch.
+// mismatch. Communicators made of it from then on, by Dup, Split or Shrink, begin with the same, but for Nodes.
 type Config struct {
 	// Model prices the plans. Nil is DefaultModel of the communicator.
 	Model *plan.Model
@@ -76,18 +76,43 @@ func Configure(c *mpi.Comm, f Config) error {
 			return err
 		}
 	}
-	if f.Model == nil {
-		f.Model = defaultFor(c)
-	}
 	f.Force = maps.Clone(f.Force)
 	s := stateOf(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.config = f
-	s.nodes = f.Nodes
+	s.configure(c, f)
 	clear(s.last[:])
 	clear(s.entries)
 	return nil
+}
+
+// ConfigOf is what c was configured with. Not collective.
+func ConfigOf(c *mpi.Comm) Config {
+	s := stateOf(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.given
+	f.Force = maps.Clone(f.Force)
+	return f
+}
+
+// configure takes a Config that makes sense. The state is locked, or not shared yet.
+func (s *state) configure(c *mpi.Comm, f Config) {
+	s.given = f
+	if f.Model == nil {
+		f.Model = defaultFor(c)
+	}
+	s.config = f
+	s.nodes = f.Nodes
+}
+
+// Inherit implements mpi.Heritable.
+func (s *state) Inherit(child *mpi.Comm) any {
+	s.mu.Lock()
+	f := s.given
+	s.mu.Unlock()
+	f.Nodes = nil // which is of other ranks
+	return newState(child, f)
 }
 
 // known reports whether a plan can be asked for by name.

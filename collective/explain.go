@@ -16,9 +16,9 @@ type Explanation struct {
 	Bytes      int // Problem.TotalBytes
 	Ranks      int
 	Hosts      int
-	Plan       string
-	Why        string      // "cheapest by model ...", "site table ...", "forced"
-	Seconds    float64     // predicted
+	Plan       string      // LibraryPlan where the system's library does it
+	Why        string      // "cheapest by model ...", "site table ...", "forced", "across hosts" (the library)
+	Seconds    float64     // predicted; 0 for the library, which nothing prices
 	Candidates []Candidate // all plans that fit, cheapest first
 	Unfit      []Candidate // those that do not
 }
@@ -33,7 +33,7 @@ type Candidate struct {
 
 // Explain says what the collective would do with a message of that many bytes:
 // the vector's for bcast, reduce, allreduce and scans, all blocks together
-// otherwise. The root is rank 0. Not collective; it sends nothing.
+// otherwise. The root is rank 0, elements are float32, and reductions sums. Not collective; it sends nothing.
 func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	s := stateOf(c)
 	s.mu.Lock()
@@ -41,7 +41,16 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	p.RanksPerCore = s.ranksPerCore(c)
 	config := s.config
 	s.mu.Unlock()
-	return config.explain(p, s.arenaSuits(c), s.canRead())
+	has := means{shared: s.arenaSuits(c), read: s.canRead()}
+	has.library = libraryHas(c, &entry{key: key{kind: kind, typ: typeOf[float32](), op: Sum}})
+	return config.explain(p, has)
+}
+
+// means is what ranks have beside messages of their own.
+type means struct {
+	shared  bool // memory, which an arena can be in
+	read    bool // each other's memory
+	library bool // the system's, which has the collective
 }
 
 // Place is where ranks run.
@@ -49,7 +58,8 @@ type Place struct {
 	Ranks, RanksPerHost int
 	RanksPerCore        float64 // at most 1: each has its own
 	// Transport is what ranks of one host have, as mpi.Comm.Transport says: with "shm" those of several
-	// talk over TCP, with "tcp" all do; with any other they share no memory, and the network is an InfiniBand.
+	// talk over TCP, with "tcp" all do; with any other they share no memory, and the network is an InfiniBand. With
+	// "mpi" there is the system's library.
 	Transport string
 }
 
@@ -65,7 +75,11 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	nodes := plan.NewNodes(at.Ranks, func(r int) string { return fmt.Sprint(r / together) })
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
 	p.RanksPerCore = at.RanksPerCore
-	return f.explain(p, at.Transport == "shm" && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena), true)
+	return f.explain(p, means{
+		shared:  at.Transport == "shm" && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena),
+		read:    true,
+		library: at.Transport == "mpi",
+	})
 }
 
 // problemOf is a collective on bytes as elements of four bytes, or of one where that does not fit.
@@ -83,9 +97,8 @@ func problemOf(kind plan.Kind, rank, size, bytes int, nodes *plan.Nodes) *plan.P
 	return p
 }
 
-// explain explains a problem of ranks that can have an arena (shared), or not, and in that can
-// read each other's memory, or not.
-func (f *Config) explain(p *plan.Problem, shared, canRead bool) Explanation {
+// explain explains a problem of ranks that have such means; their order is that of (*state).entry.
+func (f *Config) explain(p *plan.Problem, has means) Explanation {
 	e := Explanation{Kind: p.Kind, Bytes: p.TotalBytes(), Ranks: p.Size, Hosts: 1}
 	if p.Nodes != nil {
 		e.Hosts = len(p.Nodes.Members)
@@ -95,10 +108,13 @@ func (f *Config) explain(p *plan.Problem, shared, canRead bool) Explanation {
 	for _, c := range plan.Rank(p, f.Model) {
 		e.Candidates = append(e.Candidates, Candidate{Plan: c.Name, Source: c.Source, Seconds: c.Seconds})
 	}
-	if shared {
-		e.Candidates = append(e.Candidates, arenaWays(p, f.Model, canRead)...)
+	if why := f.whyLibrary(p); has.library && why != "" {
+		e.Plan, e.Why = LibraryPlan, why
+	}
+	if has.shared {
+		e.Candidates = append(e.Candidates, arenaWays(p, f.Model, has.read)...)
 		slices.SortStableFunc(e.Candidates, func(a, b Candidate) int { return cmp.Compare(a.Seconds, b.Seconds) })
-		if name, why, _ := f.arenaWay(p, canRead); name != "" {
+		if name, why, _ := f.arenaWay(p, has.read); name != "" {
 			e.Plan, e.Why = name, why
 		}
 	}
@@ -118,7 +134,12 @@ func (f *Config) explain(p *plan.Problem, shared, canRead bool) Explanation {
 // String is a table for people.
 func (e Explanation) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v of %d B over %d ranks on %d hosts: %s, %s, %.2f µs predicted\n", e.Kind, e.Bytes, e.Ranks, e.Hosts, e.Plan, e.Why, e.Seconds*1e6)
+	fmt.Fprintf(&b, "%v of %d B over %d ranks on %d hosts: %s, %s", e.Kind, e.Bytes, e.Ranks, e.Hosts, e.Plan, e.Why)
+	if e.Plan == LibraryPlan {
+		fmt.Fprintf(&b, "\n* %-18s %15s  the system's MPI library, which is not priced\n", e.Plan, "-")
+	} else {
+		fmt.Fprintf(&b, ", %.2f µs predicted\n", e.Seconds*1e6)
+	}
 	for _, c := range e.Candidates {
 		mark := " "
 		if c.Plan == e.Plan {

@@ -92,6 +92,40 @@ func TestExplainKnowsTCP(t *testing.T) {
 	}
 }
 
+// Who does it over the system's library, and why; nothing prices the library.
+func TestExplainKnowsTheLibrary(t *testing.T) {
+	apart, near := Place{Ranks: 4, RanksPerHost: 2, Transport: "mpi"}, Place{Ranks: 4, RanksPerHost: 4, Transport: "mpi"}
+	rule := func(hosts int, name string) *Site {
+		return &Site{Name: "here", Rules: []Rule{{"allreduce", 4, hosts, -1, name}}}
+	}
+	ring := map[plan.Kind]string{plan.Allreduce: "ring"}
+	for _, c := range []struct {
+		at        Place
+		f         Config
+		plan, why string // none: the cheapest by model
+	}{
+		{apart, Config{}, LibraryPlan, "across hosts"},
+		{near, Config{}, "", ""},
+		{apart, Config{Library: LibraryNever}, "", ""},
+		{near, Config{Library: LibraryAlways}, LibraryPlan, "forced"},
+		{near, Config{Site: rule(1, LibraryPlan)}, LibraryPlan, "site table here"},
+		{apart, Config{Site: rule(2, "ring")}, "ring", "site table here"},
+		{apart, Config{Force: ring}, "ring", "forced"},
+		{Place{Ranks: 4, RanksPerHost: 2, Transport: "shm"}, Config{Site: rule(2, LibraryPlan)}, "", ""},
+	} {
+		e := ExplainFor(plan.Allreduce, 64, c.at, c.f)
+		if c.plan == "" {
+			c.plan, c.why = e.Candidates[0].Plan, "cheapest by model default"
+		}
+		if e.Plan != c.plan || e.Why != c.why || (e.Seconds > 0) != (e.Plan != LibraryPlan) {
+			t.Errorf("%+v: %s, %s, %g s; want %s, %s", c.at, e.Plan, e.Why, e.Seconds, c.plan, c.why)
+		}
+		if text := e.String(); !strings.Contains(text, "\n* "+c.plan) {
+			t.Errorf("the table does not show the choice:\n%s", text)
+		}
+	}
+}
+
 func TestSiteTakesTheSmallestRuleThatCovers(t *testing.T) {
 	s := &Site{Name: "x"}
 	for _, r := range []Rule{{"bcast", 4, 1, -1, "scatter+ring"}, {"bcast", 4, 1, 1024, "linear"}, {"bcast", 4, 1, 8192, "binomial"}} {

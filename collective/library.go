@@ -52,23 +52,29 @@ func libraryHas(c *mpi.Comm, e *entry) bool {
 	return e.counts[1] == nil // its alltoallv is never in place, and ranks may differ in that
 }
 
-// usesLibrary decides between the library and a plan. The state is locked.
-func (f *Config) usesLibrary(p *plan.Problem) bool {
+// whyLibrary decides between the library and a plan: it is empty where a plan does it. The state is locked.
+func (f *Config) whyLibrary(p *plan.Problem) string {
 	switch f.Library {
 	case LibraryNever:
-		return false
+		return ""
 	case LibraryAlways:
-		return true
+		return "forced"
 	}
 	if _, forced := f.Force[p.Kind]; forced {
-		return false
+		return ""
 	}
 	if f.Site != nil {
 		if r, ok := f.Site.rule(p); ok {
-			return r.Plan == LibraryPlan
+			if r.Plan == LibraryPlan {
+				return "site table " + f.Site.Name
+			}
+			return ""
 		}
 	}
-	return p.Nodes != nil && len(p.Nodes.Members) > 1
+	if p.Nodes != nil && len(p.Nodes.Members) > 1 {
+		return "across hosts"
+	}
+	return ""
 }
 
 // callLibrary starts the library's collective. The state is locked, so that

@@ -24,7 +24,8 @@ type state struct {
 	sizesOnly bool
 
 	mu      sync.Mutex
-	config  Config
+	given   Config // by Configure
+	config  Config // the same with a model
 	seq     uint32
 	entries map[key]*entry
 	last    [plan.Exscan + 1]*entry // of the last call of each kind, found without hashing
@@ -86,14 +87,17 @@ func tagsOf(c *mpi.Comm) uint32 {
 type stateKey struct{}
 
 func stateOf(c *mpi.Comm) *state {
-	return c.Attribute(stateKey{}, func() any {
-		return &state{
-			self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
-			sizesOnly: c.Caps().SizesOnly,
-			config:    Config{Model: defaultFor(c)},
-			entries:   make(map[key]*entry),
-		}
-	}).(*state)
+	return c.Attribute(stateKey{}, func() any { return newState(c, Config{}) }).(*state)
+}
+
+func newState(c *mpi.Comm, f Config) *state {
+	s := &state{
+		self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
+		sizesOnly: c.Caps().SizesOnly,
+		entries:   make(map[key]*entry),
+	}
+	s.configure(c, f)
+	return s
 }
 
 // call is one rank's request, before a plan is found for it.
@@ -199,7 +203,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		e.readsFar = open && s.canRead() && reads(p.Kind)
 		_, forced := s.config.Force[p.Kind]
 		e.readsMapped = !forced && s.canRead() && reads(p.Kind) && mappedPays(p, s.config.Model)
-	case libraryHas(c, e) && s.config.usesLibrary(p):
+	case libraryHas(c, e) && s.config.whyLibrary(p) != "":
 		e.way, e.signature, here = byLibrary, q.sign(noOp), LibraryPlan
 	default:
 		planner, index := s.choose(p)

@@ -13,9 +13,13 @@ type attribute struct {
 // gives back what it holds. It must not communicate: other ranks may have done so already, or not yet.
 type Releaser interface{ Release(why error) }
 
+// Heritable is an attribute that communicators made of its own have, too, from the beginning: what Inherit
+// returns for one, under the same key. It must not communicate.
+type Heritable interface{ Inherit(child *Comm) any }
+
 // Attribute returns what is kept with the communicator under a key of the
 // caller's own type, made by make when it is asked for the first time. It lives as
-// long as the communicator (see Releaser); a communicator made of this one does not inherit it. MPI
+// long as the communicator (see Releaser); a communicator made of this one inherits what is Heritable. MPI
 // calls this attribute caching. Not collective.
 func (c *Comm) Attribute(key any, make func() any) any {
 	if a := c.attribute(key); a != nil {
@@ -37,6 +41,15 @@ func (c *Comm) attribute(key any) *attribute {
 		a = a.next
 	}
 	return a
+}
+
+// bequeath gives a communicator made of this one what it inherits.
+func (c *Comm) bequeath(child *Comm) {
+	for a := c.attributes.Load(); a != nil; a = a.next {
+		if h, ok := a.value.(Heritable); ok {
+			child.Attribute(a.key, func() any { return h.Inherit(child) })
+		}
+	}
 }
 
 // release has all attributes give back what they hold.

@@ -180,5 +180,6 @@ func (c *Comm) derive(ctx context.Context, kind string, group []int32, rank int,
 	if err := c.dev.attach(ctx, d); err != nil {
 		return nil, err
 	}
+	c.bequeath(d)
 	return d, nil
 }

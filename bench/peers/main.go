@@ -68,12 +68,14 @@ func run(ctx context.Context, args []string) int {
 	if c.sandbox, err = newSandbox(*congestion); err != nil {
 		fmt.Fprintln(os.Stderr, "peers:", err)
 	}
-	if err := c.prepare(ctx, filepath.Join(filepath.Dir(*path), "peers"), *binary); err != nil {
+	err = c.prepare(ctx, filepath.Join(filepath.Dir(*path), "peers"), *binary)
+	if err == nil {
+		fmt.Printf("order of launches: seed %d\n", *seed)
+		c.measure(ctx)
+	} else if ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "peers:", err)
 		return 69
 	}
-	fmt.Printf("order of launches: seed %d\n", *seed)
-	c.measure(ctx)
 	if ctx.Err() != nil {
 		fmt.Fprintln(os.Stderr, "peers: interrupted")
 		return 130
@@ -110,25 +112,33 @@ func (c *comparison) prepare(ctx context.Context, dir, binary string) error {
 	c.programs = append(c.programs, fisterra(binary))
 	level := func(library string) string { return c.levels[library] }
 	for _, l := range []library{openmpi(), mpich()} {
-		p, err := l.peer(src, dir, level, runtime.NumCPU())
-		if err != nil {
-			fmt.Printf("without %s: %v\n", l.name, err)
-			continue
-		}
-		if err := c.pickLevel(ctx, p); err != nil {
-			return err
-		}
-		c.programs = append(c.programs, p)
+		c.admit(l.name, func() (*program, error) { return l.peer(src, dir, level, runtime.NumCPU()) },
+			func(p *program) error { return c.pickLevel(ctx, p) })
 	}
-	if p, err := gloo(src, dir); err != nil {
-		fmt.Printf("without gloo: %v\n", err)
-	} else {
-		c.programs = append(c.programs, p)
+	c.admit("gloo", func() (*program, error) { return gloo(src, dir) }, func(p *program) error {
+		_, err := launch(ctx, p, group{"barrier", "tcp", 2, []int{0}}, c.sandbox, c.budget)
+		return err
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	if len(c.programs) == 1 {
 		return fmt.Errorf("no peer to compare with")
 	}
 	return nil
+}
+
+// admit takes a peer into the comparison if it can be built and starts, or says why not.
+func (c *comparison) admit(name string, build func() (*program, error), start func(*program) error) {
+	p, err := build()
+	if err == nil {
+		err = start(p)
+	}
+	if err != nil {
+		fmt.Printf("without %s: %v\n", name, err)
+		return
+	}
+	c.programs = append(c.programs, p)
 }
 
 // pickLevel measures which of two thread levels serves a library best, over three launches

@@ -78,6 +78,24 @@ func TestRowsAndRatio(t *testing.T) {
 	}
 }
 
+// A library that is built and does not start is left out, as one that is absent.
+func TestAdmit(t *testing.T) {
+	c := &comparison{levels: map[string]string{}, budget: time.Millisecond}
+	for name, args := range map[string][]string{
+		"works":          {"echo", "latency 8 2 0.5 0.4 0.6 30"},
+		"does not start": {"false"},
+		"is gone":        {filepath.Join(t.TempDir(), "gone")},
+	} {
+		c.admit(name, func() (*program, error) {
+			return &program{name: name, command: func(group, time.Duration) ([]string, []string) { return args, nil }}, nil
+		}, func(p *program) error { return c.pickLevel(t.Context(), p) })
+	}
+	c.admit("is not built", func() (*program, error) { return nil, os.ErrNotExist }, func(*program) error { return nil })
+	if len(c.programs) != 1 || c.programs[0].name != "works" {
+		t.Errorf("admitted: %v", c.programs)
+	}
+}
+
 func TestSelected(t *testing.T) {
 	kept, err := selected("^allreduce/(shm|tcp)/2$", 64*kib)
 	if err != nil || len(kept) != 2 || kept[0].sizeList() != "8,4096,65536" {
@@ -106,6 +124,7 @@ func TestMPIPeersMeasure(t *testing.T) {
 		{"latency", "shm", 2, []int{0, 8, 4096, 1 << 20}}, {"latency", "tcp", 2, []int{8, 65536}},
 		{"bw", "shm", 2, []int{65536}}, {"bibw", "shm", 2, []int{4096}}, {"mbw_mr", "shm", 2, []int{8}},
 		{"pairs", "shm", 4, []int{8}}, {"barrier", "shm", 2, []int{0}}, {"allreduce", "tcp", 2, []int{8, 4000}},
+		{"reduce_scatter", "tcp", 2, []int{8, 4000}},
 	}
 	// Two ranks, and three for a remainder: with more ranks than cores MPICH takes milliseconds a call.
 	small = append(small, group{"allreduce", "shm", 3, []int{4004}}, group{"reduce_scatter", "shm", 3, []int{4004}})

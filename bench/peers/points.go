@@ -43,6 +43,7 @@ const (
 func groups() []group {
 	messages := []int{8, 4 * kib, 64 * kib, mib, 4 * mib}
 	vectors := []int{8, 4 * kib, 64 * kib, 4 * mib, 64 * mib}
+	collectives := []string{"allreduce", "bcast", "allgather", "alltoall", "reduce_scatter"}
 	all := []group{
 		{"latency", "shm", 2, messages},
 		{"bw", "shm", 2, messages},
@@ -53,12 +54,12 @@ func groups() []group {
 		{"barrier", "shm", 8, []int{0}},
 	}
 	for _, ranks := range []int{2, 4} {
-		for _, op := range []string{"allreduce", "bcast", "allgather", "alltoall", "reduce_scatter"} {
+		for _, op := range collectives {
 			all = append(all, group{op, "shm", ranks, vectors})
 		}
 		all = append(all, group{"barrier", "shm", ranks, []int{0}})
 	}
-	for _, op := range []string{"allreduce", "bcast", "allgather", "alltoall"} {
+	for _, op := range collectives {
 		all = append(all, group{op, "tcp", 2, vectors})
 	}
 	return append(all, group{"barrier", "tcp", 2, []int{0}})

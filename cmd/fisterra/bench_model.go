@@ -119,7 +119,8 @@ predictions within 30 % for 90 % of the points and chosen plans within 15 % of t
 			}).run(cmd.Context(), os.Args[1:])
 		},
 	}
-	s.flags(cmd, true)
+	s.flags(cmd)
+	s.measureFlags(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&check, "check", false, "compare predictions and choices with measured times")
 	s.defaults(f, "op", "allreduce,bcast,reduce,allgather,reduce_scatter,alltoall,gather,scatter,barrier,scan")
@@ -156,16 +157,19 @@ func (s *siteFlags) check(ctx context.Context, env environment, w *mpi.World, m 
 	return nil
 }
 
-func (s *siteFlags) flags(cmd *cobra.Command, withOps bool) {
+func (s *siteFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVarP(&s.ranks, "ranks", "n", 2, "number of ranks to start when alone")
-	f.StringVar(&s.file, "file", "", "site file to write (explain: to read)")
-	if withOps {
-		f.StringVar(&s.ops, "op", "allreduce", "collectives, comma separated")
-		f.StringVar(&s.sizes, "sizes", "8,4K,64K,1M,4M", "sizes in bytes, comma separated")
-	}
-	f.DurationVar(&s.budget, "budget", 50*time.Millisecond, "time per plan and size")
+	f.StringVar(&s.ops, "op", "allreduce", "collectives, comma separated")
+	f.StringVar(&s.sizes, "sizes", "8,4K,64K,1M,4M", "sizes in bytes, comma separated")
 	s.add(f)
+}
+
+// measureFlags are those of the commands that measure.
+func (s *siteFlags) measureFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&s.file, "file", "", "site file to write")
+	f.DurationVar(&s.budget, "budget", 50*time.Millisecond, "time per plan and size")
 }
 
 func printModel(env environment, m *plan.Model) {
@@ -198,7 +202,8 @@ measuring read such a file by --site. With --transport mpi the system library's 
 			return s.job(env, "tune", func(ctx context.Context, w *mpi.World) error { return s.tune(ctx, env, w, kinds, sizes) }).run(cmd.Context(), os.Args[1:])
 		},
 	}
-	s.flags(cmd, true)
+	s.flags(cmd)
+	s.measureFlags(cmd)
 	return cmd
 }
 
@@ -216,12 +221,7 @@ func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kin
 	fmt.Fprintln(t, "collective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tbest\tmeasured (µs)\tall (µs)")
 	for _, x := range points {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%.2f\t%s\t%.2f\t%s\n", x.Op, x.Bytes, x.Chosen, x.Predicted, x.Of(x.Chosen), x.Best, x.Of(x.Best), planTimes(x))
-		total := x.Bytes
-		switch x.Op {
-		case plan.Allgather.String(), plan.Alltoall.String(), plan.Gather.String(), plan.Scatter.String():
-			total *= w.Size()
-		}
-		site.Add(collective.Rule{Collective: x.Op, Ranks: w.Size(), Hosts: hostCount(w), UpToBytes: total, Plan: x.Best})
+		site.Add(x.Rule())
 	}
 	if w.Rank() == 0 {
 		t.Flush()
@@ -252,7 +252,9 @@ func benchExplainCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
 		Short: "Print which plan a collective takes, why, its price, and the runners-up",
-		Args:  noArguments,
+		Long: `explain prints which plan a collective takes with these flags, why, its predicted time, and those of the other plans.
+It starts nothing: the ranks and hosts need not exist. Prices are those of the model in --site's file, or the default's.`,
+		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			kinds, sizes, err := s.cases()
 			if err != nil {
@@ -274,12 +276,12 @@ func benchExplainCommand(env environment) *cobra.Command {
 			if cores > 0 {
 				at.RanksPerCore = float64(min(perHost, s.ranks)) / float64(cores)
 			}
-			cfg := collective.Config{}
-			if s.file != "" {
-				if cfg.Site, err = readSite(s.file); err != nil {
-					return usageError(err)
-				}
-				cfg.Model = cfg.Site.Model
+			cfg := collective.Config{Library: collectiveLibraries[s.collectives]}
+			if cfg.Library == collective.LibraryAlways && at.Transport != "mpi" {
+				return &exitError{exitAbsent, errNoLibrary}
+			}
+			if err := s.readSite(&cfg); err != nil {
+				return err
 			}
 			for _, k := range kinds {
 				for _, n := range sizes {
@@ -289,17 +291,8 @@ func benchExplainCommand(env environment) *cobra.Command {
 			return nil
 		},
 	}
-	s.flags(cmd, true)
+	s.flags(cmd)
 	cmd.Flags().IntVar(&perHost, "ranks-per-host", 0, "ranks that share a host (0: all)")
 	cmd.Flags().IntVar(&cores, "cores-per-host", 0, "processors of a host (0: one for each rank)")
 	return cmd
-}
-
-func readSite(path string) (*collective.Site, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return collective.ReadSite(f, path)
 }

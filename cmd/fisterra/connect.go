@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"time"
 
@@ -35,7 +36,7 @@ func (c *connectFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&c.peerTimeout, "peer-timeout", 5*time.Second, "how long a silent rank is waited for before it counts as lost (0: no heartbeats)")
 	f.DurationVar(&c.start, "start-timeout", time.Minute, "how long to wait until all ranks have met")
 	f.StringVar(&c.site, "site", "", "site file of fisterra bench tune, which says which plan is best for a collective")
-	f.StringVar(&c.collectives, "collectives", "auto", "who does them with --transport mpi: auto (whoever costs less), native (the system's library), fisterra")
+	f.StringVar(&c.collectives, "collectives", "auto", "who does them with --transport mpi: auto (whom --site names; else Fisterra within a host, the system's library across hosts), native (the library), fisterra")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "log how ranks meet and what is chosen")
 }
 
@@ -86,4 +87,22 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 // collectiveLibraries are the values of --collectives.
 var collectiveLibraries = map[string]collective.Library{
 	"auto": collective.LibraryAuto, "native": collective.LibraryAlways, "fisterra": collective.LibraryNever,
+}
+
+// readSite takes plans and their prices from the file of --site, if there is one.
+func (c *connectFlags) readSite(cfg *collective.Config) error {
+	if c.site == "" {
+		return nil
+	}
+	f, err := os.Open(c.site)
+	if err != nil {
+		return usageError(fmt.Errorf("--site: %w", err))
+	}
+	defer f.Close()
+	site, err := collective.ReadSite(f, c.site)
+	if err != nil {
+		return usageError(fmt.Errorf("--site: %w", err))
+	}
+	cfg.Site, cfg.Model = site, site.Model
+	return nil
 }

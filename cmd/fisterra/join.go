@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
 	"time"
@@ -83,7 +84,7 @@ func (j *job) join(ctx context.Context) error {
 	if err != nil {
 		return initError(err)
 	}
-	if err = j.configure(w); err == nil {
+	if err = j.configure(w, cfg.Log); err == nil {
 		err = j.main(ctx, w)
 	}
 	var exit *exitError
@@ -112,17 +113,13 @@ func (j *job) join(ctx context.Context) error {
 var errNoLibrary = errors.New("--collectives native: these ranks are connected by Fisterra itself, and only a system library has collectives of its own: it needs --transport mpi")
 
 // configure sets how collectives behave.
-func (j *job) configure(w *mpi.World) error {
-	cfg := collective.Config{Library: collectiveLibraries[j.connect.collectives]}
+func (j *job) configure(w *mpi.World, log *slog.Logger) error {
+	cfg := collective.Config{Library: collectiveLibraries[j.connect.collectives], Log: log.With("rank", w.Rank())}
 	if _, ok := w.Comm().Native(); !ok && cfg.Library == collective.LibraryAlways {
 		return &exitError{exitAbsent, errNoLibrary}
 	}
-	if j.connect.site != "" {
-		site, err := readSite(j.connect.site)
-		if err != nil {
-			return usageError(fmt.Errorf("--site: %w", err))
-		}
-		cfg.Site, cfg.Model = site, site.Model
+	if err := j.connect.readSite(&cfg); err != nil {
+		return err
 	}
 	return collective.Configure(w.Comm(), cfg)
 }

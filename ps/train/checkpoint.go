@@ -14,6 +14,7 @@ const checkpointForm = "fisterra.checkpoint/1"
 // save writes the parameters and vectors at hand, which belong to the global
 // step at hand, as the state to resume from.
 func (w *worker[F]) save() error {
+	w.note("saving a checkpoint")
 	if w.cfg.BeforeSave != nil {
 		if err := w.cfg.BeforeSave(); err != nil {
 			return err

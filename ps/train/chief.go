@@ -66,6 +66,7 @@ func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) e
 	}
 	var accuracy *float64
 	if w.global >= c.next {
+		w.note("an evaluation")
 		_, a := Evaluate(w.model, w.params, &w.data.Test)
 		accuracy = &a
 		c.next = after(w.global, c.every)

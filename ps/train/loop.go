@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
@@ -188,6 +189,7 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 	}
 	asked := false
 	for !w.plan.stop.Reached(joined, w.global) && !w.x.stopped() {
+		w.note("the hooks before a step")
 		if err := w.hooks.beforeStep(ctx, w.session()); err != nil {
 			return err
 		}
@@ -242,6 +244,7 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 			return err
 		}
 	}
+	w.note("the last evaluation")
 	w.chief.conclude(r, w)
 	if r.Seconds > 0 {
 		samples := float64(w.global-joined) / float64(w.plan.perEpoch) * float64(w.data.Train.Rows())
@@ -277,11 +280,13 @@ func (w *worker[F]) start(ctx context.Context, r *Result) error {
 
 // step computes the gradient of the next batch and exchanges it.
 func (w *worker[F]) step(ctx context.Context, stop bool) error {
+	w.note("the gradient of a step")
 	x, y := w.batch(w.position)
 	loss := w.model.Gradient(w.params, x, y, w.grad)
 	if math.IsNaN(loss) || math.IsInf(loss, 0) {
 		return fmt.Errorf("train: worker %d: the loss is %v at step %d: training diverged; a learning rate below %v may help", w.index, loss, w.global, w.plan.rule.Rate)
 	}
+	w.note("the exchange of a step")
 	position, global, dropped, err := w.x.step(ctx, w.grad, w.params, ps.Contribution{Weight: float64(len(y)), CountStep: true, Stop: stop})
 	if err != nil {
 		return err
@@ -292,6 +297,7 @@ func (w *worker[F]) step(ctx context.Context, stop bool) error {
 		w.position = position
 	}
 	info := StepInfo{Step: global, Loss: loss / float64(len(y)), Samples: len(y), Dropped: dropped}
+	w.note("the hooks after a step")
 	if err := w.hooks.afterStep(ctx, w.session(), info); err != nil {
 		return err
 	}
@@ -300,6 +306,9 @@ func (w *worker[F]) step(ctx context.Context, stop bool) error {
 	}
 	return nil
 }
+
+// note says what this worker is about to do, to those that will wait for it in a collective.
+func (w *worker[F]) note(what string) { collective.Note(w.cfg.Comm, what) }
 
 // batch gathers the rows of the worker's n-th batch.
 func (w *worker[F]) batch(n int64) ([]F, []int32) {

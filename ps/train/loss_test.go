@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/internal/testlog"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
 
@@ -133,4 +136,20 @@ func TestNobodyWaitsForARankThatCannotBegin(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A worker that keeps the others waiting has told them what it is about.
+func TestStallReportSaysWhatAWorkerDoes(t *testing.T) {
+	var log testlog.Buffer
+	launch(t, Config{Cluster: ps.Counts(0, 2), Mode: ps.Sync, Hidden: 16, Stop: ps.Stop{LastStep: 2}}, func(rank int, _ *fleet, c *Config) {
+		f := collective.Config{StallAfter: 1200 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		if err := collective.Configure(c.Comm, f); err != nil {
+			t.Error(err)
+		}
+		if rank == 1 {
+			c.Hooks = []Hook{{BeforeStep: func(ctx context.Context, _ Session) error {
+				return log.Await(ctx, func(text string) bool { return strings.Contains(text, "last seen in the hooks before a step") })
+			}}}
+		}
+	}).fine(t)
 }

@@ -1,0 +1,62 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// A plan is measured as itself, also where the system's library would do the collective.
+func TestTuneKeepsTheLibraryApart(t *testing.T) {
+	overTCP(t, func(ctx context.Context, c *mpi.Comm) error {
+		if err := collective.Configure(c, collective.Config{Library: collective.LibraryAlways}); err != nil {
+			return err
+		}
+		p, err := newPoint(c, collective.DefaultModel(c), "bcast", 8)
+		if err != nil {
+			return err
+		}
+		for i, f := range p.plans {
+			if f.Library != collective.LibraryNever {
+				return fmt.Errorf("%s is measured with %+v", p.Times[i].Plan, f)
+			}
+		}
+		return nil
+	})
+}
+
+// What tune writes is what the same ranks take, also where those of one host talk over the network.
+func TestTunedRulesMatch(t *testing.T) {
+	overTCP(t, func(ctx context.Context, c *mpi.Comm) error {
+		points, err := Tune(ctx, c, collective.DefaultModel(c), []string{"allgather", "reduce_scatter", "barrier"},
+			Options{Sizes: []int{12}, Budget: 5 * time.Millisecond, Repetition: 200 * time.Microsecond})
+		if err != nil {
+			return err
+		}
+		site := &collective.Site{Name: "tuned"}
+		for _, x := range points {
+			site.Add(x.Rule())
+		}
+		if err := barrier(ctx, c); err != nil { // nobody is in Tune's last collective any more
+			return err
+		}
+		if err := collective.Configure(c, collective.Config{Site: site}); err != nil {
+			return err
+		}
+		for i, bytes := range []int{24, 12, 0} {
+			kind, err := plan.ParseKind(points[i].Op)
+			if err != nil {
+				return err
+			}
+			if e := collective.Explain(kind, bytes, c); e.Plan != points[i].Best || e.Why != "site table tuned" || e.Bytes != points[i].Total {
+				return fmt.Errorf("by %+v:\n%v", points[i].Rule(), e)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestBenchExplain(t *testing.T) {
+	site := filepath.Join(t.TempDir(), "site.json")
+	if err := os.WriteFile(site, []byte(`{"name":"here","rules":[
+		{"collective":"allreduce","ranks":2,"hosts":2,"up_to_bytes":64,"plan":"ring"},
+		{"collective":"bcast","ranks":2,"hosts":1,"up_to_bytes":-1,"plan":"library"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ args, want string }{
+		{"--transport tcp --sizes 8 --site " + site, "on 2 hosts: ring, site table"},
+		{"--transport tcp --sizes 8", "cheapest by model default"},
+		{"--transport mpi --sizes 8 --op bcast --site " + site, "on 1 hosts: library, site table"},
+		{"--transport mpi --sizes 8 --ranks-per-host 1", "on 2 hosts: library, across hosts"},
+		{"--transport mpi --sizes 8 --collectives native", "on 1 hosts: library, forced"},
+	} {
+		if out, errs, code := command(nil, words("bench explain", c.args)...); code != exitOK || !strings.Contains(out, c.want) {
+			t.Errorf("%s: exit code %d, want %q in\n%s%s", c.args, code, c.want, out, errs)
+		}
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"--site " + site + ".gone", exitUsage, "--site: open"},
+		{"--collectives native", exitAbsent, "--transport mpi"},
+	} {
+		if _, errs, code := command(nil, words("bench explain", c.args)...); code != c.code || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: exit code %d, want %d and %q in %s", c.args, code, c.code, c.want, errs)
+		}
+	}
+}
