@@ -229,6 +229,9 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		Checkpoint: c.state(), CheckpointEvery: t.checkpointEvery, Save: s.save, Interrupt: s.interrupt, BeforeSave: c.check,
 		Out: t.out, Report: screen.report, Transport: transportName(w, cluster), Log: log,
 	}
+	if t.checkpoint != "" {
+		cfg.Claim = c.take
+	}
 	result, err := train.Run(ctx, cfg)
 	if err != nil {
 		log.Info("the run failed", "error", err) // and on stderr, at the end

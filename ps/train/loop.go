@@ -56,6 +56,9 @@ type worker[F Float] struct {
 // work is a worker's part.
 func work[F Float](ctx context.Context, cfg *Config, data *Dataset) (*Result, error) {
 	w, err := newWorker[F](ctx, cfg, data)
+	if err == nil {
+		err = cfg.ready(ctx)
+	}
 	if err != nil {
 		cfg.Comm.Revoke()
 		return nil, err
@@ -254,9 +257,15 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 func (w *worker[F]) start(ctx context.Context, r *Result) error {
 	var step int64
 	if w.index == 0 {
-		w.model.Init(w.params, w.cfg.Seed)
-		var err error
-		if step, err = w.resume(); err != nil {
+		resume := func() (err error) {
+			step, err = w.resume()
+			return err
+		}
+		claim := w.cfg.Claim
+		if claim == nil {
+			claim = func(resume func() error) error { return resume() }
+		}
+		if err := claim(resume); err != nil {
 			return err
 		}
 		w.resumed = step

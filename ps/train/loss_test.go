@@ -98,6 +98,69 @@ func TestAsyncChiefIsReplaced(t *testing.T) {
 	}
 }
 
+// A file is claimed when all ranks can begin, by the chief, and one that cannot be
+// claimed ends the run.
+func TestClaim(t *testing.T) {
+	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
+		for what, wrong := range map[string]int{"well": -1, "data of a worker": c.Workers[1], "the claim": c.Workers[0]} {
+			claims := make([]int, 3)
+			refused := errors.New("it is another's")
+			f := launch(t, Config{Cluster: c, Mode: ps.Sync, Hidden: 8, Epochs: 1, Checkpoint: filepath.Join(t.TempDir(), "state")}, func(rank int, f *fleet, c *Config) {
+				c.Claim = func(resume func() error) error {
+					claims[rank]++
+					if rank == wrong {
+						return refused
+					}
+					return errors.Join(resume(), resume())
+				}
+				if rank == wrong && what == "data of a worker" {
+					c.Data = "missing.csv"
+				}
+			})
+			want := make([]int, 3)
+			switch what {
+			case "well":
+				f.fine(t)
+				want[c.Workers[0]] = 1
+			case "the claim":
+				want[wrong] = 1
+				if !errors.Is(f.errs[wrong], refused) {
+					t.Errorf("%d ps: the chief says %v", len(c.Servers), f.errs[wrong])
+				}
+			}
+			for rank, err := range f.errs {
+				if what != "well" && err == nil {
+					t.Errorf("%d ps, %s: rank %d ended well", len(c.Servers), what, rank)
+				}
+			}
+			if !slices.Equal(claims, want) {
+				t.Errorf("%d ps, %s: claimed %v times, want %v", len(c.Servers), what, claims, want)
+			}
+		}
+	}
+}
+
+// Who has taken the file over is the reason, whatever writing says.
+func TestSaveNamesWhoTookOver(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	taken := errors.New("taken over")
+	f := launch(t, Config{Cluster: ps.Counts(0, 1), Hidden: 8, Epochs: 1, Checkpoint: filepath.Join(dir, "state"), CheckpointEvery: 10}, func(rank int, f *fleet, c *Config) {
+		asked := 0
+		c.BeforeSave = func() error {
+			if asked++; asked == 1 {
+				return os.Remove(dir)
+			}
+			return taken
+		}
+	})
+	if err := f.errs[0]; !errors.Is(err, taken) {
+		t.Error(err)
+	}
+}
+
 func TestWorkersOwnErrorIsTold(t *testing.T) {
 	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
 		f := launch(t, Config{Cluster: c, Mode: ps.Sync, Epochs: 1000, Hidden: 16}, func(rank int, f *fleet, c *Config) {
