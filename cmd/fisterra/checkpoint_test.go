@@ -313,9 +313,13 @@ func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
 				}
 			}
 			before := savedStep(t, dir)
-			for _, name := range []string{"ps0", "worker1", "worker2"} {
-				if err := syscall.Kill(pids[name], syscall.SIGUSR1); err != nil {
-					t.Fatal(err)
+			if !taken { // or it ends by itself, at the next save
+				eventually(t, 20*time.Second, "the successor saves", dir, func() bool { return savedStep(t, dir) > before }, state)
+				before = savedStep(t, dir)
+				for _, name := range []string{"ps0", "worker1", "worker2"} {
+					if err := syscall.Kill(pids[name], syscall.SIGUSR1); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			code := exitCode(cmd.Wait())

@@ -98,6 +98,77 @@ func TestAsyncChiefIsReplaced(t *testing.T) {
 	}
 }
 
+// The successor of a lost chief saves like it, and not only at the end.
+func TestSuccessorOfTheChiefSaves(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	interrupt := make(chan struct{})
+	reports := 0
+	f := launch(t, Config{Cluster: ps.Counts(1, 3), Hidden: 8, Epochs: 1_000_000, EvaluateEvery: 50, Checkpoint: file, CheckpointEvery: 20}, func(rank int, f *fleet, c *Config) {
+		switch rank {
+		case 1:
+			c.Hooks = []Hook{die(f, rank, 5)}
+		case 2:
+			saves := 0
+			c.BeforeSave = func() error {
+				if saves++; saves == 5 {
+					close(interrupt)
+				}
+				return nil
+			}
+			c.Interrupt = interrupt
+			c.Report = func(Metric) { reports++ }
+		}
+	})
+	f.fine(t, 1)
+	r := f.results[2]
+	if !r.Evaluated || !r.Interrupted || reports < 2 {
+		t.Errorf("%+v, %d reports", r, reports)
+	}
+	if f.results[3].Evaluated {
+		t.Error("two workers evaluate")
+	}
+	if meta, _, err := readTensors(file); err != nil || meta["step"] != fmt.Sprint(r.Steps) {
+		t.Errorf("saved at the end: %v, %v, want step %d", meta, err, r.Steps)
+	}
+}
+
+// What is at hand is saved before anything that may fail.
+func TestSuccessorOfTheChiefSavesBeforeItReads(t *testing.T) {
+	dir := t.TempDir()
+	file, data := filepath.Join(dir, "state"), filepath.Join(dir, "rows.csv")
+	var rows strings.Builder
+	for i := range 400 {
+		fmt.Fprintf(&rows, "%d,%d,%s\n", i%7, i%2, []string{"even", "odd"}[i%2])
+	}
+	if err := os.WriteFile(data, []byte(rows.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	interrupt := make(chan struct{})
+	f := launch(t, Config{Cluster: ps.Counts(1, 2), Data: data, Hidden: 8, Epochs: 1_000_000, Checkpoint: file}, func(rank int, f *fleet, c *Config) {
+		switch rank {
+		case 1:
+			c.Hooks = []Hook{die(f, rank, 5)}
+		case 2:
+			c.Interrupt = interrupt
+			gone := false
+			c.Hooks = []Hook{{AfterStep: func(context.Context, Session, StepInfo) error {
+				if !gone && len(c.Comm.Lost()) > 0 {
+					gone = true
+					close(interrupt)
+					return os.Remove(data)
+				}
+				return nil
+			}}}
+		}
+	})
+	if err := f.errs[2]; !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without its data: %v", err)
+	}
+	if _, _, err := readTensors(file); err != nil {
+		t.Error(err)
+	}
+}
+
 // A file is claimed when all ranks can begin, by the chief, and one that cannot be
 // claimed ends the run.
 func TestClaim(t *testing.T) {
