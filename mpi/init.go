@@ -18,8 +18,8 @@ import (
 // Fisterra's own, a Slurm step, a process manager (PMI, PMIx), or none, which is a world of
 // one. It blocks until all ranks have met and agree on cfg.Layout. A nil cfg is the zero Config.
 //
-// The errors wrap ErrLauncher, ErrLayout or ErrTransport. A process calls Init once
-// under a launcher: what it inherits can be read only once.
+// The errors wrap ErrLauncher, ErrLayout, ErrTransport or ErrStartTimeout, or ctx's cause. A process
+// calls Init once under a launcher: what it inherits can be read only once.
 func Init(ctx context.Context, cfg *Config) (*World, error) {
 	if cfg == nil {
 		cfg = &Config{}

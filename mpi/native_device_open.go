@@ -14,8 +14,7 @@ import (
 // from which every rank makes the same roster, or the same refusal. It blocks until all ranks have
 // come, ctx ends, or StartTimeout is over.
 func openNative(ctx context.Context, cfg *Config, l *launch) (*World, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.startTimeout(),
-		fmt.Errorf("ranks have not met within %v: %w", cfg.startTimeout(), context.DeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.startTimeout(), startTimeout(cfg.startTimeout()))
 	defer cancel()
 	if from := native.FromEnv(cfg.lookup()); l.kind == byFisterra && l.size > 1 && from.Name == "none" {
 		return nil, fmt.Errorf("mpi: %w: ranks started by fisterra run are strangers to an MPI library: start them by mpirun, mpiexec or srun, or use another transport than mpi", ErrLauncher)
