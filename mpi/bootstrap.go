@@ -75,7 +75,7 @@ type joiner struct {
 // 0, has reached position 0; until ctx ends or StartTimeout is over.
 func meet(ctx context.Context, cfg *Config, l *launch) (*meeting, error) {
 	m := &meeting{cfg: cfg, l: l, deadline: time.Now().Add(cfg.startTimeout()), done: make(chan struct{})}
-	ctx, cancel := context.WithDeadline(ctx, m.deadline)
+	ctx, cancel := context.WithDeadlineCause(ctx, m.deadline, startTimeout(cfg.startTimeout()))
 	defer cancel()
 	if err := m.meet(ctx); err != nil {
 		m.close()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"time"
 
@@ -27,21 +28,37 @@ type welcome struct {
 
 // refusal tells a rank why there will be no world.
 type refusal struct {
-	Text   string
-	Layout bool // the ranks' layouts differ
+	Text string
+	Why  string // the text of the sentinel among refusals, "" if it is none of them
+}
+
+// refusals are the sentinels that all ranks are to find where position 0 does.
+var refusals = []error{ErrLayout, ErrStartTimeout}
+
+func refuse(err error) refusal {
+	r := refusal{Text: err.Error()}
+	for _, why := range refusals {
+		if errors.Is(err, why) {
+			r.Why = why.Error()
+		}
+	}
+	return r
 }
 
 func (r *refusal) err() error {
-	if r.Layout {
-		return &refusedError{r.Text, ErrLayout}
+	e := &refusedError{text: r.Text}
+	for _, why := range refusals {
+		if r.Why == why.Error() {
+			e.err = why
+		}
 	}
-	return &refusedError{r.Text, ErrLauncher}
+	return e
 }
 
-// refusedError has the words of position 0, which name the sentinel already.
+// refusedError has the words of position 0, and its sentinel.
 type refusedError struct {
 	text string
-	err  error
+	err  error // or nil
 }
 
 func (e *refusedError) Error() string { return e.text }
@@ -53,7 +70,7 @@ func (e *refusedError) Unwrap() error { return e.err }
 // meeting is over either way.
 func (m *meeting) agree(ctx context.Context, addresses map[string][]byte) (*tree, *roster, error) {
 	caller := ctx
-	ctx, cancel := context.WithDeadline(ctx, m.deadline)
+	ctx, cancel := context.WithDeadlineCause(ctx, m.deadline, startTimeout(m.cfg.startTimeout()))
 	defer cancel()
 	t, err := openTree(ctx, m)
 	if err != nil {
@@ -153,7 +170,7 @@ func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
 		r, failed = assemble(cards)
 	}
 	if failed != nil {
-		no := encodeJSON(refusal{Text: failed.Error(), Layout: errors.Is(failed, ErrLayout)})
+		no := encodeJSON(refuse(failed))
 		for _, j := range came {
 			j.conn.SetDeadline(time.Now().Add(time.Second))
 			j.conn.Write(wire.AppendFrame(nil, frameRefusal, no)) // who does not hear it finds the connection closed
@@ -181,7 +198,7 @@ func (m *meeting) missing(ctx context.Context, came map[int]joiner) error {
 		}
 	}
 	slices.Sort(absent)
-	return fmt.Errorf("mpi: %w: waited for %d ranks, %s did not come: %w", ErrLauncher, m.l.size, rankList(absent), context.Cause(ctx))
+	return fmt.Errorf("mpi: waited for %d ranks, %s did not come: %w", m.l.size, rankList(absent), context.Cause(ctx))
 }
 
 // present is the part of every other rank.
@@ -197,8 +214,11 @@ func (m *meeting) present(ctx context.Context, t *tree, own card) error {
 	}
 	kind, body, err := wire.ReadFrame(m.conn, nil, maxCardBytes)
 	if err != nil {
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return fmt.Errorf("mpi: position 0 (rank %d) did not answer in time: %w", m.root, context.Cause(ctx))
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return fmt.Errorf("mpi: position 0 (rank %d) did not answer: %w", m.root, startTimeout(m.cfg.startTimeout()))
 		}
 		return fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.root, err)
 	}
@@ -214,7 +234,7 @@ func (m *meeting) present(ctx context.Context, t *tree, own card) error {
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithDeadline(ctx, m.deadline.Add(time.Second))
+		ctx, cancel := context.WithDeadlineCause(ctx, m.deadline.Add(time.Second), startTimeout(m.cfg.startTimeout()))
 		defer cancel()
 		return t.join(ctx, yes)
 	}

@@ -69,7 +69,7 @@ func (m *meeting) targets(ctx context.Context) ([]string, error) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", err, context.Cause(ctx))
 		}
 	}
 }

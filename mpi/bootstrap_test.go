@@ -3,6 +3,7 @@ package mpi
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -188,6 +189,26 @@ func TestBootstrapRankMissing(t *testing.T) {
 				t.Error(line)
 			}
 		}()
+	}
+}
+
+// What position 0 refuses for is found on every rank.
+func TestRefusalKeepsItsSentinel(t *testing.T) {
+	for _, why := range []error{ErrLayout, ErrStartTimeout, startTimeout(time.Second), io.ErrUnexpectedEOF} {
+		failed := fmt.Errorf("mpi: rank 3: %w", why)
+		r, err := decodeJSON[refusal](encodeJSON(refuse(failed)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := r.err()
+		if got.Error() != failed.Error() {
+			t.Errorf("%q, want %q", got, failed)
+		}
+		for _, sentinel := range []error{ErrLayout, ErrStartTimeout, ErrLauncher} {
+			if errors.Is(got, sentinel) != errors.Is(failed, sentinel) {
+				t.Errorf("%v is %v: %v", failed, sentinel, errors.Is(got, sentinel))
+			}
+		}
 	}
 }
 

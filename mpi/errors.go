@@ -1,9 +1,11 @@
 package mpi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // What went wrong. Errors returned by this package wrap one of these, or the
@@ -21,6 +23,8 @@ var (
 	ErrLayout    = errors.New("ranks disagree on the job's layout")
 	ErrMismatch  = errors.New("ranks disagree on the operation")
 	ErrTransport = errors.New("no usable transport")
+	// ErrStartTimeout: not all ranks have met within Config.StartTimeout.
+	ErrStartTimeout = errors.New("the ranks have not met in time")
 
 	// ErrInFlight: the operation was given up but a peer or the network may still touch
 	// its buffer, which stays the library's until Error.Done is closed.
@@ -38,6 +42,17 @@ const (
 	errFreed       = freed("communicator")
 	errWindowFreed = freed("window")
 )
+
+// startTimeout is the ErrStartTimeout of a time, and the cause of a context that ends then.
+type startTimeout time.Duration
+
+func (d startTimeout) Error() string {
+	return fmt.Sprintf("the ranks have not met within %v", time.Duration(d))
+}
+
+func (d startTimeout) Is(target error) bool {
+	return target == ErrStartTimeout || target == context.DeadlineExceeded
+}
 
 // Error says who was doing what with whom when Err happened.
 type Error struct {

@@ -2,12 +2,17 @@ package mpi
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/ib"
+	"github.com/fisterra-hpc/fisterra/mpi/native"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/tcp"
@@ -18,8 +23,8 @@ import (
 // Fisterra's own, a Slurm step, a process manager (PMI, PMIx), or none, which is a world of
 // one. It blocks until all ranks have met and agree on cfg.Layout. A nil cfg is the zero Config.
 //
-// The errors wrap ErrLauncher, ErrLayout or ErrTransport. A process calls Init once
-// under a launcher: what it inherits can be read only once.
+// The errors wrap ErrLauncher, ErrLayout, ErrTransport or ErrStartTimeout, or ctx's cause. A process
+// calls Init once under a launcher: what it inherits can be read only once.
 func Init(ctx context.Context, cfg *Config) (*World, error) {
 	if cfg == nil {
 		cfg = &Config{}
@@ -29,16 +34,31 @@ func Init(ctx context.Context, cfg *Config) (*World, error) {
 		return nil, err
 	}
 	watchLauncher(l.aliveFD)
-	choice, err := choose(cfg, l, (&ib.Host{}).Survey)
+	library := sync.OnceValues(func() (*native.Library, error) {
+		return native.Open(native.Config{Path: cfg.MPILibrary, Lookup: cfg.lookup(), Log: cfg.log()})
+	})
+	choice, err := choose(cfg, l, func() error { return (&ib.Host{}).Survey().Err() }, library)
 	if err != nil {
 		return nil, err
 	}
 	log := cfg.log()
 	log.Info("ranks", "launcher", l.kind, "because", l.reason, "rank", l.rank, "size", l.size)
-	log.Info("transport", "choice", choice.transport, "because", choice.reason)
-	if choice.transport == "mpi" {
-		return openNative(ctx, cfg, l)
+	level := slog.LevelInfo
+	if choice.lacks && l.rank == 0 {
+		level = slog.LevelWarn
 	}
+	log.Log(ctx, level, "transport", "choice", choice.transport, "because", choice.reason)
+	var w *World
+	if choice.transport == "mpi" {
+		w, err = openNative(ctx, cfg, l, library)
+	} else {
+		w, err = openOwn(ctx, cfg, l, choice.transport)
+	}
+	return w, choice.explain(err)
+}
+
+// openOwn makes this process a rank of a world over Fisterra's own transports.
+func openOwn(ctx context.Context, cfg *Config, l *launch, transport string) (*World, error) {
 	own := *cfg
 	if cfg.InfiniBand == "off" {
 		own.AddressRule = ""
@@ -52,7 +72,7 @@ func Init(ctx context.Context, cfg *Config) (*World, error) {
 		m.close()
 		return nil, fmt.Errorf("mpi: %w", err)
 	}
-	p, err := openProviders(&own, l, m, set, choice.transport)
+	p, err := openProviders(&own, l, m, set, transport)
 	if err != nil {
 		m.close()
 		set.close()
@@ -69,7 +89,7 @@ func Init(ctx context.Context, cfg *Config) (*World, error) {
 	}
 	w, err := Assemble(Assembly{
 		Rank: l.rank, Members: r.members(), Providers: p.all, Set: set,
-		Membership: t, Launcher: l.kind, Log: log,
+		Membership: t, Launcher: l.kind, Log: cfg.log(),
 	})
 	if err != nil {
 		t.Close()
@@ -132,39 +152,57 @@ func openProviders(cfg *Config, l *launch, m *meeting, set *sleepSet, choice str
 type choice struct {
 	transport string // "auto" (shm and tcp), "shm", "tcp" or "mpi"
 	reason    string
+	byHost    bool // what was found on this host has decided
+	lacks     bool // a device is not used for want of a library
+}
+
+// explain adds to the error of a start what may be behind it: every rank chooses by what it
+// finds on its own host, before it can ask the others, since what a process manager has for the MPI
+// library can be read only once.
+func (c choice) explain(err error) error {
+	if !c.byHost || !errors.Is(err, ErrStartTimeout) && !errors.Is(err, ErrLauncher) {
+		return err
+	}
+	return fmt.Errorf("%w; this rank chose transport %s (%s): if ranks on other hosts found something else, name one transport for all (Config.Transport, --transport)", err, c.transport, c.reason)
 }
 
 // choose decides between Fisterra's own transports and the system's MPI
-// library. survey is asked for RDMA devices only where they matter.
-func choose(cfg *Config, l *launch, survey func() *ib.Survey) (choice, error) {
+// library. What is found on this host matters only where the choice is left open: survey
+// is nil if an RDMA device is usable, library opens the MPI library.
+func choose(cfg *Config, l *launch, survey func() error, library func() (*native.Library, error)) (choice, error) {
 	switch cfg.Transport {
 	case "", "auto":
 	case "shm", "tcp", "mpi":
 		if cfg.InfiniBand == "on" && cfg.Transport != "mpi" {
 			return choice{}, fmt.Errorf("mpi: %w: transport %s cannot do RDMA, and InfiniBand is asked for; use auto or mpi", ErrTransport, cfg.Transport)
 		}
-		return choice{cfg.Transport, "asked for"}, nil
+		return choice{transport: cfg.Transport, reason: "asked for"}, nil
 	default:
 		return choice{}, fmt.Errorf("mpi: %w: %q is none; there are auto, shm, tcp, mpi", ErrTransport, cfg.Transport)
 	}
 	own := "shared memory on one host, else TCP"
 	switch cfg.InfiniBand {
 	case "off":
-		return choice{"auto", own + " over the host's ordinary address: InfiniBand is off"}, nil
+		return choice{transport: "auto", reason: own + " over the host's ordinary address: InfiniBand is off"}, nil
 	case "on":
-		s := survey()
-		if err := s.Err(); err != nil {
+		if err := survey(); err != nil {
 			return choice{}, fmt.Errorf("mpi: %w: InfiniBand is asked for, but no device is usable: %w", ErrTransport, err)
 		}
-		return choice{"mpi", "InfiniBand is on, which the system's MPI library drives"}, nil
+		return choice{transport: "mpi", reason: "InfiniBand is on, which the system's MPI library drives"}, nil
 	case "", "auto":
 		if l.size == 1 || !l.canStartMPI() {
-			return choice{"auto", own}, nil
+			return choice{transport: "auto", reason: own}, nil
 		}
-		if s := survey(); s.Err() == nil {
-			return choice{"mpi", "an RDMA device is usable, and the system's MPI library drives it"}, nil
+		if survey() != nil {
+			return choice{transport: "auto", reason: own + ": no usable RDMA device", byHost: true}, nil
 		}
-		return choice{"auto", own + ": no usable RDMA device"}, nil
+		if cfg.MPILibrary == "" { // one that is named must open
+			if _, err := library(); err != nil {
+				why, _, _ := strings.Cut(err.Error(), "; tried:\n")
+				return choice{transport: "auto", reason: own + ": an RDMA device is usable, but not the MPI library that would drive it: " + why, byHost: true, lacks: true}, nil
+			}
+		}
+		return choice{transport: "mpi", reason: "an RDMA device is usable, and the system's MPI library drives it", byHost: true}, nil
 	}
 	return choice{}, fmt.Errorf("mpi: %w: InfiniBand %q is none of auto, on, off", ErrTransport, cfg.InfiniBand)
 }

@@ -10,12 +10,11 @@ import (
 )
 
 // openNative makes this process a rank of the world of the system's MPI
-// library. The library brings the ranks together and carries their cards,
+// library, which open opens. The library brings the ranks together and carries their cards,
 // from which every rank makes the same roster, or the same refusal. It blocks until all ranks have
 // come, ctx ends, or StartTimeout is over.
-func openNative(ctx context.Context, cfg *Config, l *launch) (*World, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.startTimeout(),
-		fmt.Errorf("ranks have not met within %v: %w", cfg.startTimeout(), context.DeadlineExceeded))
+func openNative(ctx context.Context, cfg *Config, l *launch, open func() (*native.Library, error)) (*World, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.startTimeout(), startTimeout(cfg.startTimeout()))
 	defer cancel()
 	if from := native.FromEnv(cfg.lookup()); l.kind == byFisterra && l.size > 1 && from.Name == "none" {
 		return nil, fmt.Errorf("mpi: %w: ranks started by fisterra run are strangers to an MPI library: start them by mpirun, mpiexec or srun, or use another transport than mpi", ErrLauncher)
@@ -24,7 +23,7 @@ func openNative(ctx context.Context, cfg *Config, l *launch) (*World, error) {
 	if err != nil {
 		return nil, err
 	}
-	library, err := native.Open(native.Config{Path: cfg.MPILibrary, Lookup: cfg.lookup(), Log: cfg.log()})
+	library, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("mpi: %w: %w", ErrTransport, err)
 	}

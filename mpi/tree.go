@@ -147,6 +147,9 @@ func (t *tree) join(ctx context.Context, w welcome) error {
 			timer.Stop()
 		}
 	}
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
 	if err != nil {
 		return fmt.Errorf("mpi: rank %d cannot reach rank %d at %s while the ranks meet: %w", t.self.Rank, w.Parent, w.Tree, err)
 	}

@@ -62,8 +62,8 @@ func (b *doneBoard) complete() bool {
 // arrivals is how many workers have said done.
 func (b *doneBoard) arrivals() int { return b.heard }
 
-// gate of the start barrier: complete when every worker that is still there
-// has asked.
+// roll is who has come to a barrier: complete when every worker that is still there
+// has.
 type roll struct {
 	here []bool
 }

@@ -29,7 +29,7 @@ func (s *Server) arriveDone(a asker) {
 		s.send(a, &h, nil, nil, nil)
 		return
 	}
-	if status != 0 && s.cfg.Mode == Sync {
+	if status != 0 && (s.cfg.Mode == Sync || a.worker == 0 && !s.store.ready()) {
 		s.told[a.rank] = true
 		s.fail(&Error{Op: "serve", Role: s.cfg.Cluster.Role(a.rank), Rank: a.rank, Host: s.comm.Host(a.rank), Err: ErrFailed, Detail: fmt.Sprintf("it ended with status %d", status)})
 		s.answerFailure(a)
@@ -140,6 +140,7 @@ func (s *Server) losses(err error) {
 		s.forget(rank)
 		s.openBarrier()
 	}
+	s.roomAgain() // what a lost worker had announced takes none any more
 	s.conclude()
 }
 
@@ -216,21 +217,44 @@ func (s *Server) overdue(now time.Time) {
 			}
 		}
 	}
+	// A worker whose gradient is held waits for this server, however silent it is.
+	held := s.heldOf()
+	others := func(workers []int) []int {
+		return slices.DeleteFunc(workers, func(w int) bool { return held[w] })
+	}
 	if len(s.atDone) > 0 || s.board.arrivals() > 0 {
-		late("done", s.board.missing())
+		late("done", others(s.board.missing()))
 	}
 	if len(s.atBarrier) > 0 {
-		late("barrier", s.barrier.missing(s.gone))
+		late("barrier", others(s.barrier.missing(s.gone)))
+	}
+	if len(held) > 0 { // for the room that announced gradients take until they are here
+		var sending []int
+		for _, o := range s.under[1:] {
+			sending = append(sending, o.worker)
+		}
+		late("gradient", sending)
 	}
 	s.store.each(func(sl *slab) {
 		switch {
-		case len(sl.waiting) == 0:
+		case len(sl.waiting) == 0 && len(sl.held) == 0:
 		case sl.version < 0:
-			late("first values", []int{0})
+			late("first values", others([]int{0}))
 		case s.cfg.Mode == Sync:
-			late(fmt.Sprintf("step %d", sl.gate.step), sl.gate.missing())
+			late(fmt.Sprintf("step %d", sl.gate.step), others(sl.gate.missing()))
 		}
 	})
+}
+
+// heldOf are the workers whose gradients are held.
+func (s *Server) heldOf() map[int]bool {
+	held := map[int]bool{}
+	s.store.each(func(sl *slab) {
+		for _, o := range sl.held {
+			held[o.worker] = true
+		}
+	})
+	return held
 }
 
 // finalBarrier is the last thing all ranks do together, so that nobody closes

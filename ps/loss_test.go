@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 func TestSyncEndsForAllWhenAWorkerIsLost(t *testing.T) {
@@ -201,6 +203,130 @@ func TestSilentWorkerIsNamedAfterTheDeadline(t *testing.T) {
 		}
 		if !errors.Is(s.errs[0], ErrDeadline) {
 			t.Errorf("%s: %v is no ErrDeadline", what, s.errs[0])
+		}
+	}
+}
+
+// announce tells ps 0 of a gradient for the one block of oneTable, whose payload does not
+// come with it, and returns when the server knows.
+func announce(ctx context.Context, w *Worker, n int) (header, error) {
+	h := header{op: opPush, weight: 1, config: w.config, seq: w.seq, count: uint32(n)}
+	w.seq = w.tags.next(w.seq)
+	frame := aligned(headerBytes)
+	h.encode(frame)
+	if err := mpi.Send(ctx, w.comm, frame, 0, tagRequest); err != nil {
+		return h, err
+	}
+	_, err := w.AddStep(ctx, 0)
+	return h, err
+}
+
+// A gradient for which there is no room is received when what took the room will not come:
+// because its sender was lost, or sent something else.
+func TestHeldGradientsGoOnWhenRoomIsGivenUp(t *testing.T) {
+	const n = 4096 // one block, and more than travels with its header
+	for what, giveUp := range map[string]func(context.Context, *Worker, header) error{
+		"lost": func(context.Context, *Worker, header) error { return errDead },
+		"wrong size": func(ctx context.Context, w *Worker, h header) error {
+			return mpi.Send(ctx, w.comm, make([]float64, n/2), 0, w.tags.data(h.seq))
+		},
+	} {
+		cfg := oneTable(1, 3, n, Async)
+		cfg.BlockBytes, cfg.UnappliedBytes = 8*n, 8*n
+		announced, held := make(chan struct{}), make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			switch w.Index() {
+			case 0:
+				_, err := Set(ctx, w, "w", 0, make([]float64, n), 0).Wait(ctx)
+				return err
+			case 1:
+				values := make([]float64, n)
+				if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+					return err
+				}
+				<-announced
+				f := Push(ctx, w, "w", values, Contribution{})
+				_, err := w.AddStep(ctx, 0) // the server has seen the gradient by then
+				close(held)
+				if err == nil {
+					_, err = f.Wait(ctx)
+				}
+				return err
+			}
+			values := make([]float64, n)
+			if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+				return err
+			}
+			h, err := announce(ctx, w, n)
+			close(announced)
+			if err != nil {
+				return err
+			}
+			<-held
+			return giveUp(ctx, w, h)
+		})
+		if what == "lost" {
+			s.fine(3)
+		} else {
+			s.fine()
+		}
+		if got := s.summaries[0]; got.Updates != 1 || got.PeakUnapplied != 8*n {
+			t.Errorf("%s: %+v: want 1 update, one gradient at a time", what, got)
+		}
+	}
+}
+
+// Who announces a gradient and sends none is named when others wait for the room.
+func TestSilentSenderIsNamedWhenOthersAreHeld(t *testing.T) {
+	const n = 4096 // one block, and more than travels with its header
+	cfg := oneTable(1, 3, n, Async)
+	cfg.BlockBytes, cfg.UnappliedBytes, cfg.Deadline = 8*n, 8*n, 100*time.Millisecond
+	set, announced, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+		values := make([]float64, n)
+		if w.Chief() {
+			_, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx)
+			close(set)
+			<-over
+			return err
+		}
+		<-set // or a slow chief would be the one that is waited for
+		if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+			return err
+		}
+		if w.Index() == 2 {
+			_, err := announce(ctx, w, n)
+			close(announced)
+			<-over
+			return err
+		}
+		<-announced
+		_, err := Push(ctx, w, "w", values, Contribution{}).Wait(ctx)
+		close(over)
+		return err
+	})
+	for _, rank := range []int{0, 2} {
+		if err := s.errs[rank]; err == nil || !strings.Contains(err.Error(), "worker 2 (rank 3 on n3)") || !strings.Contains(err.Error(), "gradient") {
+			t.Errorf("rank %d says %v", rank, err)
+		}
+	}
+	if !errors.Is(s.errs[0], ErrDeadline) {
+		t.Errorf("%v is no ErrDeadline", s.errs[0])
+	}
+}
+
+// Nobody else would ever set the values.
+func TestAsyncEndsWhenTheChiefFailsBeforeTheValuesAreSet(t *testing.T) {
+	s := play(t, oneTable(1, 3, 100, Async), func(ctx context.Context, w *Worker) error {
+		if w.Chief() {
+			_, err := w.Finish(ctx, 1, 0)
+			return err
+		}
+		return train(ctx, w, 100, 5, nil)
+	})
+	for _, rank := range []int{0, 2, 3} {
+		if err := s.errs[rank]; err == nil || !strings.Contains(err.Error(), "worker 0 (rank 1 on n1)") {
+			t.Errorf("rank %d says %v", rank, err)
 		}
 	}
 }

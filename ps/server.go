@@ -204,27 +204,26 @@ func (s *Server) arrived(ctx context.Context, o offer, status mpi.Status, err er
 	if o.beyond {
 		s.store.beyond = false
 	}
-	if err == nil && status.Bytes != len(o.buf) {
-		err = fmt.Errorf("payload of %d bytes, the header says %d", status.Bytes, len(o.buf))
-		s.refuse(o.asker, err)
-		o.slab.gate.forget(o.worker, o.h.version)
-		s.store.release(o.buf)
-		return nil
-	}
-	if err != nil {
+	wrong := err == nil && status.Bytes != len(o.buf)
+	if wrong || err != nil {
 		if !o.waste && o.h.op != opSet {
 			o.slab.gate.forget(o.worker, o.h.version)
 		}
 		s.store.release(o.buf)
-		if errors.Is(err, mpi.ErrPeerLost) {
-			s.losses(err)
-			return nil
-		}
-		return s.broken(ctx, err)
 	}
-	s.land(o)
+	switch {
+	case wrong:
+		s.refuse(o.asker, fmt.Errorf("payload of %d bytes, the header says %d", status.Bytes, len(o.buf)))
+	case errors.Is(err, mpi.ErrPeerLost):
+		s.losses(err)
+		err = nil
+	case err != nil:
+		err = s.broken(ctx, err)
+	default:
+		s.land(o)
+	}
 	s.roomAgain()
-	return nil
+	return err
 }
 
 // receive takes one frame apart and acts on it.

@@ -10,9 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/ps/train"
 	"github.com/fisterra-hpc/fisterra/slurm"
 )
 
@@ -37,83 +40,149 @@ func (o owner) String() string {
 	return fmt.Sprintf("job %d, restart %d, process %d on %s", o.Job, o.Restart, o.PID, o.Host)
 }
 
-// claimant is this process as an owner.
-func claimant(env environment) owner {
+// claimant is this process as an owner. What it knows of the job is the batch script's
+// view, which a rank has also where the step is that of another launcher's daemons.
+func claimant(env environment) (owner, error) {
 	o := owner{PID: os.Getpid(), Token: rand.Text()}
 	o.Host, _ = os.Hostname() // for messages only
-	if job, err := slurm.FromEnv(env.lookup); err == nil {
+	job, inside, err := slurm.AllocationFromEnv(env.lookup)
+	if err != nil {
+		return o, fmt.Errorf("--checkpoint: which incarnation of which job this is: %w", err)
+	}
+	if inside {
 		o.Job, o.Restart = job.JobID, job.Restart
 	}
-	return o
+	return o, nil
 }
 
 // stateLink is the name under which users find the owner's file. A run whose
 // directory has none begins anew.
 const stateLink = "state.safetensors"
 
-// claim is a directory that a run has made its own.
+// claim is a directory that a run has made its own, or is about to (take).
 type claim struct {
 	dir string
 	own owner
 }
 
-// claimDirectory makes the directory if need be, and the run its owner, with
-// what the owner before has saved last.
-func claimDirectory(dir string, own owner) (claim, error) {
+func newClaim(dir string, own owner) claim {
 	own.State = fmt.Sprintf("state-%s.safetensors", own.Token)
-	c := claim{dir, own}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return c, fmt.Errorf("--checkpoint: %w", err)
+	return claim{dir, own}
+}
+
+// take makes the directory if need be, and the run its owner. resume reads what the
+// owner before has saved last and says whether this run can go on from it: if
+// not, the owner before stays, and may still save. resume is called twice where the owner
+// before has saved meanwhile.
+func (c claim) take(resume func() error) error {
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return usageError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	for {
 		before, err := c.owner()
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return c, err
+			return usageError(err)
 		}
-		if before.Job == own.Job && own.Job != 0 && before.Restart > own.Restart {
-			return c, fmt.Errorf("--checkpoint %s belongs to a later incarnation (%v) of this job's restart %d", dir, before, own.Restart)
+		if before.Job == c.own.Job && c.own.Job != 0 && before.Restart > c.own.Restart {
+			return usageError(fmt.Errorf("--checkpoint %s belongs to a later incarnation (%v) of this job's restart %d", c.dir, before, c.own.Restart))
 		}
-		if err := c.inherit(before); errors.Is(err, errGone) {
-			continue // another run has taken over meanwhile
-		} else if err != nil {
-			return c, fmt.Errorf("--checkpoint: %w", err)
+		err = c.replace(before, resume)
+		if !errors.Is(err, errGone) {
+			return err
 		}
-		text, err := json.Marshal(own)
-		if err != nil {
-			return c, err
-		}
-		temp := c.path(ownerFile + "." + own.Token)
-		if err := os.WriteFile(temp, append(text, '\n'), 0o644); err != nil {
-			return c, fmt.Errorf("--checkpoint: %w", err)
-		}
-		if err := os.Rename(temp, c.path(ownerFile)); err != nil {
-			return c, fmt.Errorf("--checkpoint: %w", err)
-		}
-		if err := c.show(); err != nil {
-			return c, err
-		}
-		if before.State != "" {
-			if err := os.Remove(c.path(before.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return c, fmt.Errorf("--checkpoint: %w", err)
-			}
-		}
-		return c, nil
 	}
 }
 
-// errGone: the file of the owner before has been removed by another successor.
+// errGone: another run has taken over meanwhile.
 var errGone = errors.New("the owner has changed")
 
-// inherit makes what the owner before saved last this run's own file.
+// replace makes the run the owner in another's place.
+func (c claim) replace(before owner, resume func() error) error {
+	seen := c.saved(before)
+	err := c.inherit(before)
+	if err == nil {
+		err = resume()
+	}
+	if err == nil {
+		err = c.enter(before)
+	}
+	if err != nil {
+		os.Remove(c.state())
+		var data *train.DataError
+		if errors.As(err, &data) && data.File == c.state() {
+			data.File = c.path(stateLink) // which stays, and is what a user may remove
+		}
+		return err
+	}
+	if now := c.saved(before); now != nil && (seen == nil || !os.SameFile(now, seen) || !now.ModTime().Equal(seen.ModTime())) {
+		if err := c.inherit(before); err != nil && !errors.Is(err, errGone) {
+			return err
+		}
+		if err := resume(); err != nil {
+			return err
+		}
+	}
+	if err := c.show(); err != nil {
+		return usageError(err)
+	}
+	if before.State != "" {
+		if err := os.Remove(c.path(before.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return usageError(fmt.Errorf("--checkpoint: %w", err))
+		}
+	}
+	c.sweep()
+	return nil
+}
+
+// enter writes the run into the owner's file, unless that has changed hands.
+func (c claim) enter(before owner) error {
+	if now, err := c.owner(); err == nil && now.Token != before.Token {
+		return errGone
+	}
+	text, err := json.Marshal(c.own)
+	if err != nil {
+		return err
+	}
+	temp := c.path(ownerFile + "." + c.own.Token)
+	if err := os.WriteFile(temp, append(text, '\n'), 0o644); err != nil {
+		return usageError(fmt.Errorf("--checkpoint: %w", err))
+	}
+	if err := os.Rename(temp, c.path(ownerFile)); err != nil {
+		return usageError(fmt.Errorf("--checkpoint: %w", err))
+	}
+	return nil
+}
+
+// source is where an owner's state is found: in its own file, or in one that
+// somebody has put there.
+func (c claim) source(before owner) string {
+	if before.State == "" {
+		return c.path(stateLink)
+	}
+	return c.path(before.State)
+}
+
+// saved is the file that an owner has saved last; nil if there is none.
+func (c claim) saved(before owner) fs.FileInfo {
+	if _, err := os.Lstat(c.path(stateLink)); err != nil {
+		return nil
+	}
+	info, err := os.Stat(c.source(before))
+	if err != nil {
+		return nil
+	}
+	return info
+}
+
+// inherit makes what the owner before saved last this run's own file too. At no moment is
+// there none, also where it replaces what was inherited earlier.
 func (c claim) inherit(before owner) error {
 	if _, err := os.Lstat(c.path(stateLink)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	from := before.State
-	if from == "" {
-		from = stateLink // a file that somebody has put there
-	}
-	err := os.Link(c.path(from), c.state())
+	temp := c.path("." + c.own.State + ".0")
+	defer os.Remove(temp) // a link that is renamed to another of the same file stays
+	err := os.Link(c.source(before), temp)
 	if errors.Is(err, fs.ErrNotExist) { // never saved, unless it was there a moment ago
 		if now, err := c.owner(); err == nil && now.Token != before.Token {
 			return errGone
@@ -121,13 +190,42 @@ func (c claim) inherit(before owner) error {
 		return nil
 	}
 	if err != nil { // a file system without links
-		text, readErr := os.ReadFile(c.path(from))
+		text, readErr := os.ReadFile(c.source(before))
 		if readErr != nil {
-			return errors.Join(err, readErr)
+			return usageError(fmt.Errorf("--checkpoint: %w", errors.Join(err, readErr)))
 		}
-		return os.WriteFile(c.state(), text, 0o644)
+		if err := os.WriteFile(temp, text, 0o644); err != nil {
+			return usageError(fmt.Errorf("--checkpoint: %w", err))
+		}
+	}
+	if err := os.Rename(temp, c.state()); err != nil {
+		return usageError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	return nil
+}
+
+// leftFile is the name of a file that some run has saved in, or was saving in when it was
+// killed.
+var leftFile = regexp.MustCompile(`^\.?state-[A-Z2-7]{26,}\.safetensors(\.[0-9]+)?$`)
+
+// sweep removes what runs have left that own the directory no more: a file that one was
+// writing when it was killed, and one that it wrote after it had been replaced. A run that is about to
+// take over has a link to the state that this one went on from: it costs nothing, and stays.
+// What cannot be removed stays, too.
+func (c claim) sweep() {
+	entries, _ := os.ReadDir(c.dir)
+	if now, err := c.owner(); err != nil || now.Token != c.own.Token {
+		return
+	}
+	own, _ := os.Stat(c.state())
+	for _, e := range entries {
+		if !leftFile.MatchString(e.Name()) || strings.Contains(e.Name(), c.own.State) {
+			continue
+		}
+		if info, err := e.Info(); err == nil && (own == nil || !os.SameFile(info, own)) {
+			os.Remove(c.path(e.Name()))
+		}
+	}
 }
 
 // show lets the users' name stand for this run's file.
@@ -187,8 +285,8 @@ func (c claim) check() error {
 // ownerBytes is enough for an owner as text.
 const ownerBytes = 1 << 10
 
-// claim makes the directory of --checkpoint this run's: the chief does, and
-// tells all ranks, since any worker that is left may have to save in its place.
+// claim prepares this run's claim to the directory of --checkpoint. The chief makes
+// it and tells all ranks, since any worker that is left may have to save in its place.
 func (t *trainFlags) claim(ctx context.Context, env environment, w *mpi.World, chief int) (claim, error) {
 	if t.checkpoint == "" {
 		return claim{}, nil
@@ -198,18 +296,18 @@ func (t *trainFlags) claim(ctx context.Context, env environment, w *mpi.World, c
 	c := claim{dir: t.checkpoint}
 	text := make([]byte, ownerBytes)
 	if w.Rank() == chief {
-		var err error
-		if c, err = claimDirectory(t.checkpoint, claimant(env)); err != nil {
+		o, err := claimant(env)
+		if err != nil {
 			return c, usageError(err)
 		}
-		own, err := json.Marshal(c.own)
+		own, err := json.Marshal(newClaim(t.checkpoint, o).own)
 		if err != nil {
 			return c, err
 		}
 		copy(text, own)
 	}
 	if err := collective.Bcast(ctx, w.Comm(), text, chief); err != nil {
-		return c, fmt.Errorf("--checkpoint %s: the chief's claim: %w", t.checkpoint, err)
+		return c, fmt.Errorf("--checkpoint %s: who the chief is: %w", t.checkpoint, err)
 	}
 	return c, json.Unmarshal(bytes.TrimRight(text, "\x00"), &c.own)
 }

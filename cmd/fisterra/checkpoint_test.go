@@ -1,23 +1,57 @@
 package main
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
+// fits is the resume of a run that can go on from whatever is there.
+func fits() error { return nil }
+
+// saveState saves as package train does: the file is replaced as a whole.
+func saveState(t *testing.T, c claim, text string) {
+	t.Helper()
+	temp := c.state() + ".new"
+	if err := errors.Join(os.WriteFile(temp, []byte(text), 0o644), os.Rename(temp, c.state())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fileHolds(t *testing.T, file, want string) {
+	t.Helper()
+	if text, err := os.ReadFile(file); string(text) != want {
+		t.Errorf("%s holds %q, want %q (%v)", filepath.Base(file), text, want, err)
+	}
+}
+
+func filesIn(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names
+}
+
 func TestCheckpointDirectoryHasOneOwner(t *testing.T) {
 	dir := t.TempDir() + "/state"
 	claimed := func(job, restart int) claim {
 		t.Helper()
-		c, err := claimDirectory(dir, owner{Job: job, Restart: restart, Host: "c7101", PID: 7, Token: strings.Repeat("x", restart+1)})
-		if err != nil {
+		c := newClaim(dir, owner{Job: job, Restart: restart, Host: "c7101", PID: 7, Token: strings.Repeat("x", restart+1)})
+		if err := c.take(fits); err != nil {
 			t.Fatal(err)
 		}
 		return c
@@ -33,7 +67,7 @@ func TestCheckpointDirectoryHasOneOwner(t *testing.T) {
 	if err := old.check(); err == nil || !strings.Contains(err.Error(), "taken over by job 5, restart 1, process 7 on c7101") {
 		t.Errorf("the old incarnation may still save: %v", err)
 	}
-	if _, err := claimDirectory(dir, owner{Job: 5, Token: "late"}); err == nil || !strings.Contains(err.Error(), "later incarnation") {
+	if err := newClaim(dir, owner{Job: 5, Token: "late"}).take(fits); err == nil || !strings.Contains(err.Error(), "later incarnation") {
 		t.Errorf("an old incarnation that begins late: %v", err)
 	}
 	claimed(6, 0) // another job is another matter
@@ -54,25 +88,14 @@ func TestCheckpointOutlivesItsPredecessor(t *testing.T) {
 	dir := t.TempDir()
 	claimed := func(token string) claim {
 		t.Helper()
-		c, err := claimDirectory(dir, owner{Host: "c7101", PID: 7, Token: token})
-		if err != nil {
+		c := newClaim(dir, owner{Host: "c7101", PID: 7, Token: token})
+		if err := c.take(fits); err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	save := func(c claim, text string) {
-		t.Helper()
-		temp := c.state() + ".new" // as package train does: the file is replaced as a whole
-		if err := errors.Join(os.WriteFile(temp, []byte(text), 0o644), os.Rename(temp, c.state())); err != nil {
-			t.Fatal(err)
-		}
-	}
-	holds := func(file, want string) {
-		t.Helper()
-		if text, err := os.ReadFile(file); string(text) != want {
-			t.Errorf("%s holds %q, want %q (%v)", filepath.Base(file), text, want, err)
-		}
-	}
+	save := func(c claim, text string) { t.Helper(); saveState(t, c, text) }
+	holds := func(file, want string) { t.Helper(); fileHolds(t, file, want) }
 	link := filepath.Join(dir, stateLink)
 	first := claimed("first")
 	if _, err := os.Stat(first.state()); !errors.Is(err, fs.ErrNotExist) {
@@ -121,6 +144,155 @@ func TestCheckpointOutlivesItsPredecessor(t *testing.T) {
 	holds(claimed("fifth").state(), "7")
 }
 
+// A run that cannot go on from what is saved leaves it to its owner.
+func TestClaimThatFailsChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	first := newClaim(dir, owner{Token: "first"})
+	if err := first.take(fits); err != nil {
+		t.Fatal(err)
+	}
+	saveState(t, first, "1")
+	before := filesIn(t, dir)
+	unfit := errors.New("another batch")
+	second := newClaim(dir, owner{Token: "second"})
+	err := second.take(func() error {
+		fileHolds(t, second.state(), "1")
+		return unfit
+	})
+	if !errors.Is(err, unfit) {
+		t.Errorf("the claim ended with %v", err)
+	}
+	if err := first.check(); err != nil {
+		t.Error(err)
+	}
+	if after := filesIn(t, dir); !slices.Equal(after, before) {
+		t.Errorf("the files were %q, now %q", before, after)
+	}
+	fileHolds(t, filepath.Join(dir, stateLink), "1")
+}
+
+// What the owner before saves while its successor reads is not lost.
+func TestClaimReadsTheLastWord(t *testing.T) {
+	dir := t.TempDir()
+	first, second := newClaim(dir, owner{Token: "first"}), newClaim(dir, owner{Token: "second"})
+	if err := first.take(fits); err != nil {
+		t.Fatal(err)
+	}
+	saveState(t, first, "1")
+	var read []string
+	err := second.take(func() error {
+		text, err := os.ReadFile(second.state())
+		if read = append(read, string(text)); len(read) == 1 {
+			saveState(t, first, "2")
+		}
+		return err
+	})
+	if err != nil || !slices.Equal(read, []string{"1", "2"}) {
+		t.Errorf("read %q: %v", read, err)
+	}
+	fileHolds(t, filepath.Join(dir, stateLink), "2")
+}
+
+// Another run that becomes the owner meanwhile is the one to go on from.
+func TestClaimsThatMeet(t *testing.T) {
+	dir := t.TempDir()
+	first, second, third := newClaim(dir, owner{Token: "first"}), newClaim(dir, owner{Token: "second"}), newClaim(dir, owner{Token: "third"})
+	if err := first.take(fits); err != nil {
+		t.Fatal(err)
+	}
+	saveState(t, first, "1")
+	reads := 0
+	err := third.take(func() error {
+		if reads++; reads > 1 {
+			return nil
+		}
+		err := second.take(fits)
+		saveState(t, second, "2")
+		return err
+	})
+	if err != nil || reads != 2 {
+		t.Errorf("read %d times: %v", reads, err)
+	}
+	fileHolds(t, third.state(), "2")
+	if want := []string{ownerFile, third.own.State, stateLink}; !slices.Equal(filesIn(t, dir), want) {
+		t.Errorf("left: %q, want %q", filesIn(t, dir), want)
+	}
+}
+
+func TestClaimSweepsWhatOthersLeft(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string) string {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	claimOf := func() claim { return newClaim(dir, owner{Token: rand.Text()}) }
+	first := claimOf()
+	if err := first.take(fits); err != nil {
+		t.Fatal(err)
+	}
+	saveState(t, first, "1")
+	killed, superseded, next := claimOf(), claimOf(), claimOf()
+	write("." + killed.own.State + ".2130")
+	write(superseded.own.State)
+	if err := next.inherit(first.own); err != nil { // about to take over
+		t.Fatal(err)
+	}
+	second := claimOf()
+	want := []string{ownerFile, second.own.State, next.own.State, stateLink, write("state-best.safetensors"), write("." + second.own.State + ".77"), write("model.safetensors")}
+	if err := second.take(fits); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(want)
+	if got := filesIn(t, dir); !slices.Equal(got, want) {
+		t.Errorf("left: %q, want %q", got, want)
+	}
+	fileHolds(t, filepath.Join(dir, stateLink), "1")
+}
+
+// The job is told to all its processes, whoever has started them.
+func TestClaimantKnowsTheJobUnderEveryLauncher(t *testing.T) {
+	for _, launcher := range []string{"FISTERRA_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", ""} {
+		vars := map[string]string{"SLURM_JOB_ID": "5", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_NODELIST": "c7101", launcher: "0"}
+		o, err := claimant(environment{lookup: func(name string) (string, bool) { v, ok := vars[name]; return v, ok }})
+		if err != nil || o.Job != 5 || o.Restart != 2 || o.Token == "" {
+			t.Errorf("%s: %+v, %v", launcher, o, err)
+		}
+	}
+	outside := func(string) (string, bool) { return "", false }
+	if o, err := claimant(environment{lookup: outside}); err != nil || o.Job != 0 {
+		t.Errorf("outside a job: %+v, %v", o, err)
+	}
+	garbled := func(name string) (string, bool) { return "1.5", name == "SLURM_JOB_ID" }
+	if _, err := claimant(environment{lookup: garbled}); err == nil || !strings.Contains(err.Error(), "SLURM_JOB_ID") {
+		t.Errorf("a job that cannot be told from others: %v", err)
+	}
+}
+
+// TestRunThatCannotResumeTakesNothingOver: a run is not ended by one that is started
+// with other numbers on the same directory.
+func TestRunThatCannotResumeTakesNothingOver(t *testing.T) {
+	dir := t.TempDir()
+	cmd, out, errs, pids := startLong(t, "--json", "--epochs", "10000", "--checkpoint", dir, "--checkpoint-every", "100")
+	state := func() string { return out.String() + errs.String() }
+	eventually(t, 20*time.Second, "the first run saves", dir, func() bool { return fileExists(filepath.Join(dir, stateLink)) }, state)
+	r := fisterra(t, "train", "--checkpoint", dir, "--batch", "64")
+	if r.Code != exitUsage || !strings.Contains(r.Stderr, filepath.Join(dir, stateLink)+`: the checkpoint has batch "48", this run "64"`) {
+		t.Errorf("the second: %v", r)
+	}
+	before := savedStep(t, dir)
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
+			t.Errorf("the first run has ended: %v", err)
+		}
+	}
+	if code := exitCode(cmd.Wait()); code != 128+int(syscall.SIGUSR1) || savedStep(t, dir) < before {
+		t.Errorf("exit code %d, saved step %d and then %d:\n%s", code, before, savedStep(t, dir), state())
+	}
+}
+
 // TestSuccessorOfTheChiefKeepsTheGuard: the worker that replaces a lost chief
 // saves for its own run, and not over the state of one that has taken the directory over.
 func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
@@ -136,14 +308,18 @@ func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
 			}
 			awaitExit(t, pids["worker0"], 20*time.Second)
 			if taken {
-				if _, err := claimDirectory(dir, owner{Host: "c7102", PID: 8, Token: "successor"}); err != nil {
+				if err := newClaim(dir, owner{Host: "c7102", PID: 8, Token: "successor"}).take(fits); err != nil {
 					t.Fatal(err)
 				}
 			}
 			before := savedStep(t, dir)
-			for _, name := range []string{"ps0", "worker1", "worker2"} {
-				if err := syscall.Kill(pids[name], syscall.SIGUSR1); err != nil {
-					t.Fatal(err)
+			if !taken { // or it ends by itself, at the next save
+				eventually(t, 20*time.Second, "the successor saves", dir, func() bool { return savedStep(t, dir) > before }, state)
+				before = savedStep(t, dir)
+				for _, name := range []string{"ps0", "worker1", "worker2"} {
+					if err := syscall.Kill(pids[name], syscall.SIGUSR1); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			code := exitCode(cmd.Wait())

@@ -58,6 +58,9 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 	default:
 		return nil, usageError(fmt.Errorf("--infiniband=%s: want auto, on or off", c.infiniband))
 	}
+	if err := checkStartTimeout(c.start); err != nil {
+		return nil, usageError(err)
+	}
 	if _, ok := collectiveLibraries[c.collectives]; !ok {
 		return nil, usageError(fmt.Errorf("--collectives=%s: want auto, native or fisterra", c.collectives))
 	}
@@ -82,6 +85,14 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 		Layout:            append(slices.Clone(layout), mpi.LayoutField{Name: "--collectives", Value: c.collectives}),
 		Log:               slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: level})),
 	}, nil
+}
+
+// checkStartTimeout refuses a time in which nobody can meet.
+func checkStartTimeout(d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("--start-timeout %v: want a time above 0, such as 60s", d)
+	}
+	return nil
 }
 
 // collectiveLibraries are the values of --collectives.

@@ -259,6 +259,10 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"run", "-n", "0", "--", "true"}, want: "-n 0"},
 		{args: []string{"run", "-n", "2", "--", "no-such-program"}, want: "no-such-program"},
 		{args: []string{"spec"}, want: "Slurm"},
+		{args: []string{"train", "--ps", "0", "--workers", "1", "--start-timeout", "0"}, want: "--start-timeout 0s"},
+		{args: []string{"spec", "--address-rule", "ib0", "--start-timeout", "-1s"}, want: "--start-timeout -1s", env: []string{
+			"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=x[1-2]", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)",
+			"SLURM_NODEID=0", "SLURM_PROCID=0", "SLURM_LOCALID=0"}},
 		{args: []string{"bench", "latency", "-m", "9:1"}, want: "9:1"},
 		{args: []string{"train"}, env: []string{"SLURM_JOB_ID=7", "SLURM_NTASKS=4", "SLURM_PROCID=0"}, want: "srun"},
 		{args: []string{"run", "-n", "3", "--", "FISTERRA", "train", "--ps", "1", "--workers", "4"}, want: "5"},

@@ -100,11 +100,7 @@ func (j *job) join(ctx context.Context) error {
 		// All ranks find the same, also those that are still joining and would take this one's end for the reason.
 		closeWorld(ctx, w, failedGoodbyeTime)
 	default:
-		code := exitFailed
-		if exit != nil {
-			code = exit.code
-		}
-		w.Abort(code, err.Error())
+		w.Abort(codeOf(ctx, err), err.Error())
 	}
 	return err
 }
@@ -138,9 +134,11 @@ const (
 )
 
 // initError gives a failed start its exit code: what the user asked for
-// wrongly, what the machine lacks, or a failure.
+// wrongly, what the machine lacks, that ranks did not come, or a failure.
 func initError(err error) error {
 	switch {
+	case errors.Is(err, mpi.ErrStartTimeout): // also where it is the launcher that has kept this rank waiting
+		return &exitError{exitTimeout, fmt.Errorf("start: %w", err)}
 	case errors.Is(err, mpi.ErrLauncher), errors.Is(err, mpi.ErrLayout):
 		return usageError(err)
 	case errors.Is(err, mpi.ErrTransport):

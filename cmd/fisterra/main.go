@@ -23,6 +23,8 @@ const (
 	exitWorse   = 4
 	exitAbsent  = 69
 	exitTimeout = 124
+
+	signalled = 128 // and a signal's number: ended by that
 )
 
 // exitError is an error with the code the process exits with. A nil err has
@@ -70,17 +72,29 @@ func run(args []string, env environment) int {
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)
 	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return exitOK
-	}
 	var e *exitError
-	if !errors.As(err, &e) {
-		e = &exitError{exitFailed, err}
+	if err != nil && !(errors.As(err, &e) && e.err == nil) {
+		fmt.Fprintf(env.stderr, "fisterra: %v\n", err)
 	}
-	if e.err != nil {
-		fmt.Fprintf(env.stderr, "fisterra: %v\n", e.err)
+	return codeOf(ctx, err)
+}
+
+// codeOf is the exit code for an error. One that comes of SIGTERM, which ends ctx, is no fault
+// of the command's.
+func codeOf(ctx context.Context, err error) int {
+	var e *exitError
+	coded := errors.As(err, &e)
+	switch {
+	case err == nil:
+		return exitOK
+	case coded && (e.err == nil || e.code > signalled):
+		return e.code
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return signalled + int(syscall.SIGTERM)
+	case coded:
+		return e.code
 	}
-	return e.code
+	return exitFailed
 }
 
 func newRoot(env environment) *cobra.Command {

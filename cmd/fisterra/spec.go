@@ -151,6 +151,9 @@ func tell(rule ib.Rule, host string) told {
 // own variables: what a process manager has for them can be read only once, and is left to
 // the program that spec is run for.
 func (a *asking) addresses(ctx context.Context, env environment, job *slurm.Job, rule ib.Rule) (func(string) (string, error), error) {
+	if err := checkStartTimeout(a.patience); err != nil {
+		return nil, usageError(err)
+	}
 	w, err := mpi.Init(ctx, &mpi.Config{
 		Lookup: func(name string) (string, bool) {
 			if !strings.HasPrefix(name, "SLURM") {

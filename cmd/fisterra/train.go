@@ -12,6 +12,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/launch"
 	"github.com/fisterra-hpc/fisterra/ps"
 	"github.com/fisterra-hpc/fisterra/ps/train"
+	"github.com/fisterra-hpc/fisterra/slurm"
 	"github.com/spf13/cobra"
 )
 
@@ -180,7 +181,7 @@ func (t *trainFlags) join(ctx context.Context, env environment, j *job) error {
 	err := j.join(ctx)
 	if err != nil && ctx.Err() != nil {
 		why := s.why()
-		return &exitError{128 + why, fmt.Errorf("ended by signal %d while the ranks met: %w", why, err)}
+		return &exitError{signalled + why, fmt.Errorf("ended by signal %d while the ranks met: %w", why, err)}
 	}
 	return err
 }
@@ -195,9 +196,17 @@ const grace = 30 * time.Second
 
 // start starts the ranks on this host.
 func (t *trainFlags) start(ctx context.Context, j *job) error {
+	here, err := slurm.NewLayout([]string{"localhost"}, []int{j.ranks})
+	if err != nil {
+		return usageError(err)
+	}
+	roles, err := t.roles.of(here)
+	if err != nil {
+		return usageError(err)
+	}
 	j.launch = func(cfg *launch.Config) {
 		cfg.Patience, cfg.Grace = patience, grace
-		if t.mode == string(ps.Async) && t.roles.ps > 0 {
+		if t.outlivesWorkers(roles) {
 			cfg.Policy = launch.Continue
 		}
 		if columns := terminalColumns(j.env.stdout); columns > 0 && !t.json {
@@ -208,20 +217,34 @@ func (t *trainFlags) start(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	code := o.Code
-	if t.mode == string(ps.Async) && !o.TimedOut && !o.Interrupted {
-		// Workers that were killed do not matter if the others have finished.
-		code = 0
-		for _, x := range o.Exits {
-			if x.Signal == 0 || x.Rank == 0 {
-				code = max(code, x.Code)
-			}
-		}
-	}
-	if code != 0 {
+	if code := t.codeOf(o, roles); code != 0 {
 		return &exitError{code: code}
 	}
 	return nil
+}
+
+// codeOf is the exit code of ranks with these roles. Where the others go on without a
+// worker, those that were killed do not matter if some have finished.
+func (t *trainFlags) codeOf(o launch.Outcome, roles slurm.Roles) int {
+	if !t.outlivesWorkers(roles) || o.TimedOut || o.Interrupted {
+		return o.Code
+	}
+	code, finished := 0, false
+	for _, x := range o.Exits {
+		if x.Signal == 0 || roles[x.Rank] == slurm.PS {
+			code = max(code, x.Code)
+		}
+		finished = finished || x.Signal == 0 && roles[x.Rank] != slurm.PS
+	}
+	if !finished {
+		return o.Code
+	}
+	return code
+}
+
+// outlivesWorkers reports whether a run goes on without a worker that was lost.
+func (t *trainFlags) outlivesWorkers(roles slurm.Roles) bool {
+	return t.mode == string(ps.Async) && roles.Count(slurm.PS) > 0
 }
 
 // rank is what one rank does.
@@ -267,6 +290,9 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		Checkpoint: c.state(), CheckpointEvery: t.checkpointEvery, Save: s.save, Interrupt: s.interrupt, BeforeSave: c.check,
 		Out: t.out, Report: screen.report, Transport: transportName(w, cluster), Log: log,
 	}
+	if t.checkpoint != "" {
+		cfg.Claim = c.take
+	}
 	result, err := train.Run(ctx, cfg)
 	if err != nil {
 		log.Info("the run failed", "error", err) // and on stderr, at the end
@@ -276,7 +302,7 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		screen.result(result)
 	}
 	if result.Interrupted {
-		return &exitError{code: 128 + s.why()}
+		return &exitError{code: signalled + s.why()}
 	}
 	return nil
 }

@@ -27,6 +27,11 @@ func (w *worker[F]) save() error {
 	meta := w.identity()
 	meta["step"] = strconv.FormatInt(w.global, 10)
 	if err := writeTensors(w.cfg.Checkpoint, meta, tensors); err != nil {
+		if w.cfg.BeforeSave != nil { // who has taken the file over meanwhile may have removed it
+			if taken := w.cfg.BeforeSave(); taken != nil {
+				return taken
+			}
+		}
 		return err
 	}
 	w.cfg.Log.Log(context.Background(), Notice, "saved a checkpoint", "file", w.cfg.Checkpoint, "step", w.global)
@@ -49,9 +54,13 @@ func (w *worker[F]) identity() map[string]string {
 	}
 }
 
-// resume reads the checkpoint, if there is one, into the chief's memory and
-// returns its step.
+// resume brings the state to begin with into the chief's memory, that of the checkpoint
+// if there is one, and returns its step.
 func (w *worker[F]) resume() (int64, error) {
+	w.model.Init(w.params, w.cfg.Seed)
+	for _, slot := range w.slots {
+		clear(slot)
+	}
 	if w.cfg.Checkpoint == "" {
 		return 0, nil
 	}

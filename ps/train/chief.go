@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// chief is what worker 0 does beside training: measure, report, write.
+// chief is what worker 0, or the first worker that is left, does beside training: measure,
+// report, write.
 type chief[F Float] struct {
 	out      *output
-	begun    time.Time
 	every    int64 // steps between evaluations
 	report   int64 // steps between metrics
 	next     int64 // step of the next evaluation
@@ -21,8 +21,8 @@ type chief[F Float] struct {
 	batches  int
 }
 
-func newChief[F Float](w *worker[F], begun time.Time) (*chief[F], error) {
-	c := &chief[F]{begun: begun, lastStep: w.global, lastTime: begun, saved: w.global}
+func newChief[F Float](w *worker[F]) (*chief[F], error) {
+	c := &chief[F]{lastStep: w.global, lastTime: time.Now(), saved: w.global}
 	planned := w.plan.stop.LastStep + w.plan.stop.NumSteps
 	c.every = w.cfg.EvaluateEvery
 	if c.every == 0 {
@@ -80,7 +80,7 @@ func (c *chief[F]) mark(w *worker[F], accuracy *float64) error {
 	rows := float64(w.data.Train.Rows())
 	m := Metric{
 		Step: w.global, Steps: w.plan.stop.LastStep, Epoch: float64(w.global) / float64(w.plan.perEpoch),
-		Accuracy: accuracy, Seconds: now.Sub(c.begun).Seconds(),
+		Accuracy: accuracy, Seconds: now.Sub(w.begun).Seconds(),
 	}
 	if c.batches > 0 {
 		m.Loss = c.loss / float64(c.batches)

@@ -46,6 +46,11 @@ type Config struct {
 	// whose file exists resumes from it. Only the chief reads and writes it.
 	Checkpoint      string
 	CheckpointEvery int64
+	// Claim makes the file this run's. The chief calls it when all ranks have their data and
+	// are ready to begin. Claim calls resume, once or more, when the file is what the run is to
+	// go on from; an error of resume says that the run cannot, and ends it, as any of Claim's does.
+	// Nil: the file is this run's. It must be nil on all ranks or on none.
+	Claim func(resume func() error) error
 	// BeforeSave is asked before the chief writes the file; an error ends the run
 	// with nothing written. Nil: nobody is asked.
 	BeforeSave func() error

@@ -48,6 +48,7 @@ type worker[F Float] struct {
 	order        []int
 	epoch        int
 
+	begun    time.Time
 	resumed  int64
 	global   int64 // global step
 	position int64 // which of its own batches comes next
@@ -57,6 +58,9 @@ type worker[F Float] struct {
 // work is a worker's part.
 func work[F Float](ctx context.Context, cfg *Config, data *Dataset) (*Result, error) {
 	w, err := newWorker[F](ctx, cfg, data)
+	if err == nil {
+		err = cfg.ready(ctx)
+	}
 	if err != nil {
 		cfg.Comm.Revoke()
 		return nil, err
@@ -180,10 +184,11 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 	if err := w.hooks.afterCreate(ctx, w.session()); err != nil {
 		return err
 	}
-	joined, begun := w.global, time.Now()
+	joined := w.global
+	w.begun = time.Now()
 	if w.index == 0 {
 		var err error
-		if w.chief, err = newChief(w, begun); err != nil {
+		if w.chief, err = newChief(w); err != nil {
 			return err
 		}
 	}
@@ -206,33 +211,39 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 	if err != nil {
 		return err
 	}
-	r.Seconds, r.Resumed = time.Since(begun).Seconds(), w.resumed
-	return w.conclude(ctx, r, lost, joined, begun)
+	r.Seconds, r.Resumed = time.Since(w.begun).Seconds(), w.resumed
+	return w.conclude(ctx, r, lost, joined)
+}
+
+// firstLeft reports whether all workers before this one are lost.
+func (w *worker[F]) firstLeft(lost []int) bool {
+	for _, rank := range w.cfg.Cluster.Workers[:w.index] {
+		if !slices.Contains(lost, rank) {
+			return false
+		}
+	}
+	return true
+}
+
+// takeOver makes this worker the chief in the place of one that was lost.
+func (w *worker[F]) takeOver() (err error) {
+	w.cfg.Log.Warn("the chief was lost; this worker takes its place", "worker", w.index)
+	for range w.plan.rule.Slots() {
+		w.slots = append(w.slots, make([]F, len(w.params)))
+	}
+	w.chief, err = newChief(w)
+	return err
 }
 
 // conclude looks at the final parameters. The worker that does is the chief or,
 // if that was lost, the first that is left.
-func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined int64, begun time.Time) error {
+func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined int64) error {
 	r.Steps = w.global
-	for i, rank := range w.cfg.Cluster.Workers {
-		if i == w.index {
-			break
-		}
-		if !slices.Contains(lost, rank) {
-			return nil
-		}
+	if w.chief == nil && !w.firstLeft(lost) {
+		return nil
 	}
-	if w.chief == nil { // taking over
-		w.cfg.Log.Warn("the chief was lost; this worker evaluates in its place", "worker", w.index)
-		data, err := Open(w.cfg.Data, w.cfg.Seed)
-		if err != nil {
-			return err
-		}
-		w.data = data
-		for range w.plan.rule.Slots() {
-			w.slots = append(w.slots, make([]F, len(w.params)))
-		}
-		if w.chief, err = newChief(w, begun); err != nil {
+	if w.chief == nil {
+		if err := w.takeOver(); err != nil {
 			return err
 		}
 	}
@@ -243,6 +254,13 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 		if err := w.save(); err != nil {
 			return err
 		}
+	}
+	if w.data.Train.X == nil { // a worker that has taken over kept its shard only
+		data, err := Open(w.cfg.Data, w.cfg.Seed)
+		if err != nil {
+			return err
+		}
+		w.data = data
 	}
 	w.note("the last evaluation")
 	w.chief.conclude(r, w)
@@ -257,9 +275,15 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 func (w *worker[F]) start(ctx context.Context, r *Result) error {
 	var step int64
 	if w.index == 0 {
-		w.model.Init(w.params, w.cfg.Seed)
-		var err error
-		if step, err = w.resume(); err != nil {
+		resume := func() (err error) {
+			step, err = w.resume()
+			return err
+		}
+		claim := w.cfg.Claim
+		if claim == nil {
+			claim = func(resume func() error) error { return resume() }
+		}
+		if err := claim(resume); err != nil {
 			return err
 		}
 		w.resumed = step
@@ -300,6 +324,11 @@ func (w *worker[F]) step(ctx context.Context, stop bool) error {
 	w.note("the hooks after a step")
 	if err := w.hooks.afterStep(ctx, w.session(), info); err != nil {
 		return err
+	}
+	if w.chief == nil && !w.cfg.together() && w.firstLeft(w.cfg.Comm.Lost()) {
+		if err := w.takeOver(); err != nil {
+			return err
+		}
 	}
 	if w.chief != nil {
 		return w.chief.afterStep(ctx, w, info)

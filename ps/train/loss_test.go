@@ -101,6 +101,140 @@ func TestAsyncChiefIsReplaced(t *testing.T) {
 	}
 }
 
+// The successor of a lost chief saves like it, and not only at the end.
+func TestSuccessorOfTheChiefSaves(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	interrupt := make(chan struct{})
+	reports := 0
+	f := launch(t, Config{Cluster: ps.Counts(1, 3), Hidden: 8, Epochs: 1_000_000, EvaluateEvery: 50, Checkpoint: file, CheckpointEvery: 20}, func(rank int, f *fleet, c *Config) {
+		switch rank {
+		case 1:
+			c.Hooks = []Hook{die(f, rank, 5)}
+		case 2:
+			saves := 0
+			c.BeforeSave = func() error {
+				if saves++; saves == 5 {
+					close(interrupt)
+				}
+				return nil
+			}
+			c.Interrupt = interrupt
+			c.Report = func(Metric) { reports++ }
+		}
+	})
+	f.fine(t, 1)
+	r := f.results[2]
+	if !r.Evaluated || !r.Interrupted || reports < 2 {
+		t.Errorf("%+v, %d reports", r, reports)
+	}
+	if f.results[3].Evaluated {
+		t.Error("two workers evaluate")
+	}
+	if meta, _, err := readTensors(file); err != nil || meta["step"] != fmt.Sprint(r.Steps) {
+		t.Errorf("saved at the end: %v, %v, want step %d", meta, err, r.Steps)
+	}
+}
+
+// What is at hand is saved before anything that may fail.
+func TestSuccessorOfTheChiefSavesBeforeItReads(t *testing.T) {
+	dir := t.TempDir()
+	file, data := filepath.Join(dir, "state"), filepath.Join(dir, "rows.csv")
+	var rows strings.Builder
+	for i := range 400 {
+		fmt.Fprintf(&rows, "%d,%d,%s\n", i%7, i%2, []string{"even", "odd"}[i%2])
+	}
+	if err := os.WriteFile(data, []byte(rows.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	interrupt := make(chan struct{})
+	f := launch(t, Config{Cluster: ps.Counts(1, 2), Data: data, Hidden: 8, Epochs: 1_000_000, Checkpoint: file}, func(rank int, f *fleet, c *Config) {
+		switch rank {
+		case 1:
+			c.Hooks = []Hook{die(f, rank, 5)}
+		case 2:
+			c.Interrupt = interrupt
+			gone := false
+			c.Hooks = []Hook{{AfterStep: func(context.Context, Session, StepInfo) error {
+				if !gone && len(c.Comm.Lost()) > 0 {
+					gone = true
+					close(interrupt)
+					return os.Remove(data)
+				}
+				return nil
+			}}}
+		}
+	})
+	if err := f.errs[2]; !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without its data: %v", err)
+	}
+	if _, _, err := readTensors(file); err != nil {
+		t.Error(err)
+	}
+}
+
+// A file is claimed when all ranks can begin, by the chief, and one that cannot be
+// claimed ends the run.
+func TestClaim(t *testing.T) {
+	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
+		for what, wrong := range map[string]int{"well": -1, "data of a worker": c.Workers[1], "the claim": c.Workers[0]} {
+			claims := make([]int, 3)
+			refused := errors.New("it is another's")
+			f := launch(t, Config{Cluster: c, Mode: ps.Sync, Hidden: 8, Epochs: 1, Checkpoint: filepath.Join(t.TempDir(), "state")}, func(rank int, f *fleet, c *Config) {
+				c.Claim = func(resume func() error) error {
+					claims[rank]++
+					if rank == wrong {
+						return refused
+					}
+					return errors.Join(resume(), resume())
+				}
+				if rank == wrong && what == "data of a worker" {
+					c.Data = "missing.csv"
+				}
+			})
+			want := make([]int, 3)
+			switch what {
+			case "well":
+				f.fine(t)
+				want[c.Workers[0]] = 1
+			case "the claim":
+				want[wrong] = 1
+				if !errors.Is(f.errs[wrong], refused) {
+					t.Errorf("%d ps: the chief says %v", len(c.Servers), f.errs[wrong])
+				}
+			}
+			for rank, err := range f.errs {
+				if what != "well" && err == nil {
+					t.Errorf("%d ps, %s: rank %d ended well", len(c.Servers), what, rank)
+				}
+			}
+			if !slices.Equal(claims, want) {
+				t.Errorf("%d ps, %s: claimed %v times, want %v", len(c.Servers), what, claims, want)
+			}
+		}
+	}
+}
+
+// Who has taken the file over is the reason, whatever writing says.
+func TestSaveNamesWhoTookOver(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	taken := errors.New("taken over")
+	f := launch(t, Config{Cluster: ps.Counts(0, 1), Hidden: 8, Epochs: 1, Checkpoint: filepath.Join(dir, "state"), CheckpointEvery: 10}, func(rank int, f *fleet, c *Config) {
+		asked := 0
+		c.BeforeSave = func() error {
+			if asked++; asked == 1 {
+				return os.Remove(dir)
+			}
+			return taken
+		}
+	})
+	if err := f.errs[0]; !errors.Is(err, taken) {
+		t.Error(err)
+	}
+}
+
 func TestWorkersOwnErrorIsTold(t *testing.T) {
 	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
 		f := launch(t, Config{Cluster: c, Mode: ps.Sync, Epochs: 1000, Hidden: 16}, func(rank int, f *fleet, c *Config) {

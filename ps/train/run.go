@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
@@ -49,6 +50,20 @@ func (c *Config) patience(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, d)
 }
 
+// ready waits until all ranks have what they need to begin, where something is claimed
+// for the run: not for one that then cannot start.
+func (c *Config) ready(ctx context.Context) error {
+	if c.Claim == nil {
+		return nil
+	}
+	first, cancel := c.patience(ctx)
+	defer cancel()
+	if err := collective.Barrier(first, c.Comm); err != nil {
+		return fmt.Errorf("train: until all ranks are ready: %w", ps.Explain(ctx, "start", c.Comm, c.Cluster, err))
+	}
+	return nil
+}
+
 // sizes is what a server must know of data and model.
 type sizes struct{ rows, params int64 }
 
@@ -76,6 +91,9 @@ func serve(ctx context.Context, cfg *Config) (*Result, error) {
 		return nil, err
 	}
 	server, err := ps.NewServer(pc)
+	if err == nil {
+		err = cfg.ready(ctx)
+	}
 	if err != nil {
 		cfg.Comm.Revoke()
 		return nil, err

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/internal/testlog"
+	"github.com/fisterra-hpc/fisterra/mpi/launch"
+	"github.com/fisterra-hpc/fisterra/slurm"
+)
+
+// The exit code of ranks of which some were killed follows from what they were.
+func TestExitCodeAsksTheRoles(t *testing.T) {
+	ended := func(codes ...int) (exits []launch.Exit) {
+		for rank, code := range codes {
+			x := launch.Exit{Rank: rank, Code: code}
+			if code > signalled {
+				x.Signal = syscall.Signal(code - signalled)
+			}
+			exits = append(exits, x)
+		}
+		return exits
+	}
+	for _, c := range []struct {
+		name, mode, roles string
+		exits             []launch.Exit
+		want              int
+	}{
+		{"all is well", "async", "ps,worker,worker", ended(0, 0, 0), 0},
+		{"a worker is killed", "async", "ps,worker,worker", ended(0, 137, 0), 0},
+		{"the worker of rank 0 is killed", "async", "worker,worker,ps", ended(137, 0, 0), 0},
+		{"the server is killed", "async", "worker,worker,ps", ended(1, 1, 137), 137},
+		{"all workers are killed", "async", "ps,worker,worker", ended(0, 137, 137), 137},
+		{"a worker fails", "async", "ps,worker,worker", ended(0, 1, 0), 1},
+		{"sync", "sync", "ps,worker,worker", ended(1, 137, 1), 137},
+		{"without servers", "async", "worker,worker", ended(1, 137), 137},
+	} {
+		roles, err := slurm.ParseRoles(c.roles)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := launch.Outcome{Exits: c.exits}
+		for _, x := range c.exits {
+			o.Code = max(o.Code, x.Code)
+		}
+		if got := (&trainFlags{mode: c.mode}).codeOf(o, roles); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// startAlone is a rank of two, in this process, whose other never comes.
+func startAlone(t *testing.T, rank int, stderr io.Writer, args ...string) int {
+	t.Helper()
+	var secret [2]int
+	if err := unix.Pipe(secret[:]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(secret[1], make([]byte, 32)); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(secret[1])
+	vars := map[string]string{"FISTERRA_RANK": strconv.Itoa(rank), "FISTERRA_SIZE": "2", "FISTERRA_JOB": "alone",
+		"FISTERRA_ROOT": "127.0.0.1:0", "FISTERRA_SECRET_FD": strconv.Itoa(secret[0])}
+	return run(args, environment{stdin: strings.NewReader(""), stdout: io.Discard, stderr: stderr,
+		lookup: func(name string) (string, bool) { v, ok := vars[name]; return v, ok }})
+}
+
+// Every rank of a start that takes too long ends with the code for that.
+func TestStartTimeoutHasItsCode(t *testing.T) {
+	for rank := range 2 {
+		var errs testlog.Buffer
+		if code := startAlone(t, rank, &errs, "info", "--start-timeout", "200ms"); code != exitTimeout || !strings.Contains(errs.String(), "have not met within 200ms") {
+			t.Errorf("rank %d: exit code %d: %s", rank, code, errs.String())
+		}
+	}
+}
+
+func TestSigtermHasItsCode(t *testing.T) {
+	for rank := range 2 {
+		for _, command := range []string{"info", "bench latency"} {
+			var errs testlog.Buffer
+			ended := make(chan int)
+			go func() {
+				ended <- startAlone(t, rank, &errs, append(strings.Fields(command), "--start-timeout", "1m", "-v")...)
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			if err := errs.Await(ctx, func(text string) bool { return strings.Contains(text, "msg=transport") }); err != nil {
+				t.Error(err)
+			} else if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			cancel()
+			if code := <-ended; code != signalled+int(syscall.SIGTERM) {
+				t.Errorf("%s as rank %d: exit code %d: %s", command, rank, code, errs.String())
+			}
+		}
+	}
+}
+
+func TestCodeOf(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		err  error
+		want int
+	}{
+		{"nothing", ended, nil, exitOK},
+		{"a failure", t.Context(), io.ErrUnexpectedEOF, exitFailed},
+		{"usage", t.Context(), fmt.Errorf("x: %w", usageError(io.EOF)), exitUsage},
+		{"a signal", ended, fmt.Errorf("x: %w", context.Canceled), 143},
+		{"a signal behind another name", ended, usageError(fmt.Errorf("x: %w", context.Canceled)), 143},
+		{"a failure after a signal", ended, io.ErrUnexpectedEOF, exitFailed},
+		{"a signal that is named", ended, &exitError{138, context.Canceled}, 138},
+		{"the ranks' code", ended, &exitError{code: 3}, 3},
+	} {
+		if got := codeOf(c.ctx, c.err); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
