@@ -24,11 +24,12 @@ type Config struct {
 	// Library says what goes to the system's MPI library, on communicators that
 	// stand on one.
 	Library Library
-	// CheckAll compares what the ranks called also for messages too long to
-	// carry it (over 2 KiB), at the price of a barrier before each such collective.
+	// CheckAll compares what the ranks called also where messages may be too long to
+	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier before each
+	// such collective. Nonblocking ones, which cannot wait for that, are not checked so.
 	CheckAll bool
-	// StallAfter is how long a collective waits before it asks the ranks it
-	// waits for what they do, and logs the answer. 0 is 10 s; negative: never.
+	// StallAfter is how long a collective waits before it logs what the ranks it
+	// waits for do. 0 is 10 s; negative: never.
 	StallAfter time.Duration
 	// Log receives stall reports; nil discards them.
 	Log *slog.Logger

@@ -46,8 +46,14 @@ type execution struct {
 
 	mu      sync.Mutex
 	blocked mpi.Request // what the waiting goroutine sleeps on
-	peer    int32       // the rank it waits for
+	peer    int32       // the rank it waits for, nobody or finished
 }
+
+// Peers of an execution that waits for no rank: for none in particular, or for its caller only.
+const (
+	nobody   = -1
+	finished = -2
+)
 
 func newExecution(s *state, e *entry) *execution {
 	x := &execution{state: s, entry: e}
@@ -74,6 +80,11 @@ func (x *execution) begin(c *mpi.Comm, seq uint32, send, recv []byte) {
 func (x *execution) advance(ctx context.Context, block bool) bool {
 	if !x.ended {
 		x.ended = x.run(ctx, block)
+		if x.ended && !block { // else it is released next
+			x.mu.Lock()
+			x.blocked, x.peer = mpi.Request{}, finished
+			x.mu.Unlock()
+		}
 	}
 	return x.ended
 }
