@@ -44,12 +44,14 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 		return true, s.refuse(q.kind, b)
 	}
 	e, err := s.find(c, q)
-	if err != nil || e.way < bySlots {
+	switch {
+	case err != nil:
+		err = s.rejected(q, err)
 		s.mu.Unlock()
-		if err != nil {
-			err = s.fault(q.kind, 0, err)
-		}
-		return err != nil, err
+		return true, err
+	case e.way < bySlots:
+		s.mu.Unlock()
+		return false, nil
 	}
 	s.count()
 	// As a literal it would be made on the side and copied, which costs more than the rest here.
