@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"reflect"
@@ -22,6 +23,7 @@ type state struct {
 	rank, size int
 	// sizesOnly: payloads are not carried, and neither are signatures.
 	sizesOnly bool
+	takesBack bool // Cancel ends sends, too
 
 	mu      sync.Mutex
 	config  Config
@@ -34,7 +36,9 @@ type state struct {
 	arenaTried atomic.Bool
 	arena      atomic.Pointer[arena] // shared memory of the ranks, where there is one
 
-	broken atomic.Pointer[Error] // why no collective may start any more
+	broken atomic.Pointer[Error]   // why no collective may start any more
+	off    context.Context         // ends when they are called off
+	endOff context.CancelCauseFunc // of off
 	watch  watch
 }
 
@@ -87,12 +91,14 @@ type stateKey struct{}
 
 func stateOf(c *mpi.Comm) *state {
 	return c.Attribute(stateKey{}, func() any {
-		return &state{
+		s := &state{
 			self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
-			sizesOnly: c.Caps().SizesOnly,
-			config:    Config{Model: defaultFor(c)},
-			entries:   make(map[key]*entry),
+			sizesOnly: c.Caps().SizesOnly, takesBack: c.Caps().CancelsSends,
+			config:  Config{Model: defaultFor(c)},
+			entries: make(map[key]*entry),
 		}
+		s.off, s.endOff = context.WithCancelCause(context.Background())
+		return s
 	}).(*state)
 }
 
