@@ -15,7 +15,7 @@ import (
 // the same Model, Site and Force, or they would run different plans; that is noticed as a
 // mismatch.
 type Config struct {
-	// Model prices the plans. Nil is DefaultModel of the communicator.
+	// Model prices the plans. Nil is that of Site or, without one, DefaultModel of the communicator.
 	Model *plan.Model
 	// Site overrides the model where a site has measured which plan is best.
 	Site *Site
@@ -52,6 +52,14 @@ func (f *Config) stallAfter() time.Duration {
 	return f.StallAfter
 }
 
+// model is the configured one, or nil.
+func (f *Config) model() *plan.Model {
+	if f.Model == nil && f.Site != nil {
+		return f.Site.Model
+	}
+	return f.Model
+}
+
 func (f *Config) log() *slog.Logger {
 	if f.Log == nil {
 		return slog.New(slog.DiscardHandler)
@@ -77,7 +85,7 @@ func Configure(c *mpi.Comm, f Config) error {
 			return err
 		}
 	}
-	if f.Model == nil {
+	if f.Model = f.model(); f.Model == nil {
 		f.Model = defaultFor(c)
 	}
 	f.Force = maps.Clone(f.Force)

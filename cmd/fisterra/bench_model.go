@@ -279,7 +279,6 @@ func benchExplainCommand(env environment) *cobra.Command {
 				if cfg.Site, err = readSite(s.file); err != nil {
 					return usageError(err)
 				}
-				cfg.Model = cfg.Site.Model
 			}
 			for _, k := range kinds {
 				for _, n := range sizes {

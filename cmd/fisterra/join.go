@@ -122,7 +122,7 @@ func (j *job) configure(w *mpi.World) error {
 		if err != nil {
 			return usageError(fmt.Errorf("--site: %w", err))
 		}
-		cfg.Site, cfg.Model = site, site.Model
+		cfg.Site = site
 	}
 	return collective.Configure(w.Comm(), cfg)
 }
