@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 )
 
 // long is a collective on vectors that no slot holds, in steps. A rank's area is a ring of
@@ -29,7 +30,7 @@ type long struct {
 	box    int  // bytes of a block in one step
 	reader int  // who takes what this rank shows, or everyone
 	shows  bool // whether this rank does
-	keeps  bool // it shows its input also to itself, since the result may overwrite it
+	keeps  bool // it shows its input also to itself, since the result overwrites it before its turn
 }
 
 // step is one of them.
@@ -271,13 +272,26 @@ func (l *long) combine(ctx context.Context, s step) error {
 			return err
 		}
 	}
-	l.fold(l.output(l.me, s), end, func(r int) []byte {
+	out := l.output(l.me, s)
+	var own []byte
+	if !l.keeps && l.me < end {
+		if own = l.input(s); apart(out, own) {
+			l.saved = append(l.saved[:0], own...)
+			own = l.saved
+		}
+	}
+	l.fold(out, end, func(r int) []byte {
 		if r == l.me && !l.keeps {
-			return l.input(s)
+			return own
 		}
 		return l.shownBy(r, s)
 	})
 	return nil
+}
+
+// apart: two operands of the same length overlap without being the same, which no operator has to bear.
+func apart(a, b []byte) bool {
+	return len(a) > 0 && len(b) > 0 && &a[0] != &b[0] && memcopy.Overlap(a, b)
 }
 
 // await waits until a rank shows its part of a step.

@@ -44,12 +44,14 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 		return true, s.refuse(q.kind, b)
 	}
 	e, err := s.find(c, q)
-	if err != nil || e.way < bySlots {
+	switch {
+	case err != nil:
+		err = s.rejected(q, err)
 		s.mu.Unlock()
-		if err != nil {
-			err = s.fault(q.kind, 0, err)
-		}
-		return err != nil, err
+		return true, err
+	case e.way < bySlots:
+		s.mu.Unlock()
+		return false, nil
 	}
 	s.count()
 	// As a literal it would be made on the side and copied, which costs more than the rest here.
@@ -61,8 +63,9 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 	ticket := a.tickets
 	s.mu.Unlock()
 
-	a.enter(ticket)
-	err = m.hold(ctx)
+	if err = s.queue(ctx, c, a, ticket, e.kind, m.seq); err == nil {
+		err = m.hold(ctx)
+	}
 	a.leave(ticket)
 	if err != nil {
 		x := &execution{state: s, entry: e, comm: c, shadow: c.Shadow(), seq: m.seq}
@@ -70,6 +73,20 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 		return true, x.err
 	}
 	return true, nil
+}
+
+// queue waits for a meeting's turn. If ctx ends before that, collectives on the communicator are over: the
+// meetings before it end when they look up, and then it is its turn.
+func (s *state) queue(ctx context.Context, c *mpi.Comm, a *arena, ticket uint64, k plan.Kind, seq uint32) error {
+	if a.served.Load()+1 == ticket {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { s.giveUp(c.Shadow(), s.fault(k, seq, context.Cause(ctx))) })
+	a.enter(ticket)
+	if !stop() {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // hold does the collective, now that it is the meeting's turn.

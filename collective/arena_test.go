@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -202,6 +203,70 @@ func arenaServesOneAfterTheOther(t *testing.T, way string) {
 	}) {
 		if err != nil {
 			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// A call of which the context ends while it waits for its turn ends then, and with it what it waits for.
+func TestArenaTurnEndsWithTheContext(t *testing.T) {
+	gone := make(chan struct{})
+	for r, err := range inShared(t, MemoryPlan, 2, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		if c.Rank() == 1 {
+			<-gone
+			return nil
+		}
+		defer close(gone)
+		s := stateOf(c)
+		began := func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.arena.Load().tickets > 0
+		}
+		first := make(chan error)
+		go func() { first <- Barrier(ctx, c) }()
+		for !began() {
+			runtime.Gosched()
+		}
+		short, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		if err := within(Barrier(short, c), context.DeadlineExceeded); err != nil {
+			return err
+		}
+		return within(<-first, mpi.ErrCancelled)
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// An operator is given operands that are the same or apart, also where a reduce-scatter in place puts the
+// result a little before its own block: here it would spoil that, going backwards.
+func TestArenaOperandsAreApart(t *testing.T) {
+	sum := OpFunc("sum from the end", func(dst, a, b []int64) {
+		for i := range slices.Backward(dst) {
+			dst[i] = a[i] + b[i]
+		}
+	})
+	for _, way := range arenaPlans {
+		for size := 2; size <= 3; size++ {
+			counts := []int{10, 3000, 20}[:size]
+			total := 3010 + (size-2)*20
+			for r, err := range inShared(t, way, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+				me := c.Rank()
+				v, at := operand[int64](1, me, total), 0
+				for _, n := range counts[:me] {
+					at += n
+				}
+				if err := ReduceScatter(ctx, c, v, v, counts, sum); err != nil {
+					return err
+				}
+				return equal("reduce_scatter", v[:counts[me]], oracle(1, 0, size-1, total, sumOf[int64])[at:at+counts[me]])
+			}) {
+				if err != nil {
+					t.Errorf("%s, %d ranks: rank %d: %v", way, size, r, err)
+				}
+			}
 		}
 	}
 }

@@ -121,6 +121,7 @@ func (m *meeting) watched(rank int, r mpi.Request) (hide func()) {
 	s := x.state
 	s.mu.Lock()
 	x.entry, x.seq = m.entry, m.seq
+	x.progress.Add(1) // since it slept for something else
 	s.watch.add(x)
 	s.mu.Unlock()
 	return func() {

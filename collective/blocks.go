@@ -133,8 +133,8 @@ func allgatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []in
 }
 
 // Scatter hands out send of the root in equal blocks, in the order of ranks;
-// each rank's goes to recv. send is ignored elsewhere. In place (recv is nil
-// or its own block of send at the root), the root keeps its block where it is. Cost as Gather.
+// each rank's goes to recv. send is ignored elsewhere. In place (recv is nil,
+// send, or its own block of send at the root), the root keeps its block where it is. Cost as Gather.
 func Scatter[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, root int) error {
 	var q call
 	scatterCall(&q, c, send, recv, nil, root)
@@ -162,13 +162,13 @@ func scatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int,
 	vector[T](q, plan.Scatter, len(recv))
 	atRoot := q.at(c, root)
 	total, mine := len(recv)*c.Size(), len(recv)
-	kept := false
-	if counts != nil {
+	whole := len(send) > 0 && len(recv) == len(send) && &send[0] == &recv[0] && c.Size() > 1
+	kept := atRoot && (recv == nil || whole)
+	switch {
+	case counts != nil:
 		q.count = 0
 		total, mine = q.blocks(c, counts)
-		kept = atRoot && recv == nil
-	} else if atRoot && (recv == nil || len(send) > 0 && len(recv) == len(send) && &send[0] == &recv[0] && c.Size() > 1) {
-		kept = true
+	case kept:
 		q.count = len(send) / c.Size()
 		total = q.count * c.Size()
 	}
@@ -269,8 +269,8 @@ func alltoallCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T) {
 }
 
 // Alltoallv is Alltoall with sendCounts[r] elements to rank r, and
-// recvCounts[r] from it: what rank r sends to this rank. Blocks follow one another. In place, both
-// lists must be equal. Cost (P-1)α + nβ.
+// recvCounts[r] from it: what rank r sends to this rank, for this rank itself the same in both. Blocks
+// follow one another. In place, both lists must be equal. Cost (P-1)α + nβ.
 func Alltoallv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send []T, sendCounts []int, recv []T, recvCounts []int) error {
 	var q call
 	vector[T](&q, plan.Alltoall, 0)
@@ -281,6 +281,9 @@ func Alltoallv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send []T, sendCount
 	q.want("send", len(send), out)
 	q.want("recv", len(recv), in)
 	with(&q, send, recv)
+	if me := c.Rank(); q.err == nil && sendCounts[me] != recvCounts[me] {
+		q.fail("%d elements go from rank %d to itself, but %d come from it", sendCounts[me], me, recvCounts[me])
+	}
 	if q.inPlace {
 		for r := range sendCounts {
 			if q.err == nil && sendCounts[r] != recvCounts[r] {

@@ -54,10 +54,14 @@ func (s *state) runByMessages(ctx context.Context, c *mpi.Comm, q *call) error {
 	return nil
 }
 
-// checksFirst: by option, calls are compared before a collective whose messages are too
-// long to carry a signature.
+// checksFirst: by option, calls are compared before a collective whose messages may be too
+// long to carry a signature. With counts it is every one: of some only this rank knows the length.
 func (s *state) checksFirst(q *call) bool {
-	return s.config.CheckAll && q.kind != plan.Barrier && q.count*q.typ.size > signedBytes
+	if !s.config.CheckAll || q.kind == plan.Barrier {
+		return false
+	}
+	p := plan.Problem{Kind: q.kind, Size: s.size, Count: q.count, ElemBytes: q.typ.size}
+	return q.hash != 0 || p.TotalBytes() > signedBytes
 }
 
 // agree is a barrier whose messages carry the signature of q.
@@ -176,7 +180,7 @@ func hashCounts(lists ...[]int) uint64 {
 // is spent by the Wait or Test that reports the end. The zero Request has ended.
 //
 // Progress is made by Wait and Test of this or any other rank's messages, and
-// every millisecond in the background.
+// every millisecond or so in the background.
 type Request struct {
 	x   *execution
 	seq uint32

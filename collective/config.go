@@ -15,7 +15,7 @@ import (
 // the same Model, Site and Force, or they would run different plans; that is noticed as a
 // mismatch. Communicators made of it from then on, by Dup, Split or Shrink, begin with the same, but for Nodes.
 type Config struct {
-	// Model prices the plans. Nil is DefaultModel of the communicator.
+	// Model prices the plans. Nil is that of Site or, without one, DefaultModel of the communicator.
 	Model *plan.Model
 	// Site overrides the model where a site has measured which plan is best.
 	Site *Site
@@ -24,11 +24,12 @@ type Config struct {
 	// Library says what goes to the system's MPI library, on communicators that
 	// stand on one.
 	Library Library
-	// CheckAll compares what the ranks called also for messages too long to
-	// carry it (over 2 KiB), at the price of a barrier before each such collective.
+	// CheckAll compares what the ranks called also where messages may be too long to
+	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier before each
+	// such collective. Nonblocking ones, which cannot wait for that, are not checked so.
 	CheckAll bool
-	// StallAfter is how long a collective waits before it asks the ranks it
-	// waits for what they do, and logs the answer. 0 is 10 s; negative: never.
+	// StallAfter is how long a collective waits before it logs what the ranks it
+	// waits for do. 0 is 10 s; negative: never.
 	StallAfter time.Duration
 	// Log receives stall reports; nil discards them.
 	Log *slog.Logger
@@ -49,6 +50,14 @@ func (f *Config) stallAfter() time.Duration {
 		return defaultStallAfter
 	}
 	return f.StallAfter
+}
+
+// model is the configured one, or nil.
+func (f *Config) model() *plan.Model {
+	if f.Model == nil && f.Site != nil {
+		return f.Site.Model
+	}
+	return f.Model
 }
 
 func (f *Config) log() *slog.Logger {
@@ -99,7 +108,7 @@ func ConfigOf(c *mpi.Comm) Config {
 // configure takes a Config that makes sense. The state is locked, or not shared yet.
 func (s *state) configure(c *mpi.Comm, f Config) {
 	s.given = f
-	if f.Model == nil {
+	if f.Model = f.model(); f.Model == nil {
 		f.Model = defaultFor(c)
 	}
 	s.config = f

@@ -50,7 +50,7 @@ var tcpModel = func() *plan.Model {
 }()
 
 // DefaultModel is a copy of the model used on c where none is configured.
-func DefaultModel(c *mpi.Comm) *plan.Model { m := *defaultFor(c); return &m }
+func DefaultModel(c *mpi.Comm) *plan.Model { return defaultFor(c).Clone() }
 
 // defaultFor is the model used on c where none is configured.
 func defaultFor(c *mpi.Comm) *plan.Model {

@@ -24,8 +24,8 @@
 //
 // Errors are *Error and wrap mpi.ErrPeerLost (with rank and host), mpi.ErrMismatch
 // (ranks called different things; it names who called what), mpi.ErrRevoked,
-// mpi.ErrCancelled (another rank gave up), mpi.ErrClosed (the world was closed, or the communicator
-// freed), ErrArgument, ErrBroken or the context's cause.
+// mpi.ErrCancelled (another rank gave up, or another call of this one), mpi.ErrClosed (the world was
+// closed, or the communicator freed), ErrArgument, ErrBroken or the context's cause.
 // What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting for
 // a second.
 //

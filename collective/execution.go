@@ -26,12 +26,14 @@ type execution struct {
 	parts []byte    // landing place of folds, window parts for each
 
 	native   mpi.Request // of the system's MPI library
+	until    until       // by which that is waited for
 	round    int
 	started  bool       // the round's messages are under way
 	incoming []incoming // of the round
 	receives []mpi.Request
 	outgoing []mpi.Request
-	in, out  int // the first that may be unfinished
+	to       []int32 // whom they go to
+	in, out  int     // the first that may be unfinished
 
 	spoilt bool // memory may still be in use: not for the pool
 	err    *Error
@@ -46,11 +48,17 @@ type execution struct {
 
 	mu      sync.Mutex
 	blocked mpi.Request // what the waiting goroutine sleeps on
-	peer    int32       // the rank it waits for
+	peer    int32       // the rank it waits for, nobody or finished
 }
 
+// Peers of an execution that waits for no rank: for none in particular, or for its caller only.
+const (
+	nobody   = -1
+	finished = -2
+)
+
 func newExecution(s *state, e *entry) *execution {
-	x := &execution{state: s, entry: e}
+	x := &execution{state: s, entry: e, until: until{off: s.off}}
 	x.mem[plan.Work] = s.scratch(e.plan.Work * e.typ.size)
 	return x
 }
@@ -63,7 +71,7 @@ func (x *execution) begin(c *mpi.Comm, seq uint32, send, recv []byte) {
 	x.round, x.started, x.err, x.ended = 0, false, nil, false
 	x.signature = x.entry.signature
 	x.mu.Lock()
-	x.blocked, x.peer = mpi.Request{}, -1
+	x.blocked, x.peer = mpi.Request{}, nobody
 	x.mu.Unlock()
 	x.live.Store(seq)
 }
@@ -74,13 +82,21 @@ func (x *execution) begin(c *mpi.Comm, seq uint32, send, recv []byte) {
 func (x *execution) advance(ctx context.Context, block bool) bool {
 	if !x.ended {
 		x.ended = x.run(ctx, block)
+		if x.ended && !block { // else it is released next
+			x.mu.Lock()
+			x.blocked, x.peer = mpi.Request{}, finished
+			x.mu.Unlock()
+		}
 	}
 	return x.ended
 }
 
 func (x *execution) run(ctx context.Context, block bool) bool {
 	if x.entry.way == byLibrary {
-		_, ok, err := x.await(ctx, x.native, -1, block)
+		_, ok, err := x.awaitFirm(ctx, x.native, nobody, block)
+		if ok {
+			x.native = mpi.Request{}
+		}
 		if err != nil {
 			x.fail(err)
 		}
@@ -111,7 +127,7 @@ func (x *execution) run(ctx context.Context, block bool) bool {
 // start does the local steps of a round, posts its receives and then starts its sends.
 func (x *execution) start(ctx context.Context, block bool) error {
 	steps := x.entry.plan.Round(x.round)
-	x.incoming, x.receives, x.outgoing = x.incoming[:0], x.receives[:0], x.outgoing[:0]
+	x.incoming, x.receives, x.outgoing, x.to = x.incoming[:0], x.receives[:0], x.outgoing[:0], x.to[:0]
 	x.in, x.out = 0, 0
 	x.started = true
 	puts, only := 0, -1
@@ -136,7 +152,7 @@ func (x *execution) start(ctx context.Context, block bool) error {
 			x.postFirst(&x.incoming[i])
 		}
 	}
-	if puts == 1 && block && x.signed(steps[only].N) {
+	if puts == 1 && block && !x.state.takesBack && x.signed(steps[only].N) {
 		return x.sendNow(ctx, &steps[only], stage)
 	}
 	for i := range steps {
@@ -173,9 +189,14 @@ func (x *execution) room(stage, parts int, steps []plan.Step) {
 	}
 }
 
-// sendNow is the round's only send, short: it goes out without a request.
+// sendNow is the round's only send, short: the system's MPI library is quicker without a request.
 func (x *execution) sendNow(ctx context.Context, st *plan.Step, stage int) error {
-	return mpi.Send(ctx, x.shadow, x.sign(st, stage), int(st.Peer), x.tag)
+	if broken := x.waitFor(mpi.Request{}, st.Peer); broken != nil {
+		return broken.Err
+	}
+	err := mpi.Send(x.until.begin(ctx), x.shadow, x.sign(st, stage), int(st.Peer), x.tag)
+	x.until.end()
+	return err
 }
 
 // sign puts signature and payload together.
@@ -191,7 +212,7 @@ func (x *execution) sign(st *plan.Step, stage int) []byte {
 // place in stage.
 func (x *execution) send(st *plan.Step, stage int) int {
 	if x.signed(st.N) {
-		x.outgoing = append(x.outgoing, mpi.Isend(x.shadow, x.sign(st, stage), int(st.Peer), x.tag))
+		x.give(x.sign(st, stage), st.Peer)
 		return stage + stageBytes(st.N*x.entry.typ.size)
 	}
 	b := x.span(st.A, st.N)
@@ -200,9 +221,15 @@ func (x *execution) send(st *plan.Step, stage int) int {
 		part = x.entry.plan.Part * x.entry.typ.size
 	}
 	for lo := 0; lo < len(b); lo += part {
-		x.outgoing = append(x.outgoing, mpi.Isend(x.shadow, b[lo:min(lo+part, len(b))], int(st.Peer), x.tag))
+		x.give(b[lo:min(lo+part, len(b))], st.Peer)
 	}
 	return stage
+}
+
+// give starts the send of one message.
+func (x *execution) give(b []byte, to int32) {
+	x.outgoing = append(x.outgoing, mpi.Isend(x.shadow, b, int(to), x.tag))
+	x.to = append(x.to, to)
 }
 
 // settle finishes the round's messages, receives first, in order.
@@ -225,7 +252,7 @@ func (x *execution) settle(ctx context.Context, block bool) (done bool, err erro
 		x.in++
 	}
 	for x.out < len(x.outgoing) {
-		_, ok, err := x.await(ctx, x.outgoing[x.out], -1, block)
+		_, ok, err := x.awaitFirm(ctx, x.outgoing[x.out], x.to[x.out], block)
 		if !ok {
 			return false, err
 		}
@@ -241,11 +268,7 @@ func (x *execution) settle(ctx context.Context, block bool) (done bool, err erro
 // await waits for a request, or tests it. ok is false while it has not
 // finished, with an error if the collective has been called off.
 func (x *execution) await(ctx context.Context, r mpi.Request, peer int32, block bool) (status mpi.Status, ok bool, err error) {
-	x.mu.Lock()
-	x.blocked, x.peer = r, peer
-	broken := x.state.broken.Load()
-	x.mu.Unlock()
-	if broken != nil {
+	if broken := x.waitFor(r, peer); broken != nil {
 		return status, false, broken.Err
 	}
 	if block {
@@ -256,6 +279,29 @@ func (x *execution) await(ctx context.Context, r mpi.Request, peer int32, block 
 	}
 	x.progress.Add(1)
 	return status, ok, err
+}
+
+// awaitFirm is await for what not every device takes back: sends, and the collectives of the system's
+// MPI library. What Cancel does elsewhere, the end of a context does there, and leaves them in flight.
+func (x *execution) awaitFirm(ctx context.Context, r mpi.Request, peer int32, block bool) (mpi.Status, bool, error) {
+	if status, ok, err := r.Test(); ok { // as short sends have, and nobody has to know of them
+		x.progress.Add(1)
+		return status, ok, err
+	}
+	if block && !x.state.takesBack {
+		defer x.until.end()
+		ctx = x.until.begin(ctx)
+	}
+	return x.await(ctx, r, peer, block)
+}
+
+// waitFor lets the look-out know of what is waited for next, unless it has called collectives off.
+func (x *execution) waitFor(r mpi.Request, peer int32) (broken *Error) {
+	x.mu.Lock()
+	x.blocked, x.peer = r, peer
+	broken = x.state.broken.Load()
+	x.mu.Unlock()
+	return broken
 }
 
 // deliver copies or folds a received part into its place.

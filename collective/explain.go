@@ -69,7 +69,7 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	if at.Transport == "tcp" {
 		together = 1
 	}
-	if f.Model == nil {
+	if f.Model = f.model(); f.Model == nil {
 		f.Model = defaultOver(at.Transport)
 	}
 	nodes := plan.NewNodes(at.Ranks, func(r int) string { return fmt.Sprint(r / together) })

@@ -3,6 +3,7 @@ package collective
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -150,6 +151,32 @@ func TestSiteTakesTheSmallestRuleThatCovers(t *testing.T) {
 			t.Errorf("%d B on 5 ranks: a rule for 4 ranks was taken", n)
 		}
 	}
+}
+
+// A site's model prices plans unless another is configured, and the default cannot be changed by who looks at it.
+func TestWhichModelPrices(t *testing.T) {
+	together(t, 2, func(_ context.Context, c *mpi.Comm) error {
+		m := DefaultModel(c)
+		m.Name = "of the site"
+		m.Host.OneWay[0].Seconds, m.Read[0].Seconds = 1, 1
+		if d := DefaultModel(c); d.Host.OneWay[0].Seconds == 1 || d.Read[0].Seconds == 1 {
+			return errors.New("the default has changed")
+		}
+		for name, f := range map[string]Config{
+			"of the site": {Site: &Site{Model: m}}, "configured": {Site: &Site{Model: m}, Model: &plan.Model{Name: "configured"}},
+		} {
+			if err := Configure(c, f); err != nil {
+				return err
+			}
+			at := Place{Ranks: 2, RanksPerHost: 2, Transport: "tcp"}
+			for _, why := range []string{Explain(plan.Bcast, 64, c).Why, ExplainFor(plan.Bcast, 64, at, f).Why} {
+				if !strings.Contains(why, name) {
+					return fmt.Errorf("%q, want the model %q", why, name)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 func TestReadSiteNamesTheMistake(t *testing.T) {

@@ -32,11 +32,11 @@ func (x *execution) fail(err error) {
 		inFlight = err
 	}
 	s := x.state
-	if b := s.broken.Load(); b != nil {
-		err = b.Err // what called this off, instead of the cancellation it caused
-	} else {
-		why := &Error{Op: x.entry.kind.String(), Comm: s.name, Seq: x.seq, Rank: s.rank, Err: err}
-		s.giveUp(x.shadow, why)
+	switch b := s.broken.Load(); {
+	case b == nil:
+		s.giveUp(x.shadow, s.fault(x.entry.kind, x.seq, err))
+	case b.Seq != x.seq || b.Op != x.entry.kind.String(): // else the call has ended itself
+		err = calledOff(b) // instead of the cancellation that it caused
 	}
 	if errors.Is(err, mpi.ErrInFlight) {
 		x.spoilt = true
@@ -47,15 +47,29 @@ func (x *execution) fail(err error) {
 	x.err = s.fault(x.entry.kind, x.seq, err)
 }
 
+// calledOff is what the end of collectives means for a call that did not cause it.
+func calledOff(b *Error) error {
+	for _, common := range []error{mpi.ErrMismatch, mpi.ErrPeerLost, mpi.ErrRevoked, mpi.ErrClosed, mpi.ErrCancelled} {
+		if errors.Is(b.Err, common) {
+			return b.Err
+		}
+	}
+	return fmt.Errorf("%w: %s of this rank gave up: %v", mpi.ErrCancelled, b.call(), b.Err)
+}
+
 // giveUp ends collectives on the communicator, unless they have ended, and tells the others what
 // they do not learn by themselves.
 func (s *state) giveUp(shadow *mpi.Comm, why *Error) {
-	if s.broken.CompareAndSwap(nil, why) && !errors.Is(why, mpi.ErrPeerLost) && !errors.Is(why, mpi.ErrRevoked) && !errors.Is(why, mpi.ErrClosed) {
+	if !s.broken.CompareAndSwap(nil, why) {
+		return
+	}
+	s.callOff(why) // those of other goroutines: no other rank comes to them any more
+	if !errors.Is(why, mpi.ErrPeerLost) && !errors.Is(why, mpi.ErrRevoked) && !errors.Is(why, mpi.ErrClosed) {
 		s.announce(shadow, why)
 	}
 }
 
-// abandon gives up all messages of the round and waits until their memory is free. It
+// abandon gives up all messages of the round, or the library's collective, and waits until their memory is free. It
 // returns the error of one that is still in flight.
 func (x *execution) abandon() (inFlight error) {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
@@ -76,7 +90,8 @@ func (x *execution) abandon() (inFlight error) {
 	for i := range x.outgoing {
 		take(&x.outgoing[i])
 	}
-	x.incoming, x.receives, x.outgoing = x.incoming[:0], x.receives[:0], x.outgoing[:0]
+	take(&x.native)
+	x.incoming, x.receives, x.outgoing, x.to = x.incoming[:0], x.receives[:0], x.outgoing[:0], x.to[:0]
 	return inFlight
 }
 
@@ -122,6 +137,7 @@ func (s *state) announced(from int, host string, n news) *Error {
 // callOff ends all collectives that are under way here.
 func (s *state) callOff(why *Error) {
 	s.broken.CompareAndSwap(nil, why)
+	s.endOff(why.Err)
 	s.mu.Lock()
 	active := append([]*execution(nil), s.watch.active...)
 	s.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -150,6 +151,7 @@ func TestMismatchNamesWhoCalledWhat(t *testing.T) {
 		{"barrier", barrier, small(4, Sum), Config{}, []string{"barrier", "allreduce"}},
 		{"long against short", long(Sum), small(4, Sum), Config{}, []string{"rank"}},
 		{"long, checked", long(Max), long(Sum), Config{CheckAll: true}, []string{"50000 int32, max", "50000 int32, sum"}},
+		{"long with counts, checked", allgatherv[float32], allgatherv[int32], Config{CheckAll: true}, []string{"blocks of float32", "blocks of int32"}},
 		{"bad arguments", func(ctx context.Context, c *mpi.Comm) error {
 			if err := within(Allreduce(ctx, c, make([]int32, 4), make([]int32, 3), Sum), ErrArgument); err != nil {
 				return err
@@ -194,10 +196,112 @@ func TestMismatchNamesWhoCalledWhat(t *testing.T) {
 	}
 }
 
-// A rank that gives up tells the others, long before their own deadline.
+// allgatherv is of 2000 elements from each rank.
+func allgatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm) error {
+	counts := slices.Repeat([]int{2000}, c.Size())
+	return Allgatherv(ctx, c, make([]T, 2000), make([]T, 2000*c.Size()), counts)
+}
+
+// A rank whose first call on the communicator is rejected, and that comes to no other, answers those who wait for it.
+func TestRejectedRankAnswers(t *testing.T) {
+	const size = 3
+	var answered sync.WaitGroup
+	answered.Add(size - 1)
+	for r, err := range onRanks(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		if c.Rank() == size-1 {
+			err := Allreduce(ctx, c, make([]int32, 4), make([]int32, 3), Sum)
+			answered.Wait()
+			return within(err, ErrArgument)
+		}
+		defer answered.Done()
+		err := Allreduce(ctx, c, make([]int32, 4), make([]int32, 4), Sum)
+		if !strings.Contains(fmt.Sprint(err), "arguments that make no sense") {
+			return fmt.Errorf("%v does not say why", err)
+		}
+		return within(err, mpi.ErrMismatch)
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// Each of two ranks takes itself for the root of a long bcast: both wait for the other to take it.
+func TestMismatchOfSends(t *testing.T) {
+	overTCP(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{Force: map[plan.Kind]string{plan.Bcast: "binomial"}}); err != nil {
+			return err
+		}
+		return within(Bcast(ctx, c, make([]byte, 1<<20), c.Rank()), mpi.ErrMismatch)
+	})
+}
+
+// A root that sends short messages to a rank that does not take them waits for it after some time,
+// is seen to do so, and is told when that rank gives up.
+func TestSenderIsToldOfGivingUp(t *testing.T) {
+	stalled := &lines{more: make(chan struct{}, 1)}
+	overTCP(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{StallAfter: askAfter, Log: slog.New(slog.NewTextHandler(stalled, nil))}); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			select {
+			case <-stalled.more:
+			case <-ctx.Done():
+				return errors.New("the root never waited")
+			}
+			if want := "on world waits for rank 1"; !strings.Contains(stalled.String(), want) {
+				return fmt.Errorf("the report does not say %q: %s", want, stalled)
+			}
+			return within(Barrier(ctx, c), mpi.ErrMismatch)
+		}
+		var err error
+		for v := make([]byte, 1<<10); err == nil; {
+			err = Bcast(ctx, c, v, 0)
+		}
+		return within(err, mpi.ErrMismatch)
+	})
+}
+
+// A rank that gives up tells the others, long before their own deadline, also where nothing is reported.
 func TestGivingUpEndsItForAll(t *testing.T) {
 	const size = 4
-	for r, err := range onRanks(t, size, mpi.LocalOptions{}, oneGivesUp(size, 1)) {
+	for _, after := range []time.Duration{0, -1} {
+		giveUp := oneGivesUp(size, 1)
+		for r, err := range onRanks(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+			if err := Configure(c, Config{StallAfter: after}); err != nil {
+				return err
+			}
+			return giveUp(ctx, c)
+		}) {
+			if err != nil {
+				t.Errorf("StallAfter %d: rank %d: %v", after, r, err)
+			}
+		}
+	}
+}
+
+// A call that gives up ends those of the rank's other goroutines, which no other rank comes to any more.
+func TestGivingUpEndsOtherCalls(t *testing.T) {
+	gone := make(chan struct{})
+	for r, err := range onRanks(t, 2, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		if c.Rank() == 1 {
+			<-gone
+			return nil
+		}
+		defer close(gone)
+		first := Ibarrier(c)
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := within(Ibarrier(c).Wait(over), context.Canceled); err != nil {
+			return err
+		}
+		err := first.Wait(ctx)
+		if errors.Is(err, context.Canceled) {
+			return fmt.Errorf("%v: the other call's context has ended, not this one's", err)
+		}
+		return within(err, mpi.ErrCancelled)
+	}) {
 		if err != nil {
 			t.Errorf("rank %d: %v", r, err)
 		}
@@ -265,15 +369,12 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// A stall is reported with the rank that is waited for and what it does.
+// A stall is reported with the rank that is waited for and what it does, also if that has called nothing yet.
 func TestStallReport(t *testing.T) {
 	log := &lines{more: make(chan struct{}, 1)}
 	release := make(chan struct{})
 	errs := onRanks(t, 2, mpi.LocalOptions{Host: threePerHost}, func(ctx context.Context, c *mpi.Comm) error {
 		if err := Configure(c, Config{StallAfter: 1500 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))}); err != nil {
-			return err
-		}
-		if err := Barrier(ctx, c); err != nil {
 			return err
 		}
 		if c.Rank() == 1 {
@@ -302,7 +403,7 @@ func TestStallReport(t *testing.T) {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}
-	for _, want := range []string{"allreduce #2 on world waits for rank 1 (host0)", "last seen in ps.Push", "TestStallReport"} {
+	for _, want := range []string{"allreduce #1 on world waits for rank 1 (host0)", "last seen in ps.Push", "TestStallReport"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the report does not say %q:\n%s", want, log)
 		}

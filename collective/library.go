@@ -1,6 +1,8 @@
 package collective
 
 import (
+	"math"
+
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/kernel"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -17,7 +19,8 @@ const (
 	LibraryAuto Library = iota
 	// LibraryNever always runs Fisterra's own plans.
 	LibraryNever
-	// LibraryAlways leaves to the library whatever it has.
+	// LibraryAlways leaves to the library whatever it has: not operators of the program's own, nor Min and Max
+	// of floats, since MPI says nothing of NaNs, nor more than 2³¹-1 elements.
 	LibraryAlways
 )
 
@@ -42,14 +45,34 @@ var (
 
 // libraryHas reports whether the system's MPI library has the collective. All ranks get the same answer.
 func libraryHas(c *mpi.Comm, e *entry) bool {
-	if _, ok := c.Native(); !ok || e.check {
+	_, ok := c.Native()
+	return ok && !e.check && e.libraryTakes()
+}
+
+// libraryTakes reports whether MPI defines the collective as we do, and can count its elements.
+func (e *entry) libraryTakes() bool {
+	elements := e.count
+	for _, n := range e.counts[0] {
+		elements += n
+	}
+	if elements > math.MaxInt32 {
 		return false
 	}
-	if e.kind.Reduces() {
-		short := e.typ.kind == kernel.BFloat16 || e.typ.kind == kernel.Float16
-		return e.op.user == nil && !short && mpi.Reducible(libraryKinds[e.typ.kind], libraryOps[e.op.kernel])
+	if !e.kind.Reduces() {
+		return e.counts[1] == nil // its alltoallv is never in place, and ranks may differ in that
 	}
-	return e.counts[1] == nil // its alltoallv is never in place, and ranks may differ in that
+	if e.op.user != nil {
+		return false
+	}
+	switch e.typ.kind {
+	case kernel.BFloat16, kernel.Float16:
+		return false
+	case kernel.Float32, kernel.Float64:
+		if e.op.kernel == kernel.Min || e.op.kernel == kernel.Max {
+			return false // MPI leaves open what becomes of a NaN
+		}
+	}
+	return mpi.Reducible(libraryKinds[e.typ.kind], libraryOps[e.op.kernel])
 }
 
 // whyLibrary decides between the library and a plan: it is empty where a plan does it. The state is locked.

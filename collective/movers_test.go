@@ -3,6 +3,7 @@ package collective
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -152,6 +153,22 @@ func moveUneven[T number](ctx context.Context, c *mpi.Comm, seed, n, root int, i
 		return err
 	}
 	if err := equal("scatterv", recv, mine); err != nil {
+		return err
+	}
+	if me == root { // in place
+		send = slices.Clone(all)
+		recv = send
+	} else {
+		recv = make([]T, n)
+	}
+	if err := Scatterv(ctx, c, send, recv, counts, root); err != nil {
+		return err
+	}
+	if me == root {
+		if err := equal("send of scatterv", send, all); err != nil {
+			return err
+		}
+	} else if err := equal("scatterv", recv, mine); err != nil {
 		return err
 	}
 	recv = make([]T, n)

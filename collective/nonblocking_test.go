@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -143,6 +144,48 @@ func TestProgressWithoutWaiting(t *testing.T) {
 			return err
 		}
 		return equal("sum", v, []int64{6})
+	})
+}
+
+// A nonblocking collective wakes a look-out that may sleep for long, once.
+func TestNonblockingWakesTheLookOut(t *testing.T) {
+	s := &state{size: 2}
+	w := &s.watch
+	w.running, w.wake = true, make(chan struct{}, 1)
+	started := func(floating bool) { w.add(&execution{state: s, entry: &entry{}, floating: floating}) }
+	w.dozing = true
+	started(false)
+	if len(w.wake) != 0 {
+		t.Error("a blocking collective wakes it")
+	}
+	started(true)
+	if len(w.wake) != 1 {
+		t.Error("a nonblocking collective does not wake it")
+	}
+	<-w.wake
+	started(true)
+	if len(w.wake) != 0 {
+		t.Error("it is woken although it looks every millisecond")
+	}
+}
+
+// One that has ended and has not been waited for waits for no rank any more.
+func TestFinishedWaitsForNobody(t *testing.T) {
+	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		r := Ibcast(c, []int32{1}, 0)
+		for ended := false; !ended; runtime.Gosched() { // as the look-out does
+			r.x.turn.Lock()
+			ended = r.x.advance(ctx, false)
+			r.x.turn.Unlock()
+		}
+		s := stateOf(c)
+		s.mu.Lock()
+		answer := s.describe(r.seq)
+		s.mu.Unlock()
+		if want := "it has finished bcast of 1 int32, root 0 #1 and not waited for it"; !strings.Contains(answer, want) {
+			return fmt.Errorf("the answer does not say %q: %s", want, answer)
+		}
+		return r.Wait(ctx)
 	})
 }
 

@@ -60,14 +60,14 @@ var (
 
 // OpFunc makes an operator of a function that stores a[i] op b[i] in dst[i]. The three have the same length, and
 // dst may be the same slice as a or b. f is called from any goroutine that
-// waits. name tells operators apart in errors; it must be the same on all ranks. Make an operator
-// once and keep it: plans are cached per operator.
+// waits. name must be the same on all ranks: one of 127 numbers made of it is what they compare, and what
+// errors about another rank's call say. Make an operator once and keep it: plans are cached per operator.
 func OpFunc[T mpi.Elem](name string, f func(dst, a, b []T)) Op {
 	h := fnv.New32a()
 	h.Write([]byte(name))
 	return Op{user: &userOp{
 		name: name,
-		id:   uint8(h.Sum32()) | 0x80,
+		id:   userCode + uint8(h.Sum32()%(noOp-userCode)),
 		typ:  reflect.TypeFor[T](),
 		fold: func(dst, a, b []byte) { f(mpi.View[T](dst), mpi.View[T](a), mpi.View[T](b)) },
 	}}
@@ -107,7 +107,10 @@ func (o Op) code() uint8 {
 	return uint8(o.kernel)
 }
 
-const exactCode = 0x7f
+const (
+	exactCode = 0x7f
+	userCode  = 0x80 // the first of operators of the program's own; noOp is none of them
+)
 
 // elemType is what a plan's execution needs to know of an element type.
 type elemType struct {

@@ -82,7 +82,7 @@ func (s signature) String() string {
 	case s[4] == noOp:
 	case s[4] == exactCode:
 		text += ", reproducible sum"
-	case s[4] >= 0x80:
+	case s[4] >= userCode:
 		text += fmt.Sprintf(", operator %#x of its own", s[4])
 	default:
 		text += fmt.Sprintf(", %v", kernel.Op(s[4]))

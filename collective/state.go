@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"reflect"
@@ -22,6 +23,7 @@ type state struct {
 	rank, size int
 	// sizesOnly: payloads are not carried, and neither are signatures.
 	sizesOnly bool
+	takesBack bool // Cancel ends sends, too
 
 	mu      sync.Mutex
 	given   Config // by Configure
@@ -35,7 +37,9 @@ type state struct {
 	arenaTried atomic.Bool
 	arena      atomic.Pointer[arena] // shared memory of the ranks, where there is one
 
-	broken atomic.Pointer[Error] // why no collective may start any more
+	broken atomic.Pointer[Error]   // why no collective may start any more
+	off    context.Context         // ends when they are called off
+	endOff context.CancelCauseFunc // of off
 	watch  watch
 }
 
@@ -93,9 +97,10 @@ func stateOf(c *mpi.Comm) *state {
 func newState(c *mpi.Comm, f Config) *state {
 	s := &state{
 		self: weak.Make(c), name: c.Name(), rank: c.Rank(), size: c.Size(),
-		sizesOnly: c.Caps().SizesOnly,
-		entries:   make(map[key]*entry),
+		sizesOnly: c.Caps().SizesOnly, takesBack: c.Caps().CancelsSends,
+		entries: make(map[key]*entry),
 	}
+	s.off, s.endOff = context.WithCancelCause(context.Background())
 	s.configure(c, f)
 	return s
 }
@@ -118,7 +123,7 @@ func (s *state) acquire(c *mpi.Comm, q *call, floating bool) (*execution, error)
 	defer s.mu.Unlock()
 	e, err := s.find(c, q)
 	if err != nil {
-		return nil, s.fault(q.kind, 0, err)
+		return nil, s.rejected(q, err)
 	}
 	s.count()
 	var x *execution
@@ -161,7 +166,8 @@ func (e *entry) sameCounts(q *call) bool {
 	return true
 }
 
-// find is entry, and quick for a call like the last one. The state is locked.
+// find is entry, and quick for a call like the last one. An error is a mistake in the arguments. The
+// state is locked.
 func (s *state) find(c *mpi.Comm, q *call) (*entry, error) {
 	if e := s.last[q.kind]; e != nil && e.key == q.key && (q.hash == 0 || e.sameCounts(q)) {
 		return e, nil
@@ -235,11 +241,16 @@ func (s *state) count() {
 // a collective: ranks that made the same mistake stay in step, and others learn of it when they ask.
 func (s *state) reject(q *call, err error) *Error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rejected(q, err)
+}
+
+// rejected is reject while the state is locked.
+func (s *state) rejected(q *call, err error) *Error {
 	s.count()
-	seq := s.seq
-	s.watch.heard(seq, q.sign(badArguments))
-	s.mu.Unlock()
-	return s.fault(q.kind, seq, fmt.Errorf("%w: %w", ErrArgument, err))
+	s.watch.heard(s.seq, q.sign(badArguments))
+	s.watch.start(s) // to answer them, also after the first call here
+	return s.fault(q.kind, s.seq, fmt.Errorf("%w: %w", ErrArgument, err))
 }
 
 // problem states an entry as planners want it. The state is locked.

@@ -145,11 +145,54 @@ const (
 	policyVariable  = "FISTERRA_TEST_COLLECTIVE_POLICY"
 )
 
-// TestLibraryRank is a rank of TestAssortmentOverMPI.
+// giveUpTheLibrary has rank 1 give up a collective of the library to which rank 2 does not come: that ends it for
+// rank 0, too, and both learn that the library still has their buffers, and when it has given them back.
+func giveUpTheLibrary(ctx context.Context, c *mpi.Comm) error {
+	if err := Barrier(ctx, c); err != nil {
+		return err
+	}
+	v := []int64{1, 2}
+	if c.Rank() == 2 {
+		// When rank 0 has been told, both have started it, so that a third start can end it.
+		if _, err := mpi.Recv(ctx, c, v[:1], 0, 1); err != nil {
+			return err
+		}
+		n, _ := c.Shadow().Native()
+		_, err := n.Allreduce(nil, mpi.Bytes(v), mpi.KindOf[int64](), mpi.ReduceSum).Wait(ctx)
+		return err
+	}
+	own, want := ctx, mpi.ErrCancelled
+	if c.Rank() == 1 {
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		own, want = short, context.DeadlineExceeded
+	}
+	err := Allreduce(own, c, v, v, Sum)
+	if err := errors.Join(within(err, want), within(err, mpi.ErrInFlight)); err != nil {
+		return err
+	}
+	if c.Rank() == 0 {
+		if err := mpi.Send(ctx, c, v[:1], 2, 1); err != nil {
+			return err
+		}
+	}
+	var at *mpi.Error
+	if !errors.As(err, &at) {
+		return fmt.Errorf("%v does not say when the buffer is free", err)
+	}
+	select {
+	case <-at.Done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the library keeps the buffer: %w", context.Cause(ctx))
+	}
+}
+
+// TestLibraryRank is a rank of TestAssortmentOverMPI and TestGivingUpOverMPI.
 func TestLibraryRank(t *testing.T) {
 	policy, ok := os.LookupEnv(policyVariable)
 	if !ok {
-		t.Skip("a rank of TestAssortmentOverMPI")
+		t.Skip("a rank of TestAssortmentOverMPI or TestGivingUpOverMPI")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 	defer cancel()
@@ -161,13 +204,17 @@ func TestLibraryRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := w.Comm()
-	if policy == "always" {
+	if policy != "never" {
 		err = Configure(c, Config{Library: LibraryAlways})
 		if _, ok := c.Native(); !ok && err == nil {
 			err = fmt.Errorf("the library has no collectives of its own")
 		}
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case policy == "give up":
+		err = giveUpTheLibrary(ctx, c)
+	default:
 		err = assortment(ctx, c)
 	}
 	if err != nil {
@@ -182,7 +229,13 @@ func TestLibraryRank(t *testing.T) {
 
 // The same over Open MPI and MPICH, with our plans on their messages and with
 // their own collectives.
-func TestAssortmentOverMPI(t *testing.T) {
+func TestAssortmentOverMPI(t *testing.T) { overMPI(t, "never", "always") }
+
+// A collective of the library's own is given up like any other, except that its buffers are in flight.
+func TestGivingUpOverMPI(t *testing.T) { overMPI(t, "give up") }
+
+// overMPI runs TestLibraryRank on three ranks by each policy over Open MPI and MPICH.
+func overMPI(t *testing.T, policies ...string) {
 	if testing.Short() {
 		t.Skip("starts mpirun; not for -short")
 	}
@@ -198,7 +251,7 @@ func TestAssortmentOverMPI(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, policy := range []string{"never", "always"} {
+			for _, policy := range policies {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				args := append(launcher[1:len(launcher):len(launcher)], "-n", "3", self, "-test.run=^TestLibraryRank$")
 				cmd := exec.CommandContext(ctx, launcher[0], args...)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -19,17 +18,20 @@ import (
 // It is guarded by the state's lock except where it is the goroutine's own.
 type watch struct {
 	running bool
+	dozing  bool          // the look-out may sleep for longer than fastTick
+	wake    chan struct{} // ends that
 	active  []*execution
 	floats  int           // nonblocking ones among them
 	calls   [history]past // by sequence number
 	note    string        // what the program says it is doing
 	noted   time.Time
 
-	// The goroutine's own; the maps are by sequence number.
+	// The goroutine's own.
 	sends    []mpi.Request
 	letter   letter
-	answers  map[uint32]string
-	patience map[uint32]*patience
+	pushed   []*execution
+	seen     []glimpse
+	patience map[question]patience
 }
 
 // past is a collective that was started here.
@@ -43,18 +45,7 @@ const (
 	tick     = 50 * time.Millisecond  // while collectives are under way
 	slowTick = 250 * time.Millisecond // else
 	fastTick = time.Millisecond       // while nonblocking ones are
-	// askAfter is how long a collective makes no progress before the rank that it
-	// waits for is asked. The answer may be that it called something else.
-	askAfter = time.Second
 )
-
-// patience is how long the look-out has seen an execution make no progress.
-type patience struct {
-	progress uint32
-	since    time.Time
-	asked    bool
-	reported time.Time
-}
 
 // add notes an execution. The state is locked.
 func (w *watch) add(x *execution) {
@@ -63,10 +54,26 @@ func (w *watch) add(x *execution) {
 		w.floats++
 	}
 	w.heard(x.seq, x.entry.signature)
-	if !w.running && x.state.watched() {
-		w.running = true
-		go x.state.lookOut()
+	w.start(x.state)
+	if x.floating && w.dozing {
+		w.dozing = false
+		select {
+		case w.wake <- struct{}{}:
+		default: // it has yet to take an earlier one
+		}
 	}
+}
+
+// start sees to it that there is a look-out. The state is locked.
+func (w *watch) start(s *state) {
+	if w.running || !s.watched() {
+		return
+	}
+	w.running, w.dozing = true, true
+	if w.wake == nil {
+		w.wake = make(chan struct{}, 1)
+	}
+	go s.lookOut()
 }
 
 // heard notes which collective was started. The state is locked.
@@ -76,7 +83,7 @@ func (w *watch) heard(seq uint32, s signature) {
 }
 
 // watched: simulations in virtual time have no look-out, since it lives in real time.
-func (s *state) watched() bool { return s.size > 1 && !s.sizesOnly && s.config.StallAfter >= 0 }
+func (s *state) watched() bool { return s.size > 1 && !s.sizesOnly }
 
 // remove forgets an execution. The state is locked.
 func (w *watch) remove(x *execution) {
@@ -100,6 +107,7 @@ func Note(c *mpi.Comm, what string) {
 	s := stateOf(c)
 	s.mu.Lock()
 	s.watch.note, s.watch.noted = what, time.Now()
+	s.watch.start(s) // which answers them, also before the first collective here
 	s.mu.Unlock()
 }
 
@@ -107,18 +115,21 @@ func Note(c *mpi.Comm, what string) {
 func (s *state) lookOut() {
 	timer := time.NewTimer(tick)
 	defer timer.Stop()
-	s.watch.patience = make(map[uint32]*patience)
-	s.watch.answers = make(map[uint32]string)
-	var last time.Time
-	for range timer.C {
+	s.watch.patience = make(map[question]patience)
+	var last time.Time // that it looked beyond nonblocking ones
+	busy := false
+	for {
+		select {
+		case <-timer.C:
+		case <-s.watch.wake:
+			timer.Reset(fastTick)
+			continue
+		}
 		c := s.self.Value()
 		if c == nil {
 			return
 		}
-		next := fastTick
-		if !s.push() {
-			next = slowTick
-		}
+		floats := s.push()
 		if time.Since(last) >= tick {
 			last = time.Now()
 			if !s.read(c.Shadow()) {
@@ -127,11 +138,16 @@ func (s *state) lookOut() {
 				s.mu.Unlock()
 				return
 			}
-			if s.inspect(c) {
-				next = min(next, tick)
-			}
+			busy = s.inspect(c)
 		}
-		timer.Reset(next)
+		switch {
+		case floats:
+			timer.Reset(fastTick)
+		case busy:
+			timer.Reset(tick)
+		default:
+			timer.Reset(slowTick)
+		}
 	}
 }
 
@@ -139,14 +155,15 @@ func (s *state) lookOut() {
 // so that they end although the program computes, or waits for something else. It
 // reports whether there are any.
 func (s *state) push() bool {
+	w := &s.watch
 	s.mu.Lock()
-	floats := s.watch.floats
-	var active []*execution
-	if floats > 0 {
-		active = append(active, s.watch.active...)
+	w.dozing = w.floats == 0
+	if !w.dozing {
+		w.pushed = append(w.pushed, w.active...)
 	}
 	s.mu.Unlock()
-	for _, x := range active {
+	some := len(w.pushed) > 0
+	for _, x := range w.pushed {
 		if x.turn.TryLock() {
 			if x.live.Load() != 0 && x.floating && !x.ended {
 				x.advance(context.Background(), false)
@@ -154,7 +171,9 @@ func (s *state) push() bool {
 			x.turn.Unlock()
 		}
 	}
-	return floats > 0
+	clear(w.pushed)
+	w.pushed = w.pushed[:0]
+	return some
 }
 
 // read handles what has come on the control tag; false when the communicator
@@ -240,10 +259,7 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 		}
 		s.post(shadow, news{kind: newsReply, seq: n.seq, text: answer}, from)
 	case newsReply:
-		if len(s.watch.answers) > history {
-			clear(s.watch.answers)
-		}
-		s.watch.answers[n.seq] = n.text
+		s.watch.answered(question{n.seq, from}, n.text)
 	}
 }
 
@@ -255,11 +271,14 @@ func (s *state) describe(seq uint32) string {
 		x.mu.Lock()
 		peer := x.peer
 		x.mu.Unlock()
-		fmt.Fprintf(&b, "it is in %v #%d", x.entry.signature, x.seq)
-		if peer >= 0 {
-			fmt.Fprintf(&b, " and waits for rank %d", peer)
+		switch peer {
+		case finished:
+			fmt.Fprintf(&b, "it has finished %v #%d and not waited for it; ", x.entry.signature, x.seq)
+		case nobody:
+			fmt.Fprintf(&b, "it is in %v #%d; ", x.entry.signature, x.seq)
+		default:
+			fmt.Fprintf(&b, "it is in %v #%d and waits for rank %d; ", x.entry.signature, x.seq, peer)
 		}
-		b.WriteString("; ")
 	}
 	if len(s.watch.active) == 0 {
 		fmt.Fprintf(&b, "it has not called collective #%d yet; ", seq)
@@ -288,60 +307,4 @@ func programStacks() []string {
 	return slices.DeleteFunc(strings.Split(string(all), "\n\n"), func(stack string) bool {
 		return strings.Contains(stack, ").lookOut(") || strings.Contains(stack, ").startKeeper")
 	})
-}
-
-// glimpse is what the look-out sees of an execution.
-type glimpse struct {
-	kind      plan.Kind
-	seq       uint32
-	signature signature
-	progress  uint32
-	peer      int // it waits for; -1: nobody in particular
-}
-
-// inspect looks at what is under way and reports whether anything is.
-func (s *state) inspect(c *mpi.Comm) bool {
-	s.mu.Lock()
-	seen := make([]glimpse, 0, len(s.watch.active))
-	for _, x := range s.watch.active {
-		x.mu.Lock()
-		seen = append(seen, glimpse{x.entry.kind, x.seq, x.entry.signature, x.progress.Load(), int(x.peer)})
-		x.mu.Unlock()
-	}
-	stallAfter, log := s.config.stallAfter(), s.config.log()
-	s.mu.Unlock()
-	now := time.Now()
-	before := s.watch.patience
-	s.watch.patience = make(map[uint32]*patience, len(seen))
-	for _, g := range seen {
-		p := before[g.seq]
-		if p == nil || p.progress != g.progress {
-			p = &patience{progress: g.progress, since: now}
-		}
-		s.watch.patience[g.seq] = p
-		waited := now.Sub(p.since)
-		if g.peer < 0 || waited < askAfter {
-			continue
-		}
-		overdue := waited >= stallAfter && now.Sub(p.reported) >= stallAfter
-		if !p.asked || overdue {
-			p.asked = true
-			s.ask(c.Shadow(), g)
-		}
-		if overdue {
-			p.reported = now
-			answer, ok := s.watch.answers[g.seq]
-			if !ok {
-				answer = "it does not answer"
-			}
-			log.Warn(fmt.Sprintf("%s #%d on %s waits for rank %d (%s) since %.1f s; %s",
-				g.kind, g.seq, s.name, g.peer, c.Host(g.peer), waited.Seconds(), answer))
-		}
-	}
-	return len(seen) > 0
-}
-
-// ask wants to know what the rank does for which this one waits.
-func (s *state) ask(shadow *mpi.Comm, g glimpse) {
-	s.post(shadow, news{kind: newsQuery, seq: g.seq, signature: g.signature}, g.peer)
 }

@@ -114,6 +114,6 @@ func (c *connectFlags) readSite(cfg *collective.Config) error {
 	if err != nil {
 		return usageError(fmt.Errorf("--site: %w", err))
 	}
-	cfg.Site, cfg.Model = site, site.Model
+	cfg.Site = site
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -16,7 +17,7 @@ func TestStallReportsAreShown(t *testing.T) {
 	}
 	defer worlds[0].Close(t.Context())
 	var errs strings.Builder
-	j := &job{env: environment{stderr: &errs}, connect: connectFlags{transport: "auto", infiniband: "auto", collectives: "auto"}}
+	j := &job{env: environment{stderr: &errs}, connect: connectFlags{transport: "auto", infiniband: "auto", collectives: "auto", start: time.Minute}}
 	cfg, err := j.connect.config(j.env, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -132,7 +132,6 @@ func (g group) rank(member int) int {
 // with an odd number joins the one before it.
 type paired struct {
 	group        // of those that stay
-	extra   int  // how many have joined another
 	joined  bool // this member has
 	partner int  // rank of the other half of the pair, -1 without
 }
@@ -140,7 +139,7 @@ type paired struct {
 func (g group) pairOff() paired {
 	p2 := below2(g.size)
 	extra := g.size - p2
-	q := paired{extra: extra, partner: -1}
+	q := paired{partner: -1}
 	q.size = p2
 	q.to = func(m int) int {
 		if m < extra {

@@ -90,6 +90,15 @@ type Model struct {
 	Switch float64 `json:"switch,omitempty"`
 }
 
+// Clone is a copy that shares nothing with m.
+func (m *Model) Clone() *Model {
+	d := *m
+	for _, c := range []*Curve{&d.Host.OneWay, &d.Host.Exchange, &d.Net.OneWay, &d.Net.Exchange, &d.Combine, &d.Copy, &d.Pieces, &d.Read} {
+		*c = slices.Clone(*c)
+	}
+	return &d
+}
+
 const (
 	// announcedBytes is about where messages are announced first, and the two
 	// ranks have to run three times more.
@@ -148,8 +157,8 @@ func (m *Model) Check() error {
 	return nil
 }
 
-// LowerBound is the least time in which an allreduce of n bytes over p ranks
-// can be done on links α, β and processors γ: ⌈log₂p⌉α + 2(p-1)/p·nβ + (p-1)/p·nγ.
+// LowerBound is the least time in which a collective of n bytes (Problem.TotalBytes) over p ranks
+// can be done on links α, β and processors γ; for an allreduce ⌈log₂p⌉α + 2(p-1)/p·nβ + (p-1)/p·nγ.
 //
 // Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and experience", 2007, table 1.
 func LowerBound(k Kind, p, n int, alpha, beta, gamma float64) float64 {

@@ -262,15 +262,6 @@ func (n *Nodes) Largest() int {
 	return m
 }
 
-// Smallest is the least number of ranks on one node.
-func (n *Nodes) Smallest() int {
-	m := len(n.Of)
-	for _, ranks := range n.Members {
-		m = min(m, len(ranks))
-	}
-	return m
-}
-
 // spread reports whether there are both several nodes and several ranks on one.
 func (n *Nodes) spread() bool {
 	return n != nil && len(n.Members) > 1 && len(n.Members) < len(n.Of)

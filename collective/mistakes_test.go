@@ -1,0 +1,77 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Mistakes in the arguments are ErrArgument, and count: ranks that make the same one stay in step.
+func TestMistakesCount(t *testing.T) {
+	wrong := map[string]func(ctx context.Context, c *mpi.Comm) error{
+		"no such operator": func(ctx context.Context, c *mpi.Comm) error {
+			return Allreduce(ctx, c, make([]complex64, 4), make([]complex64, 4), Max)
+		},
+		"operator of another type": func(ctx context.Context, c *mpi.Comm) error {
+			return Iallreduce(c, make([]int32, 4), make([]int32, 4), concat).Wait(ctx)
+		},
+		"more to itself": func(ctx context.Context, c *mpi.Comm) error { return ownBlock(ctx, c, 4, 1) },
+		"less to itself": func(ctx context.Context, c *mpi.Comm) error { return ownBlock(ctx, c, 1, 4) },
+	}
+	inStep := func(ctx context.Context, c *mpi.Comm) error {
+		seq := uint32(0)
+		for name, f := range wrong {
+			err := f(ctx, c)
+			if err := within(err, ErrArgument); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			var at *Error
+			if seq++; !errors.As(err, &at) || at.Seq != seq {
+				return fmt.Errorf("%s: %v is not #%d", name, err, seq)
+			}
+		}
+		one := []int32{1}
+		if err := Allreduce(ctx, c, one, one, Sum); err != nil {
+			return err
+		}
+		return equal("allreduce", one, []int32{2})
+	}
+	together(t, 2, inStep)
+	for r, err := range inShared(t, MemoryPlan, 2, mpi.LocalOptions{}, inStep) {
+		if err != nil {
+			t.Errorf("in shared memory: rank %d: %v", r, err)
+		}
+	}
+}
+
+// ownBlock is an alltoallv in which a rank sends itself so many elements, and receives so many from itself.
+func ownBlock(ctx context.Context, c *mpi.Comm, out, in int) error {
+	sends, receives := []int{1, 1}, []int{1, 1}
+	sends[c.Rank()], receives[c.Rank()] = out, in
+	return Alltoallv(ctx, c, make([]int32, 1+out), sends, make([]int32, 1+in), receives)
+}
+
+// By option calls are compared first wherever a message may be too long for that, and nowhere else.
+func TestCheckAllCoversLongCalls(t *testing.T) {
+	s := &state{size: 4, config: Config{CheckAll: true}}
+	for _, k := range []struct {
+		name   string
+		q      key
+		checks bool
+	}{
+		{"short vector", key{kind: plan.Bcast, typ: elemType{size: 4}, count: 512}, false},
+		{"long vector", key{kind: plan.Bcast, typ: elemType{size: 4}, count: 513}, true},
+		{"short blocks", key{kind: plan.Allgather, typ: elemType{size: 4}, count: 128}, false},
+		{"blocks that are long together", key{kind: plan.Allgather, typ: elemType{size: 4}, count: 129}, true},
+		{"counts", key{kind: plan.Alltoall, typ: elemType{size: 4}, hash: 1}, true},
+		{"barrier", key{kind: plan.Barrier, typ: elemType{size: 1}}, false},
+	} {
+		if s.checksFirst(&call{key: k.q}) != k.checks {
+			t.Errorf("%s: checked %v", k.name, !k.checks)
+		}
+	}
+}

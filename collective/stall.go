@@ -1,0 +1,117 @@
+package collective
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// A collective that makes no progress has the look-out ask the rank that it waits for what
+// that does. The answer may be that it called something else, which ends collectives for all
+// (heed). Otherwise, after a longer time, it goes into a stall report; it is asked for
+// again then, so that the report says how things are.
+
+// askAfter is how long a collective makes no progress before the rank that it waits for is asked,
+// and how long a stall report waits for the answer.
+const askAfter = time.Second
+
+// glimpse is what the look-out sees of an execution.
+type glimpse struct {
+	kind      plan.Kind
+	seq       uint32
+	signature signature
+	progress  uint32
+	peer      int // the rank it waits for, nobody or finished
+}
+
+// question: what does the rank do for which this one waits in a collective?
+type question struct {
+	seq  uint32
+	peer int
+}
+
+// patience is how long the look-out has seen an execution wait for a rank.
+type patience struct {
+	progress uint32
+	since    time.Time
+	seen     time.Time // last
+	asked    time.Time // last; zero: not yet
+	answer   string    // to that
+	owed     bool      // a report, for which the answer is awaited
+	reported time.Time // last
+}
+
+// look says what to do: ask the rank, and report what it answered. stallAfter is negative where
+// nothing is reported.
+func (p *patience) look(now time.Time, stallAfter time.Duration) (ask, report bool) {
+	waited := now.Sub(p.since)
+	if waited < askAfter {
+		return false, false
+	}
+	ask = p.asked.IsZero()
+	if stallAfter >= 0 && !p.owed && waited >= stallAfter && now.Sub(p.reported) >= stallAfter {
+		ask, p.owed = true, true
+	}
+	if ask {
+		p.asked, p.answer = now, ""
+	}
+	if p.owed && (p.answer != "" || now.Sub(p.asked) >= askAfter) {
+		p.owed, p.reported, report = false, now, true
+	}
+	return ask, report
+}
+
+// answered notes an answer, if it is still of interest.
+func (w *watch) answered(q question, text string) {
+	if p, ok := w.patience[q]; ok {
+		p.answer = text
+		w.patience[q] = p
+	}
+}
+
+// inspect looks at what is under way and reports whether anything is.
+func (s *state) inspect(c *mpi.Comm) bool {
+	w := &s.watch
+	w.seen = w.seen[:0]
+	s.mu.Lock()
+	for _, x := range w.active {
+		x.mu.Lock()
+		w.seen = append(w.seen, glimpse{x.entry.kind, x.seq, x.entry.signature, x.progress.Load(), int(x.peer)})
+		x.mu.Unlock()
+	}
+	stallAfter, log := s.config.stallAfter(), s.config.Log
+	s.mu.Unlock()
+	now := time.Now()
+	for _, g := range w.seen {
+		if g.peer < 0 {
+			continue
+		}
+		q := question{g.seq, g.peer}
+		p, ok := w.patience[q]
+		if !ok || p.progress != g.progress {
+			p = patience{progress: g.progress, since: now}
+		}
+		p.seen = now
+		ask, report := p.look(now, stallAfter)
+		w.patience[q] = p
+		if ask {
+			s.post(c.Shadow(), news{kind: newsQuery, seq: g.seq, signature: g.signature}, g.peer)
+		}
+		if report && log != nil {
+			answer := p.answer
+			if answer == "" {
+				answer = "it does not answer"
+			}
+			log.Warn(fmt.Sprintf("%s #%d on %s waits for rank %d (%s) since %.1f s; %s",
+				g.kind, g.seq, s.name, g.peer, c.Host(g.peer), now.Sub(p.since).Seconds(), answer))
+		}
+	}
+	for q, p := range w.patience {
+		if !p.seen.Equal(now) {
+			delete(w.patience, q)
+		}
+	}
+	return len(w.seen) > 0
+}

@@ -1,0 +1,60 @@
+package collective
+
+import (
+	"testing"
+	"time"
+)
+
+// What the look-out does about a rank that is waited for, second by second: it asks after one, and
+// asks again for a report, which waits for the answer to that.
+func TestPatience(t *testing.T) {
+	const never, always = -1, 0
+	for _, k := range []struct {
+		name       string
+		stallAfter time.Duration // in seconds
+		answers    int           // seconds after each question; never
+		want       string        // of each second: '.', a question '?', a report '!'
+	}{
+		{"answered at once", 3, always, ".?.?!..?!."},
+		{"not answered", 3, never, ".?.?!..?!."},
+		{"answered late", 4, 3, ".?..?!...?"},
+		{"asked for a report at first", 1, always, ".?!?!?!?!?"},
+		{"no reports", -1, always, ".?........"},
+	} {
+		start := time.Now()
+		p := patience{since: start}
+		got, answerAt := "", -1
+		for second := range len(k.want) {
+			if second == answerAt {
+				p.answer = "busy"
+			}
+			now := start.Add(time.Duration(second) * time.Second)
+			switch ask, report := p.look(now, k.stallAfter*time.Second); {
+			case report:
+				got += "!"
+			case ask:
+				got += "?"
+				if k.answers != never {
+					answerAt = second + max(1, k.answers)
+				}
+			default:
+				got += "."
+			}
+		}
+		if got != k.want {
+			t.Errorf("%s: %s, want %s", k.name, got, k.want)
+		}
+	}
+}
+
+// An answer counts for the rank that was asked, and for the question that it answers.
+func TestAnswersAreOfOneRank(t *testing.T) {
+	var s state
+	w := &s.watch
+	w.patience = map[question]patience{{7, 1}: {}, {7, 2}: {}}
+	w.answered(question{7, 1}, "busy")
+	w.answered(question{8, 1}, "of a collective that is over")
+	if w.patience[question{7, 1}].answer != "busy" || w.patience[question{7, 2}].answer != "" || len(w.patience) != 2 {
+		t.Errorf("the answer went to %v", w.patience)
+	}
+}
