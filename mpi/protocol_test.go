@@ -36,7 +36,7 @@ func (s *script) Abandon(op uint64)         { s.say("abandon %s", s.name(op)) }
 func (s *script) Detach(peer int)           { s.say("detach %d", peer) }
 
 func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.Outcome {
-	if s.full {
+	if s.full || len(payload) > s.caps.EagerBytes {
 		return transport.Full
 	}
 	switch h.Kind {

@@ -232,7 +232,8 @@ type Sleeper interface {
 // only from inside Poll.
 type Sink interface {
 	// Message hands over a message. payload is a view that is valid until
-	// Message returns. The header may be kept by value only.
+	// Message returns. The header may be kept by value only. The sink may
+	// detach the peer meanwhile, for what it says.
 	Message(peer int, h *Header, payload []byte)
 
 	// Place asks where the next bytes of a Data payload go, offset counting
