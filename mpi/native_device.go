@@ -36,7 +36,10 @@ type nativeDevice struct {
 	stopped sync.WaitGroup
 }
 
-func (d *nativeDevice) caps() DeviceCaps { return DeviceCaps{Name: "mpi"} }
+func (d *nativeDevice) caps() DeviceCaps {
+	c := d.lib.Caps()
+	return DeviceCaps{Name: "mpi", NamesLost: c.NamesLost, CancelsSends: c.CancelsSends, SleepsInKernel: c.SleepsInKernel}
+}
 
 func (d *nativeDevice) transport(int) (name, reason string) { return "mpi", d.name + " at " + d.from }
 

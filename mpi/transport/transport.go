@@ -1,5 +1,5 @@
 // Package transport is the contract between the message engine of package mpi
-// and the providers that move its messages: shared memory, TCP, verbs, and a
+// and the providers that move its messages: shared memory, TCP, and a
 // simulated fabric.
 //
 // A provider moves (header, payload) messages in order between this rank and
@@ -78,8 +78,6 @@ type Caps struct {
 	CreditBytes int
 	// SameHost: only peers on this host can be reached.
 	SameHost bool
-	// Virtual: time is simulated; the provider implements Sleeper.
-	Virtual bool
 	// SizesOnly: payloads are not carried, only their lengths; receivers'
 	// buffers stay untouched (large simulations).
 	SizesOnly bool

@@ -213,11 +213,6 @@ func (p *Provider) SetLayout(hash [32]byte) {
 
 func (p *Provider) Name() string { return "tcp" }
 
-// Reason says how connections are made, for the start-up lines.
-func (p *Provider) Reason() string {
-	return fmt.Sprintf("address %s, congestion control %s", p.host, p.congestion)
-}
-
 func (p *Provider) Caps() transport.Caps {
 	return transport.Caps{EagerBytes: EagerBytes, RendezvousBytes: rendezvousBytes, CreditBytes: creditBytes}
 }
