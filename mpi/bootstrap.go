@@ -252,7 +252,7 @@ func ordinaryRoot(ctx context.Context, l *launch) (netip.Addr, string, error) {
 		return ordinary(ctx, l.step.Layout.Nodes[0])
 	}
 	host := l.step.Layout.Nodes[0]
-	addr, err := resolve(ctx, host)
+	addr, err := wire.Resolve(ctx, host)
 	if err != nil {
 		return addr, "", fmt.Errorf("mpi: address of %s, where position 0 is: %w", host, err)
 	}
