@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -187,6 +189,25 @@ func TestMalformedMessageLosesItsSender(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMalformedMessageIsNamed has one go over a fabric: whoever waits for its sender learns why that is lost.
+func TestMalformedMessageIsNamed(t *testing.T) {
+	runLocal(t, 2, LocalOptions{}, func(ctx context.Context, c *Comm) error {
+		if c.Rank() == 1 {
+			e := c.dev.(*engine)
+			e.lock()
+			e.control(e.peer(0), transport.Header{Kind: kindCTS, Bytes: 1 << 63})
+			e.unlock()
+			return nil
+		}
+		_, err := Recv(ctx, c, make([]byte, 8), 1, 0)
+		const want = "from rank 1 (sim) tag 0 on world: peer lost: malformed message: 9223372036854775808 bytes asked for"
+		if !errors.Is(err, ErrPeerLost) || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("%w, want %q", err, want)
+		}
+		return nil
+	})
 }
 
 // FuzzMessage has rank 1 say anything, one thing after the other: it is lost at the worst.
