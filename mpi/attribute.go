@@ -11,6 +11,7 @@ type attribute struct {
 // communicator is freed, and when the world closes, once no operation can begin any more; why
 // wraps ErrClosed. It ends what the library does on the communicator, waits for that, and
 // gives back what it holds. It must not communicate: other ranks may have done so already, or not yet.
+// Where Close gives up waiting for the system's MPI library, which goes on with operations then, it is not called.
 type Releaser interface{ Release(why error) }
 
 // Heritable is an attribute that communicators made of its own have, too, from the beginning: what Inherit

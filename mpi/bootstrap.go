@@ -252,7 +252,7 @@ func ordinaryRoot(ctx context.Context, l *launch) (netip.Addr, string, error) {
 		return ordinary(ctx, l.step.Layout.Nodes[0])
 	}
 	host := l.step.Layout.Nodes[0]
-	addr, err := resolve(ctx, host)
+	addr, err := wire.Resolve(ctx, host)
 	if err != nil {
 		return addr, "", fmt.Errorf("mpi: address of %s, where position 0 is: %w", host, err)
 	}
@@ -276,6 +276,10 @@ func (l *launch) rendezvousPorts() []int {
 	return ports
 }
 
+// leaveTime bounds the goodbye of a rank that gives up to its process manager, which may still be busy with
+// a call that was given up.
+const leaveTime = 2 * time.Second
+
 // close gives up what meet has opened.
 func (m *meeting) close() {
 	close(m.done)
@@ -288,5 +292,7 @@ func (m *meeting) close() {
 	if m.keyFile != nil {
 		m.keyFile.remove()
 	}
-	m.leaveManager(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+	defer cancel()
+	_ = m.leaveManager(ctx) // why this rank gives up tells more
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fisterra-hpc/fisterra/ib"
+	"github.com/fisterra-hpc/fisterra/internal/wire"
 )
 
 // published is the address of this rank that its peers connect to, and why it
@@ -23,7 +24,7 @@ func published(ctx context.Context, cfg *Config, l *launch) (addr netip.Addr, wh
 		if err != nil {
 			return addr, "", err
 		}
-		if addr, err = resolve(ctx, text); err != nil {
+		if addr, err = wire.Resolve(ctx, text); err != nil {
 			return addr, "", err
 		}
 		return addr, fmt.Sprintf("address rule %s", rule), nil
@@ -45,7 +46,7 @@ func published(ctx context.Context, cfg *Config, l *launch) (addr netip.Addr, wh
 // host's own table (a custom of some distributions) are passed over for the
 // first address of an interface that is up.
 func ordinary(ctx context.Context, host string) (netip.Addr, string, error) {
-	addr, err := resolve(ctx, host)
+	addr, err := wire.Resolve(ctx, host)
 	if err == nil && !addr.IsLoopback() {
 		return addr, "address of " + host, nil
 	}
@@ -70,23 +71,6 @@ func ordinary(ctx context.Context, host string) (netip.Addr, string, error) {
 		return addr, "loopback: this host has no other address", nil
 	}
 	return addr, "", fmt.Errorf("mpi: address of host %q: %w", host, err)
-}
-
-// resolve is the first IPv4 address of a name, else its first.
-func resolve(ctx context.Context, host string) (netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return addr.Unmap(), nil
-	}
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	for _, a := range found {
-		if a.Unmap().Is4() {
-			return a.Unmap(), nil
-		}
-	}
-	return found[0].Unmap(), nil
 }
 
 // shortHostname is this host's name as Slurm would write it.

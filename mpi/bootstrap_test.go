@@ -1,9 +1,11 @@
 package mpi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -359,6 +361,82 @@ func TestPositions(t *testing.T) {
 		if !slices.Equal(got, c.want) || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v, %v", c.name, got, err)
 		}
+	}
+}
+
+// busyManager is a process manager that is asked for a goodbye only.
+type busyManager struct {
+	manager
+	bounded bool
+	time    time.Duration
+}
+
+func (b *busyManager) Finalize(ctx context.Context) error {
+	var end time.Time
+	end, b.bounded = ctx.Deadline()
+	b.time = time.Until(end)
+	return nil
+}
+
+func TestGivingUpBoundsTheGoodbye(t *testing.T) {
+	b := &busyManager{}
+	m := &meeting{done: make(chan struct{}), manager: b}
+	m.close()
+	if !b.bounded || b.time > leaveTime {
+		t.Errorf("the process manager has %v (bounded: %v) to answer a rank that gives up, want at most %v", b.time, b.bounded, leaveTime)
+	}
+}
+
+// TestTreeClosesBesideDeafNeighbours has a neighbour that reads nothing, in the middle of what it is told.
+func TestTreeClosesBesideDeafNeighbours(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before func(*tree)
+	}{
+		{"a neighbour to the end", func(*tree) {}},
+		{"given up before", func(tr *tree) { tr.learn(fact{Rank: 1, Why: "it is silent"}, nil) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			here, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer here.Close()
+			there, err := listener.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer there.Close()
+			tr := &tree{
+				self: wire.Self{Size: 2}, log: slog.New(slog.DiscardHandler), parent: -1,
+				ended: make(chan struct{}), parted: make(chan struct{}), newsBell: make(chan struct{}, 1),
+				lost: map[int]string{}, left: map[int]bool{}, away: map[int]bool{}, edges: map[int]*edge{}, orphans: map[int]time.Time{},
+			}
+			tr.mu.Lock()
+			tr.addEdge(here, 1).tell(fact{Rank: 1, Why: strings.Repeat("more than any socket takes ", 1<<20)})
+			tr.mu.Unlock()
+			if _, err := there.Read(make([]byte, 1)); err != nil { // it is being told
+				t.Fatal(err)
+			}
+			tr.mu.Lock()
+			c.before(tr)
+			tr.mu.Unlock()
+			closed := make(chan struct{})
+			go func() {
+				tr.Close()
+				close(closed)
+			}()
+			select {
+			case <-closed:
+			case <-time.After(20 * time.Second):
+				t.Fatal("Close waits for a neighbour that does not read")
+			}
+		})
 	}
 }
 

@@ -30,12 +30,16 @@ type nativeDevice struct {
 	mu      sync.Mutex
 	all     []*op
 	free    []*op
-	context uint32        // next free context id
-	closing chan struct{} // ends the keeper
+	context uint32             // next free context id
+	comms   map[*Comm]struct{} // in use; nil when the library has ended
+	closing chan struct{}      // ends the keeper
 	stopped sync.WaitGroup
 }
 
-func (d *nativeDevice) caps() DeviceCaps { return DeviceCaps{Name: "mpi"} }
+func (d *nativeDevice) caps() DeviceCaps {
+	c := d.lib.Caps()
+	return DeviceCaps{Name: "mpi", NamesLost: c.NamesLost, CancelsSends: c.CancelsSends, SleepsInKernel: c.SleepsInKernel}
+}
 
 func (d *nativeDevice) transport(int) (name, reason string) { return "mpi", d.name + " at " + d.from }
 
@@ -167,10 +171,18 @@ func (d *nativeDevice) look(c *Comm, src, tag int, otherwise func(*native.Reques
 func (d *nativeDevice) keepMemory(mem []byte)    { d.lib.Keep(mem) }
 func (d *nativeDevice) releaseMemory(mem []byte) { d.lib.Release(mem) }
 
-// close waits for all ranks and ends MPI in this process.
+// close waits for all ranks and ends MPI in this process, and then what libraries keep with communicators.
 func (d *nativeDevice) close(ctx context.Context) error {
 	if err := d.lib.Close(ctx); err != nil {
 		return &Error{Op: "close", Comm: "world", Rank: d.user.Rank(), Peer: ProcNull, Tag: AnyTag, Err: err}
+	}
+	d.mu.Lock()
+	comms := d.comms
+	d.comms = nil
+	d.mu.Unlock()
+	for c := range comms {
+		c.release(ErrClosed)
+		c.shadow.release(ErrClosed)
 	}
 	close(d.closing)
 	d.stopped.Wait()

@@ -27,12 +27,21 @@ func (d *nativeDevice) attach(ctx context.Context, c *Comm) error {
 		}
 	}
 	c.native, c.shadow.native = user, shadow
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.comms == nil { // the world has closed meanwhile
+		return d.failure(c, "create", ProcNull, AnyTag, ErrClosed)
+	}
+	d.comms[c] = struct{}{}
 	return nil
 }
 
 // detach frees the library's communicators. The standard has all members do
 // so together; the libraries do not wait for each other.
 func (d *nativeDevice) detach(c *Comm) {
+	d.mu.Lock()
+	delete(d.comms, c)
+	d.mu.Unlock()
 	for _, m := range []*Comm{c, c.shadow} {
 		if err := m.native.(*native.Comm).Free(); err != nil {
 			d.log.Warn("communicator not freed", "comm", c.name, "error", err)
@@ -71,7 +80,7 @@ func (d *nativeDevice) acknowledge(*Comm) []int { return nil }
 
 func newNativeDevice(ctx context.Context, lib *native.World, cfg *Config) (*nativeDevice, error) {
 	l := lib.Library()
-	d := &nativeDevice{lib: lib, name: l.String(), from: fmt.Sprintf("%s: %s", l.Path, l.Why), log: cfg.log(), tags: newNativeTags(lib.Caps().MaxTag), closing: make(chan struct{})}
+	d := &nativeDevice{lib: lib, name: l.String(), from: fmt.Sprintf("%s: %s", l.Path, l.Why), log: cfg.log(), tags: newNativeTags(lib.Caps().MaxTag), comms: map[*Comm]struct{}{}, closing: make(chan struct{})}
 	var err error
 	if d.user, err = lib.Comm().Dup(ctx, "world"); err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ const (
 // control sends a message of the protocol's own.
 func (e *engine) control(p *peer, h transport.Header) { e.controlWith(p, h, nil) }
 
-// controlWith is control with a payload, which the engine keeps if it cannot
+// controlWith is control with a payload, of which the engine keeps a copy if it cannot
 // leave at once.
 func (e *engine) controlWith(p *peer, h transport.Header, payload []byte) {
 	if p.lost != nil {
@@ -46,11 +46,18 @@ func (e *engine) controlWith(p *peer, h transport.Header, payload []byte) {
 			return
 		}
 	}
-	e.enqueue(p, parcel{step: stepControl, h: h, more: payload})
+	e.enqueue(p, parcel{step: stepControl, h: h, more: append([]byte(nil), payload...)})
 }
 
 // Message implements transport.Sink.
 func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
+	// An eager message that is as it should be, the common case, is not looked at twice.
+	if h.Kind != kindEager || h.Bytes != uint64(len(payload)) || h.Tag < 0 {
+		if err := e.validate(rank, h, payload); err != nil {
+			e.lose(rank, err.Error())
+			return
+		}
+	}
 	v := envelope{context: h.Context, source: int32(rank), tag: h.Tag}
 	switch h.Kind {
 	case kindEager:

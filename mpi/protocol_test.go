@@ -43,7 +43,7 @@ func (s *script) Poll(sink transport.Sink) int {
 }
 
 func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.Outcome {
-	if s.full {
+	if s.full || len(payload) > s.caps.EagerBytes {
 		return transport.Full
 	}
 	switch h.Kind {

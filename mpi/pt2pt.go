@@ -2,6 +2,9 @@ package mpi
 
 import (
 	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
 )
 
 // Send sends buf to rank dst with a tag. It blocks until buf may be used
@@ -66,16 +69,33 @@ func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, 
 	return status, err
 }
 
-// RecvAlloc receives a message of any length into new memory. Between finding
-// and receiving it no other goroutine must receive with the same source and tag.
+// RecvAlloc receives a message of any length into new memory. One that its sender says is longer
+// than this machine's memory is an error, and is left where it is. Between finding
+// and receiving a message no other goroutine must receive with the same source and tag.
 func RecvAlloc[T Elem](ctx context.Context, c *Comm, src, tag int) ([]T, Status, error) {
 	status, err := c.Probe(ctx, src, tag)
 	if err != nil {
 		return nil, status, err
 	}
+	if err := holdable(status.Bytes); err != nil {
+		return nil, status, c.fail("recv", status.Source, status.Tag, err, "")
+	}
 	buf := make([]T, Count[T](status))
 	status, err = Recv(ctx, c, buf, status.Source, status.Tag)
 	return buf, status, err
+}
+
+// holdable refuses lengths for which the Go runtime would end the process, since the kernel has no
+// memory for them. Shorter messages than any machine's memory are not looked at.
+func holdable(nBytes int) error {
+	var s unix.Sysinfo_t
+	if nBytes < 1<<30 || unix.Sysinfo(&s) != nil {
+		return nil
+	}
+	if most := (uint64(s.Totalram) + uint64(s.Totalswap)) * uint64(s.Unit); uint64(nBytes) > most {
+		return fmt.Errorf("a message of %d bytes, and this machine has memory for %d: %w", nBytes, most, unix.ENOMEM)
+	}
+	return nil
 }
 
 // Probe blocks until a message from src (or AnySource) with tag (or AnyTag)

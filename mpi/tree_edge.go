@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -33,7 +34,8 @@ type edge struct {
 // beginning is the tree's clock's zero; times are monotonic differences to it.
 var beginning = time.Now()
 
-// lastWait bounds how long a closing connection waits for the other side's end.
+// lastWait bounds how long a closing connection waits for the other side to take what is said last,
+// and then to end.
 const lastWait = time.Second
 
 // addEdge takes a connection into service. Callers hold the lock.
@@ -70,9 +72,11 @@ func (e *edge) tell(f fact) {
 	e.ring()
 }
 
-// finish has the writer send what is queued and close. Callers hold the lock.
+// finish has the writer send what is queued and close, also where it is in the middle of saying
+// something to a neighbour that does not read. Callers hold the lock.
 func (e *edge) finish() {
 	e.last = true
+	e.conn.SetWriteDeadline(time.Now().Add(lastWait))
 	e.ring()
 }
 
@@ -105,14 +109,15 @@ func (e *edge) write() {
 		if len(queue) > 0 {
 			out = wire.AppendFrame(out, frameFacts, encodeJSON(queue))
 		}
-		if last {
+		if last { // counted from now: this process may have stood still since
 			e.conn.SetWriteDeadline(time.Now().Add(lastWait))
 		}
 		if len(out) > 0 {
 			if _, err := e.conn.Write(out); err != nil {
-				// The reader finds out why, and what was said before.
-				e.conn.SetReadDeadline(time.Now().Add(lastWait))
-				<-e.done
+				if !errors.Is(err, os.ErrDeadlineExceeded) { // the reader finds out why, and what was said before
+					e.conn.SetReadDeadline(time.Now().Add(lastWait))
+					<-e.done
+				}
 				e.conn.Close()
 				return
 			}

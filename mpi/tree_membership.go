@@ -96,7 +96,7 @@ func (t *tree) Abort(code int, reason string) {
 }
 
 // Close implements Membership. What was said before still reaches the
-// neighbours; it takes up to a second if they do not answer.
+// neighbours; it takes a second, two at the most, if they do not answer.
 func (t *tree) Close() {
 	t.mu.Lock()
 	select {

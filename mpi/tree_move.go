@@ -137,6 +137,8 @@ func (t *tree) probe(not int) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), t.grace()/2)
 	defer cancel()
+	stop := t.cancelOnEnd(cancel)
+	defer stop()
 	found := make(chan bool, len(addresses))
 	for _, address := range addresses {
 		go func() {

@@ -120,7 +120,7 @@ func (e *engine) answered(world int, h windowHeader, payload []byte) {
 	if q == nil || q.world != world {
 		return // given up
 	}
-	if h.code == windowFailed || h.at < 0 || h.at+len(payload) > len(q.dst) {
+	if h.code == windowFailed || h.at > len(q.dst)-len(payload) {
 		q.failed = true
 	} else {
 		copy(q.dst[h.at:], payload)
@@ -148,18 +148,8 @@ func (e *engine) windowMessage(world int, h *transport.Header, payload []byte) {
 
 // answer sends a message of kindWindow from inside the engine.
 func (e *engine) answer(world int, id uint32, h windowHeader, payload []byte) {
-	p := e.peer(world)
-	if p.lost != nil {
-		return
-	}
 	h.nBytes = len(payload)
-	if p.out.empty() {
-		e.hdr = h.header(id)
-		if p.provider.Send(world, &e.hdr, payload) != transport.Full {
-			return
-		}
-	}
-	e.enqueue(p, parcel{step: stepControl, h: h.header(id), more: append([]byte(nil), payload...)})
+	e.controlWith(e.peer(world), h.header(id), payload)
 }
 
 // room is the condition that nothing waits to be sent to a peer.
@@ -309,7 +299,8 @@ func (w *Window[T]) take(world int, h windowHeader, payload []byte) {
 	case windowFlush, windowLock, windowUnlock, windowCancel:
 		n, h.at = 0, 0
 	}
-	if h.at < 0 || n < 0 || n > len(w.part)-h.at || h.acc >= accumulations || w.combine[h.acc] == nil ||
+	rank := w.c.RankOf(world)
+	if rank < 0 || n > len(w.part)-h.at || h.acc >= accumulations || w.combine[h.acc] == nil ||
 		h.code == windowFetch && len(payload) != size || h.code == windowSwap && len(payload) != 2*size {
 		w.e.log.Warn("one-sided operation outside the window", "window", w.id, "rank", world, "at", h.at, "elements", n)
 		w.e.answer(world, w.id, windowHeader{code: windowFailed, token: h.token}, nil)
@@ -334,11 +325,11 @@ func (w *Window[T]) take(world int, h windowHeader, payload []byte) {
 	case windowFlush:
 		w.e.answer(world, w.id, answer, nil)
 	case windowLock:
-		w.locks.ask(w, lockWish{rank: w.c.RankOf(world), mode: LockMode(h.acc), token: h.token})
+		w.locks.ask(w, lockWish{rank: rank, mode: LockMode(h.acc), token: h.token})
 	case windowUnlock:
-		w.locks.release(w, w.c.RankOf(world))
+		w.locks.release(w, rank)
 	case windowCancel:
-		w.locks.cancel(w, w.c.RankOf(world), h.token)
+		w.locks.cancel(w, rank, h.token)
 	}
 }
 

@@ -31,7 +31,7 @@ ends the rest (SIGTERM, then SIGKILL after 5 s). The exit code is the highest of
 ended by themselves, 128+n for signal n, 124 when --timeout ends the job, 130 after Ctrl-C, which ends the
 ranks gracefully; a second one kills them. SIGUSR1 and SIGUSR2 go on to the ranks.
 Each process gets FISTERRA_RANK, FISTERRA_SIZE, FISTERRA_LOCAL_RANK and FISTERRA_LOCAL_SIZE; the job's
-secret reaches it by an inherited descriptor.`,
+secret reaches it by an inherited descriptor. Rank 0 has this command's standard input, the others an empty one.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError(errors.New("run: no program; usage: fisterra run -n N -- PROGRAM [ARGUMENTS]"))

@@ -42,9 +42,6 @@ type Block struct {
 	R  uintptr
 }
 
-// Int returns the result of the last call as a C int.
-func (b *Block) Int() int { return int(int32(b.R)) }
-
 // Chain is a call that starts an operation and the calls that ask whether it is done,
 // made in one go: a switch to C costs more than many a C function that it calls.
 //

@@ -40,14 +40,14 @@ func TestCallPassesTwelveArguments(t *testing.T) {
 	}
 }
 
-func TestResultIsReadAsInt(t *testing.T) {
+func TestBlockCallsAndKeepsTheResult(t *testing.T) {
 	b := Block{Fn: libc(t).Sym("atoi")}
 	s := Bytes("-17")
 	b.A[0] = uintptr(unsafe.Pointer(&s[0]))
 	b.Call()
 	runtime.KeepAlive(s)
-	if b.Int() != -17 {
-		t.Errorf("atoi = %d, want -17", b.Int())
+	if got := int32(b.R); got != -17 {
+		t.Errorf("atoi = %d, want -17", got)
 	}
 }
 

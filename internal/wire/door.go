@@ -114,15 +114,25 @@ func (d *Door) accept() {
 // again waits after a passing failure of accept (no descriptors left, say).
 func (d *Door) again(err error, backoff *time.Duration) bool {
 	d.complain("accept", err)
-	timer := time.AfterFunc(*backoff, d.room.Broadcast)
-	defer timer.Stop()
-	*backoff = min(2**backoff, time.Second)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.closed {
-		d.room.Wait()
+		d.waitAtMost(*backoff)
 	}
+	*backoff = min(2**backoff, time.Second)
 	return !d.closed
+}
+
+// waitAtMost waits for room to change, or for so long. The caller holds the lock, and the end of the time
+// takes it too: else it could be over before anybody waits for it.
+func (d *Door) waitAtMost(limit time.Duration) {
+	timer := time.AfterFunc(limit, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.room.Broadcast()
+	})
+	defer timer.Stop()
+	d.room.Wait()
 }
 
 // take gives conn a slot, waiting for one if all are young.
@@ -131,15 +141,13 @@ func (d *Door) take(conn net.Conn) bool {
 	defer d.mu.Unlock()
 	for len(d.slots) >= d.cfg.Slots && !d.closed {
 		oldest := d.slots[0]
-		if age := time.Since(oldest.came); age >= patience {
+		age := time.Since(oldest.came)
+		if age >= patience {
 			oldest.conn.Close()
 			d.slots = d.slots[1:]
 			break
-		} else {
-			timer := time.AfterFunc(patience-age, d.room.Broadcast)
-			d.room.Wait()
-			timer.Stop()
 		}
+		d.waitAtMost(patience - age)
 	}
 	if d.closed {
 		return false

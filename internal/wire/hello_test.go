@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -222,6 +223,55 @@ func TestDoorIdleStrangers(t *testing.T) {
 	if len(h.slots) > 4 {
 		t.Fatalf("%d connections hold slots, bound 4", len(h.slots))
 	}
+}
+
+// failsOnce is a listener that has no descriptor for the first connection.
+type failsOnce struct {
+	net.Listener
+	failed bool
+}
+
+func (l *failsOnce) Accept() (net.Conn, error) {
+	if !l.failed {
+		l.failed = true
+		return nil, syscall.EMFILE
+	}
+	return l.Listener.Accept()
+}
+
+// heldUp is a log whose lines keep the door's lock longer than a first failure to accept is waited for.
+type heldUp struct {
+	slog.Handler
+	door chan *Door
+}
+
+func (l heldUp) Handle(context.Context, slog.Record) error {
+	d := <-l.door
+	d.mu.Lock()
+	time.AfterFunc(20*time.Millisecond, d.mu.Unlock)
+	return nil
+}
+
+// The door accepts again after a failure, also where it comes to wait for a moment only when that is over.
+func TestDoorAcceptsAgain(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := heldUp{slog.NewTextHandler(io.Discard, nil), make(chan *Door, 1)}
+	entered := make(chan entry, 1)
+	d := OpenDoor(&failsOnce{Listener: listener}, DoorConfig{
+		Self: func() Self { return self(0) }, Admit: func(Peer) Verdict { return Admitted },
+		Enter: func(c net.Conn, p Peer) { entered <- entry{c, p} }, Log: slog.New(log), LogEvery: time.Hour,
+	})
+	defer d.Close()
+	log.door <- d
+	h := &hall{Door: d}
+	me := self(2)
+	if _, err := Greet(h.dial(t), &me, Data, 0, time.Now().Add(20*time.Second)); err != nil {
+		t.Fatalf("a rank after a failure to accept: %v", err)
+	}
+	(<-entered).conn.Close()
 }
 
 func TestDoorVerdicts(t *testing.T) {

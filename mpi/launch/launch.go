@@ -39,7 +39,9 @@ type Config struct {
 	Env     []string // added to this process's environment
 	Policy  Policy
 
-	// Stdin goes to rank 0; nil is an empty input. Stdout and Stderr receive what
+	// Stdin goes to rank 0; nil is an empty input. A file is handed over as it is, except for the
+	// session's terminal; that and other readers are read ahead, whether or not rank 0 wants it, and a Read
+	// that is under way when rank 0 ends is not waited for. Stdout and Stderr receive what
 	// the ranks print, whole lines at a time.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer

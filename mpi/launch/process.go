@@ -53,9 +53,16 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 	}
 	pass(wire.EnvSecretFD, secretRead)
 	pass(wire.EnvAliveFD, alive)
+	in := &input{}
 	if rank == 0 {
 		pass(wire.EnvRootFD, root)
-		cmd.Stdin = j.cfg.Stdin
+		if in, err = openInput(j.cfg.Stdin); err != nil {
+			return nil, err
+		}
+		j.closers = append(j.closers, in)
+		if in.file != nil {
+			cmd.Stdin = in.file
+		}
 	}
 	cmd.Env = append(append(os.Environ(), j.cfg.Env...), env...)
 
@@ -78,6 +85,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 	}
 	cmd.Stdout, cmd.Stderr = outWrite, errWrite
 	err = cmd.Start()
+	in.handedOver()
 	outWrite.Close()
 	errWrite.Close()
 	if err != nil {
@@ -108,6 +116,9 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		x := exitOf(rank, cmd.ProcessState)
 		x.Ended = p.asked.Load()
 		p.over.Store(true)
+		if rank == 0 {
+			in.Close()
+		}
 		// What the rank left behind in its group ends with it.
 		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 		// A daemon may have taken the outputs along: it does not keep the job.

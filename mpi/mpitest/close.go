@@ -61,9 +61,22 @@ func checkClose(ctx context.Context, c *mpi.Comm) error {
 		calls[i] = k.call
 	}
 	w := c.World()
+	twin, err := c.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	var kept []*keepsake
+	for _, of := range []*mpi.Comm{c, c.Shadow(), twin, twin.Shadow()} {
+		kept = append(kept, of.Attribute(keepsakes{}, func() any { return &keepsake{} }).(*keepsake))
+	}
 	ended, err := CloseAmid(ctx, w, calls)
 	if err != nil {
 		return fmt.Errorf("close: %w", err)
+	}
+	for i, k := range kept {
+		if len(k.released) != 1 || !errors.Is(k.released[0], mpi.ErrClosed) {
+			return fmt.Errorf("what is kept with communicator %d was released with %v, want once, with ErrClosed", i, k.released)
+		}
 	}
 	for i, k := range waits {
 		if err := k.ended("waiting", ended[i]); err != nil {
@@ -88,6 +101,13 @@ func checkClose(ctx context.Context, c *mpi.Comm) error {
 	}
 	return nil
 }
+
+// keepsake is what a library keeps with a communicator, under the key keepsakes.
+type keepsake struct{ released []error }
+
+type keepsakes struct{}
+
+func (k *keepsake) Release(why error) { k.released = append(k.released, why) }
 
 // CloseAmid closes a world once a goroutine for each of the calls has begun, waits until all of
 // them have returned, and reports what each of them and the closing returned.

@@ -111,7 +111,7 @@ type abi struct {
 	// word is the size of a handle in memory, 4 or 8 bytes.
 	word int
 
-	commWorld, commSelf, requestNull, errorsReturn handle
+	commWorld, requestNull, errorsReturn handle
 	// requestEmpty is the request of a send that was complete at once: it stands for
 	// nothing and need not be tested. 0 where there is none.
 	requestEmpty handle
@@ -155,7 +155,6 @@ func openMPI(sym func(string) uintptr) (*abi, error) {
 		return handle(p)
 	}
 	a.commWorld = get("ompi_mpi_comm_world")
-	a.commSelf = get("ompi_mpi_comm_self")
 	a.requestNull = get("ompi_request_null")
 	a.errorsReturn = get("ompi_mpi_errors_return")
 	a.requestEmpty = handle(sym("ompi_request_empty"))
@@ -175,7 +174,7 @@ func openMPI(sym func(string) uintptr) (*abi, error) {
 func mpich() *abi {
 	return &abi{
 		family: MPICH, word: 4,
-		commWorld: 0x44000000, commSelf: 0x44000001,
+		commWorld:   0x44000000,
 		requestNull: 0x2c000000, errorsReturn: 0x54000001,
 		types: [types]handle{0x4c00010d, 0x4c000137, 0x4c000238, 0x4c000439, 0x4c00083a,
 			0x4c00013b, 0x4c00023c, 0x4c00043d, 0x4c00083e, 0x4c00040a, 0x4c00080b, 0x4c000840, 0x4c001041},
@@ -192,7 +191,7 @@ func mpich() *abi {
 func forum() *abi {
 	return &abi{
 		family: Forum, word: 8,
-		commWorld: 0x101, commSelf: 0x102,
+		commWorld:   0x101,
 		requestNull: 0x180, errorsReturn: 0x143,
 		types: [types]handle{0x247, 0x240, 0x248, 0x250, 0x258, 0x241, 0x249, 0x251, 0x259,
 			0x210, 0x214, 0x212, 0x216},

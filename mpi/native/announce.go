@@ -258,9 +258,6 @@ func (c *Comm) ahead(src, tag int, take bool) (notice, bool) {
 func (r *Request) meets(n notice) bool {
 	r.comm.world.deactivate(r)
 	r.result = Status{Source: n.source, Tag: n.tag, Bytes: n.bytes}
-	if r.op == opMprobe {
-		r.noted, r.ahead = true, n
-	}
 	return true
 }
 

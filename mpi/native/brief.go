@@ -122,7 +122,7 @@ func (c *Comm) recvBrief(buf []byte, src, tag int, tries uintptr) (r *Request, s
 func (w *World) leaveBrief(c *Comm, r *Request, ch *clib.Chain, tag int, asked bool) error {
 	w.brief.r = nil
 	r.comm, r.tag, r.from, r.fromBytes, r.cancelled, r.err = c, tag, nil, 0, false, nil
-	r.follows, r.noted = false, false
+	r.follows = false
 	r.result = Status{Source: r.peer, Tag: tag}
 	if rc := int(int32(ch.Start.R)); rc != 0 {
 		err := r.failure(rc)

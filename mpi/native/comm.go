@@ -136,21 +136,15 @@ func (c *Comm) irecv(r *Request, buf []byte, src, tag int, tries uintptr) error 
 
 // Probe starts looking for a message without receiving it: r completes when one that
 // matches has arrived, and its status tells source, tag and length. Another receive
-// may take the message before the caller does; see [Comm.Mprobe].
-func (c *Comm) Probe(r *Request, src, tag int) error { return c.probe(r, opProbe, src, tag) }
-
-// Mprobe is like Probe and takes the message out of matching: only [Comm.Imrecv] with
-// the same request can receive it, and must.
-func (c *Comm) Mprobe(r *Request, src, tag int) error { return c.probe(r, opMprobe, src, tag) }
-
-func (c *Comm) probe(r *Request, op opcode, src, tag int) error {
-	if err := c.check(op, src, tag, AnySource, AnyTag); err != nil {
+// may take the message before the caller does.
+func (c *Comm) Probe(r *Request, src, tag int) error {
+	if err := c.check(opProbe, src, tag, AnySource, AnyTag); err != nil {
 		return err
 	}
 	w := c.world
 	w.lock()
 	defer w.mu.Unlock()
-	if err := r.begin(c, op, nil, 0, src, tag); err != nil {
+	if err := r.begin(c, opProbe, nil, 0, src, tag); err != nil {
 		return err
 	}
 	w.activate(r)
@@ -161,78 +155,36 @@ func (c *Comm) probe(r *Request, op opcode, src, tag int) error {
 func (r *Request) pollProbe() bool {
 	c := r.comm
 	w := c.world
+	if w.announces {
+		if n, ok := c.ahead(r.peer, r.tag, false); ok {
+			return r.meets(n)
+		}
+	}
 	b := clib.Block{Fn: w.fn.iprobe}
 	b.A[0] = c.peer(r.peer)
 	b.A[1] = c.tag(r.tag)
 	b.A[2] = uintptr(c.handle)
 	b.A[3] = uintptr(unsafe.Pointer(&r.flag))
-	if w.announces {
-		if n, ok := c.ahead(r.peer, r.tag, r.op == opMprobe); ok {
-			return r.meets(n)
-		}
-		b.A[4] = uintptr(unsafe.Pointer(&r.status))
-		if rc := int(int32(b.Call())); rc == 0 && r.flag == 0 {
-			return false
-		} else if s := w.readStatus(r); rc == 0 && s.Bytes == noticeBytes {
-			n, rc := c.meet(s)
-			if rc != 0 {
-				w.deactivate(r)
-				r.err = r.failure(rc)
-				return true
-			}
-			if r.op == opProbe {
-				c.met = append(c.met, n)
-			}
-			return r.meets(n)
-		} else if r.op == opMprobe { // of just this message
-			b.A[0], b.A[1] = c.peer(s.Source), c.tag(s.Tag)
-		}
-	}
-	if r.op == opMprobe {
-		b.Fn = w.fn.improbe
-		b.A[4] = uintptr(unsafe.Pointer(&r.message))
-		b.A[5] = uintptr(unsafe.Pointer(&r.status))
-	} else {
-		b.A[4] = uintptr(unsafe.Pointer(&r.status))
-	}
+	b.A[4] = uintptr(unsafe.Pointer(&r.status))
 	rc := int(int32(b.Call()))
 	if rc == 0 && r.flag == 0 {
 		return false
 	}
+	if rc == 0 {
+		r.result = w.readStatus(r)
+		if w.announces && r.result.Bytes == noticeBytes {
+			var n notice
+			if n, rc = c.meet(r.result); rc == 0 {
+				c.met = append(c.met, n)
+				return r.meets(n)
+			}
+		}
+	}
 	w.deactivate(r)
 	if rc != 0 {
 		r.err = r.failure(rc)
-	} else {
-		r.result = w.readStatus(r)
 	}
 	return true
-}
-
-// Imrecv starts receiving, into buf, the message that r matched by [Comm.Mprobe]; r is
-// the request of this receive from then on.
-func (c *Comm) Imrecv(r *Request, buf []byte) error {
-	w := c.world
-	w.lock()
-	defer w.mu.Unlock()
-	if r.state != complete || r.op != opMprobe || r.err != nil {
-		return &Error{Op: opImrecv.String(), Comm: c.name, Rank: c.rank, Peer: AnySource, Tag: AnyTag,
-			Library: w.library, Err: ErrFailed, Detail: "the request holds no message matched by Mprobe"}
-	}
-	from, noted, ahead := r.result, r.noted, r.ahead
-	if err := r.begin(c, opImrecv, unsafe.Pointer(unsafe.SliceData(buf)), len(buf), from.Source, from.Tag); err != nil {
-		return err
-	}
-	if noted {
-		r.conclude(r.receive(ahead))
-		return nil
-	}
-	if err := r.transfer(w.fn.imrecv, w.fn.imrecvC); err != nil {
-		return err
-	}
-	b := &w.chain.Start
-	b.A[3] = uintptr(unsafe.Pointer(&r.message))
-	b.A[4] = uintptr(unsafe.Pointer(&r.request))
-	return r.launch(1)
 }
 
 // Dup makes a communicator of the same ranks whose messages never match this one's. All

@@ -15,7 +15,7 @@ type functions struct {
 	commGroup, groupIncl, groupFree                    uintptr
 
 	isend, irecv, test, cancel, testCancelled, requestFree uintptr
-	iprobe, improbe, imrecv                                uintptr
+	iprobe                                                 uintptr
 	getCount, getElementsX, statusSetElementsX             uintptr
 	typeHindexed, typeCommit, typeFree                     uintptr
 
@@ -24,7 +24,7 @@ type functions struct {
 	ireduceScatter, ireduceScatterBlock, iscan, iexscan            uintptr
 
 	// Large-count forms of MPI 4; 0 where the library lacks them.
-	isendC, irecvC, imrecvC uintptr
+	isendC, irecvC uintptr
 }
 
 // resolve looks all functions up; all but the large-count ones must be there, since
@@ -45,7 +45,7 @@ func resolve(sym func(string) uintptr) (functions, error) {
 		{&f.groupIncl, "MPI_Group_incl"}, {&f.groupFree, "MPI_Group_free"},
 		{&f.isend, "MPI_Isend"}, {&f.irecv, "MPI_Irecv"}, {&f.test, "MPI_Test"},
 		{&f.cancel, "MPI_Cancel"}, {&f.testCancelled, "MPI_Test_cancelled"}, {&f.requestFree, "MPI_Request_free"},
-		{&f.iprobe, "MPI_Iprobe"}, {&f.improbe, "MPI_Improbe"}, {&f.imrecv, "MPI_Imrecv"},
+		{&f.iprobe, "MPI_Iprobe"},
 		{&f.getCount, "MPI_Get_count"}, {&f.getElementsX, "MPI_Get_elements_x"}, {&f.statusSetElementsX, "MPI_Status_set_elements_x"},
 		{&f.typeHindexed, "MPI_Type_create_hindexed"}, {&f.typeCommit, "MPI_Type_commit"}, {&f.typeFree, "MPI_Type_free"},
 		{&f.ibarrier, "MPI_Ibarrier"}, {&f.ibcast, "MPI_Ibcast"}, {&f.ireduce, "MPI_Ireduce"}, {&f.iallreduce, "MPI_Iallreduce"},
@@ -64,9 +64,9 @@ func resolve(sym func(string) uintptr) (functions, error) {
 	if len(missing) > 0 {
 		return f, fmt.Errorf("%w: it lacks %s (MPI 3.0 is the least)", ErrUnknownLibrary, strings.Join(missing, ", "))
 	}
-	f.isendC, f.irecvC, f.imrecvC = sym("MPI_Isend_c"), sym("MPI_Irecv_c"), sym("MPI_Imrecv_c")
-	if f.isendC == 0 || f.irecvC == 0 || f.imrecvC == 0 {
-		f.isendC, f.irecvC, f.imrecvC = 0, 0, 0
+	f.isendC, f.irecvC = sym("MPI_Isend_c"), sym("MPI_Irecv_c")
+	if f.isendC == 0 || f.irecvC == 0 {
+		f.isendC, f.irecvC = 0, 0
 	}
 	return f, nil
 }

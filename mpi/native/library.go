@@ -15,7 +15,7 @@
 //
 // A process that exits without [World.Close] or [World.Abort] is taken for a normal
 // end by MPICH's launcher, which then kills the other ranks silently with status 0;
-// use [World.Run], or call one of the two on every path.
+// call one of the two on every path.
 package native
 
 import (

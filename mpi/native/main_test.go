@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -95,7 +96,21 @@ func program(name string) error {
 	if w.comm.rank == 0 {
 		fmt.Printf("library %s of %s, why: %s, tags to %d, status layout %d\n", l, l.Path, l.Why, w.caps.MaxTag, w.layout)
 	}
-	return w.Run(ctx, func(ctx context.Context) error { return programs[name](ctx, w) })
+	// No rank leaves in a way that the launcher takes for a normal end while the others wait for it.
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("panic; the job is aborted", "rank", w.comm.rank, "panic", p, "stack", string(debug.Stack()))
+			w.Abort(2)
+		}
+	}()
+	if err = programs[name](ctx, w); err == nil {
+		err = w.Close(ctx)
+	}
+	if err != nil {
+		log.Error("the job is aborted", "rank", w.comm.rank, "error", err)
+		w.Abort(1)
+	}
+	return nil
 }
 
 type launch struct {

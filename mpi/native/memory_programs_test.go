@@ -214,7 +214,7 @@ func large(ctx context.Context, w *World) error {
 		}
 		w.maxCount = 999
 		if !withC {
-			w.fn.isendC, w.fn.irecvC, w.fn.imrecvC = 0, 0, 0
+			w.fn.isendC, w.fn.irecvC = 0, 0
 		}
 		if err := pairs(ctx, w); err != nil {
 			return fmt.Errorf("with large-count calls %v: %w", withC, err)

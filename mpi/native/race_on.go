@@ -13,7 +13,7 @@ func touch(r *Request) {
 	switch r.op {
 	case opIsend:
 		runtime.RaceReadRange(r.buf, r.bytes)
-	case opIrecv, opImrecv:
+	case opIrecv:
 		runtime.RaceWriteRange(r.buf, r.bytes)
 	}
 }

@@ -25,9 +25,7 @@ type opcode uint8
 const (
 	opIsend opcode = iota
 	opIrecv
-	opImrecv
 	opProbe
-	opMprobe
 	opIdup
 	opIbarrier
 	opIbcast
@@ -47,7 +45,7 @@ const (
 	opIexscan
 )
 
-var opcodeNames = [...]string{"Isend", "Irecv", "Imrecv", "Probe", "Mprobe", "Idup", "Ibarrier", "Ibcast",
+var opcodeNames = [...]string{"Isend", "Irecv", "Probe", "Idup", "Ibarrier", "Ibcast",
 	"Ireduce", "Iallreduce", "Iallgather", "Iallgatherv", "Igather", "Igatherv", "Iscatter", "Iscatterv", "Ialltoall",
 	"Ialltoallv", "Ireduce_scatter", "Ireduce_scatter_block", "Iscan", "Iexscan"}
 
@@ -70,7 +68,6 @@ const (
 type Request struct {
 	// Written by C.
 	request uintptr
-	message uintptr
 	made    uintptr // the communicator that Idup makes
 	large   uintptr // datatype of a message of more than 2³¹-1 bytes
 	status  [8]uint64
@@ -90,9 +87,7 @@ type Request struct {
 	awaits        bool // a message, or the notice of one
 	staged        bool // into text, the buffer being too short for a notice
 	follows       bool // the notice is in, its message follows
-	noted         bool // a matched probe has met ahead
 	source, under int  // the rank and tag of the message that follows
-	ahead         notice
 	text          [4]uint64
 	spill         []byte // for a message longer than the user's buffer
 	user          unsafe.Pointer
@@ -114,7 +109,7 @@ func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag
 	}
 	r.comm, r.op, r.buf, r.from, r.bytes, r.peer, r.tag = c, op, buf, nil, bytes, peer, tag
 	r.cancelled, r.flag, r.err, r.fromBytes = false, 0, nil, 0
-	r.awaits, r.staged, r.follows, r.noted = false, false, false, false
+	r.awaits, r.staged, r.follows = false, false, false
 	r.result = Status{Source: peer, Tag: tag}
 	if c.refuses() {
 		return r.fail(0, ErrClosed, "")
@@ -215,7 +210,7 @@ func (r *Request) poll(tries uintptr) bool {
 		return true
 	}
 	w := r.comm.world
-	if r.op == opProbe || r.op == opMprobe {
+	if r.op == opProbe {
 		return r.pollProbe()
 	}
 	w.aim(r, tries)
@@ -249,7 +244,7 @@ func (r *Request) finish(rc int) {
 	switch {
 	case r.follows:
 		r.settle()
-	case r.op == opIrecv || r.op == opImrecv:
+	case r.op == opIrecv:
 		r.result = w.readStatus(r)
 		if r.cancelled && rc == 0 && w.wasCancelled(r) {
 			r.result = Status{Source: r.peer, Tag: r.tag}
@@ -326,7 +321,7 @@ func (r *Request) Cancel() error {
 		return nil
 	}
 	switch r.op {
-	case opProbe, opMprobe:
+	case opProbe:
 		w.deactivate(r)
 		r.err = r.takenBack()
 		w.wakeParked(r)

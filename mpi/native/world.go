@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,16 +40,12 @@ const (
 	ForgetNever
 )
 
-// Caps says what the library as a device can do.
+// Caps says what the library as a device can do. What MPI itself cannot is false with all of them.
 type Caps struct {
-	MaxTag           int
-	LargeCounts      bool // more than 2³¹-1 elements in a collective
-	CancelSend       bool
-	NamesLostPeer    bool // a dead peer is an error of the operations with it
-	SleepsOnEvents   bool // an idle rank wakes by an event, not by looking
-	BlockingCreate   bool // CreateGroup blocks once all members have come
-	OwnCollectives   bool
-	CancelCollective bool
+	MaxTag         int
+	CancelsSends   bool // a send that has not been matched can be taken back
+	NamesLost      bool // a dead peer is an error of the operations with it
+	SleepsInKernel bool // a waiting rank wakes by an event, not by looking
 }
 
 // World is an initialised library. It is this process's only one: MPI cannot be
@@ -167,7 +162,7 @@ func (w *World) start(o Options) error {
 	}
 	w.layout = w.probeStatus()
 	w.announces = w.announcing()
-	w.caps = Caps{MaxTag: w.tagBound(), OwnCollectives: true, BlockingCreate: true}
+	w.caps = Caps{MaxTag: w.tagBound()}
 	w.openRegistrations(o.Registrations)
 	return nil
 }
@@ -378,25 +373,4 @@ func (w *World) Abort(code int) {
 		clib.Call(w.fn.abort, uintptr(w.abi.commWorld), uintptr(code))
 	}
 	os.Exit(code)
-}
-
-// Run calls f and ends MPI on every path: Close when f returns nil, Abort(1) when it
-// returns an error, Abort(2) when it panics. So no rank leaves in a way that the
-// launcher takes for a normal end while the others wait for it.
-func (w *World) Run(ctx context.Context, f func(context.Context) error) error {
-	defer func() {
-		if p := recover(); p != nil {
-			w.log.Error("panic; the job is aborted", "rank", w.comm.rank, "panic", p, "stack", string(debug.Stack()))
-			w.Abort(2)
-		}
-	}()
-	err := f(ctx)
-	if err == nil {
-		err = w.Close(ctx)
-	}
-	if err != nil {
-		w.log.Error("the job is aborted", "rank", w.comm.rank, "error", err)
-		w.Abort(1)
-	}
-	return nil
 }

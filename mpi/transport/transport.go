@@ -1,5 +1,5 @@
 // Package transport is the contract between the message engine of package mpi
-// and the providers that move its messages: shared memory, TCP, verbs, and a
+// and the providers that move its messages: shared memory, TCP, and a
 // simulated fabric.
 //
 // A provider moves (header, payload) messages in order between this rank and
@@ -79,8 +79,6 @@ type Caps struct {
 	CreditBytes int
 	// SameHost: only peers on this host can be reached.
 	SameHost bool
-	// Virtual: time is simulated; the provider implements Sleeper.
-	Virtual bool
 	// SizesOnly: payloads are not carried, only their lengths; receivers'
 	// buffers stay untouched (large simulations).
 	SizesOnly bool
@@ -233,7 +231,8 @@ type Sleeper interface {
 // only from inside Poll.
 type Sink interface {
 	// Message hands over a message. payload is a view that is valid until
-	// Message returns. The header may be kept by value only.
+	// Message returns. The header may be kept by value only. The sink may
+	// detach the peer meanwhile, for what it says.
 	Message(peer int, h *Header, payload []byte)
 
 	// Place asks where the next bytes of a Data payload go, offset counting

@@ -132,8 +132,6 @@ int MPI_Isend(const void *b, int n, H t, int d, int g, H c, H *r) { START(F(Isen
 int MPI_Irecv(void *b, int n, H t, int s, int g, H c, H *r) { START(F(Irecv)(b, n, type(t), peer(s), tag(g), comm(c), &q)); }
 int MPI_Isend_c(const void *b, int64_t n, H t, int d, int g, H c, H *r) { START(F(Isend_c)(b, n, type(t), peer(d), g, comm(c), &q)); }
 int MPI_Irecv_c(void *b, int64_t n, H t, int s, int g, H c, H *r) { START(F(Irecv_c)(b, n, type(t), peer(s), tag(g), comm(c), &q)); }
-int MPI_Imrecv(void *b, int n, H t, H *m, H *r) { int h = (int)*m; START(F(Imrecv)(b, n, type(t), &h, &q)); }
-int MPI_Imrecv_c(void *b, int64_t n, H t, H *m, H *r) { int h = (int)*m; START(F(Imrecv_c)(b, n, type(t), &h, &q)); }
 int MPI_Test(H *r, int *f, Status *s)
 {
 	int q = *r == 0x180 ? 0x2c000000 : (int)*r, rc;
@@ -151,15 +149,6 @@ int MPI_Iprobe(int p, int g, H c, int *f, Status *s)
 {
 	Theirs t = {0};
 	int rc = F(Iprobe)(peer(p), tag(g), comm(c), f, &t);
-	if (*f)
-		give(s, &t);
-	return rc;
-}
-int MPI_Improbe(int p, int g, H c, int *f, H *m, Status *s)
-{
-	Theirs t = {0};
-	int h = 0, rc = F(Improbe)(peer(p), tag(g), comm(c), f, &h, &t);
-	*m = (H)(intptr_t)h;
 	if (*f)
 		give(s, &t);
 	return rc;

@@ -92,7 +92,7 @@ func FuzzCells(f *testing.F) {
 // FuzzHello has a peer that says anything.
 func FuzzHello(f *testing.F) {
 	side := party{cfg: &Config{Rank: 1, Size: 4, Job: "job", Secret: testSecret}}
-	f.Add(pack(side.hello(0, [32]byte{})))
+	f.Add(pack(side.hello(0)))
 	f.Add([]byte("fisterra-shm"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := unpackHello(b)
@@ -100,7 +100,7 @@ func FuzzHello(f *testing.F) {
 			return
 		}
 		s := party{cfg: side.cfg, peer: h}
-		s.own = s.hello(int(h.From), [32]byte{})
+		s.own = s.hello(int(h.From))
 		if err := s.check(); err == nil && (h.From >= 4 || h.From == 1 || h.To != 1) {
 			t.Errorf("admitted %+v", h)
 		}

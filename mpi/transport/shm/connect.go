@@ -32,7 +32,6 @@ type meetings struct {
 	mu        sync.Mutex
 	byRank    map[int]*encounter
 	addresses map[int]address
-	layout    [32]byte
 	closed    bool
 }
 
@@ -166,7 +165,7 @@ func (p *Provider) call(rank int, to address, deadline time.Time) (*link, error)
 	defer p.untrack(conn)
 	conn.SetDeadline(deadline)
 	side := party{conn: conn, cfg: &p.cfg, bell: p.bell, habit: p.habit}
-	l, err := side.dialler(rank, p.layout())
+	l, err := side.dialler(rank)
 	if err == nil {
 		conn.SetDeadline(time.Time{})
 	}
@@ -274,7 +273,7 @@ func (p *Provider) answer(conn *net.UnixConn) {
 	conn.SetDeadline(time.Now().Add(p.cfg.HandshakeTimeout))
 	side := party{conn: conn, cfg: &p.cfg, bell: p.bell, habit: p.habit}
 	var t *encounter
-	l, err := side.acceptor(p.layout(), func(rank int) error {
+	l, err := side.acceptor(func(rank int) error {
 		if err := p.admit(rank); err != nil {
 			return err
 		}

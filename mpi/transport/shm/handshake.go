@@ -20,7 +20,7 @@ import (
 // they run as the same user, and whether each can copy the other's memory.
 // Everything travels in packets (SOCK_SEQPACKET), dialler first:
 //
-//	hello   magic, version, from, to, size, restart, job, layout, nonce
+//	hello   magic, version, from, to, size, restart, job, nonce
 //	answer  status; the same, or why not; MAC over both hellos
 //	proof   MAC over both hellos; probe; the pair's segment, board, bell
 //	open    probe, what the acceptor read of the dialler's; board, bell
@@ -29,11 +29,8 @@ import (
 
 const (
 	helloMagic   = "fisterra-shm"
-	helloVersion = 2
+	helloVersion = 3
 )
-
-// ErrLayout: the peer was started with another layout of the job.
-var ErrLayout = errors.New("the layout of the job differs")
 
 // errCrossed: the peer is dialling this rank, which is to wait for it.
 var errCrossed = errors.New("crossed")
@@ -45,7 +42,6 @@ type hello struct {
 	Size     uint32
 	Restart  uint32
 	Job      [32]byte
-	Layout   [32]byte
 	Nonce    [32]byte
 }
 
@@ -53,7 +49,6 @@ const (
 	statusWelcome byte = iota
 	statusCrossed
 	statusRefused // the reason follows
-	statusLayout  // refused for ErrLayout
 )
 
 var helloBytes = binary.Size(hello{})
@@ -69,9 +64,9 @@ type party struct {
 	probe     *probe
 }
 
-func (p *party) hello(to int, layout [32]byte) hello {
+func (p *party) hello(to int) hello {
 	h := hello{Version: helloVersion, From: uint32(p.cfg.Rank), To: uint32(to), Size: uint32(p.cfg.Size),
-		Restart: uint32(p.cfg.Restart), Job: sha256.Sum256([]byte(p.cfg.Job)), Layout: layout}
+		Restart: uint32(p.cfg.Restart), Job: sha256.Sum256([]byte(p.cfg.Job))}
 	copy(h.Magic[:], helloMagic)
 	rand.Read(h.Nonce[:])
 	return h
@@ -115,8 +110,6 @@ func (p *party) check() error {
 		return fmt.Errorf("rank %d of %d does not belong to a job of %d ranks", b.From, b.Size, a.Size)
 	case b.Job != a.Job || b.Restart != a.Restart:
 		return fmt.Errorf("rank %d belongs to another job, or to restart %d of this one, here %d", b.From, b.Restart, a.Restart)
-	case b.Layout != a.Layout:
-		return fmt.Errorf("rank %d: %w (%x, here %x)", b.From, ErrLayout, b.Layout[:4], a.Layout[:4])
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ const (
 var probeAtBytes = binary.Size(probeAt{})
 
 // dialler runs the handshake of the rank that connects to rank to.
-func (p *party) dialler(to int, layout [32]byte) (l *link, err error) {
+func (p *party) dialler(to int) (l *link, err error) {
 	l = newLink(p.conn)
 	shared := l // l is nil at a failed return
 	defer func() {
@@ -30,7 +30,7 @@ func (p *party) dialler(to int, layout [32]byte) (l *link, err error) {
 	if err := p.sameUser(); err != nil {
 		return nil, err
 	}
-	p.own = p.hello(to, layout)
+	p.own = p.hello(to)
 	if err := p.write(pack(p.own)); err != nil {
 		return nil, err
 	}
@@ -42,8 +42,6 @@ func (p *party) dialler(to int, layout [32]byte) (l *link, err error) {
 	case len(answer) == 1+helloBytes+macBytes && answer[0] == statusWelcome:
 	case len(answer) > 1 && answer[0] == statusRefused:
 		return nil, fmt.Errorf("it refused: %s", answer[1:])
-	case len(answer) == 1 && answer[0] == statusLayout:
-		return nil, ErrLayout
 	default:
 		return nil, fmt.Errorf("an answer of %d bytes: %w", len(answer), errMalformed)
 	}
@@ -104,7 +102,7 @@ func (p *party) dialler(to int, layout [32]byte) (l *link, err error) {
 
 // acceptor runs the handshake of the rank that was connected to. Once the
 // dialler has proved who it is and before anything is shared, admit decides.
-func (p *party) acceptor(layout [32]byte, admit func(rank int) error) (l *link, err error) {
+func (p *party) acceptor(admit func(rank int) error) (l *link, err error) {
 	l = newLink(p.conn)
 	shared := l // l is nil at a failed return
 	defer func() {
@@ -122,13 +120,9 @@ func (p *party) acceptor(layout [32]byte, admit func(rank int) error) (l *link, 
 	if p.peer, err = unpackHello(first); err != nil {
 		return nil, err
 	}
-	p.own = p.hello(int(p.peer.From), layout)
+	p.own = p.hello(int(p.peer.From))
 	if err := p.check(); err != nil {
-		if errors.Is(err, ErrLayout) {
-			p.write([]byte{statusLayout})
-		} else {
-			p.write(append([]byte{statusRefused}, err.Error()...))
-		}
+		p.write(append([]byte{statusRefused}, err.Error()...))
 		return nil, err
 	}
 	answer := append([]byte{statusWelcome}, pack(p.own)...)

@@ -196,20 +196,6 @@ func (p *Provider) Caps() transport.Caps {
 // stay small.
 func (p *Provider) Crowd() { p.crowded = true }
 
-// SetLayout fixes what peers must have in common with this rank, before the
-// first connection.
-func (p *Provider) SetLayout(hash [32]byte) {
-	p.meetings.mu.Lock()
-	defer p.meetings.mu.Unlock()
-	p.meetings.layout = hash
-}
-
-func (p *Provider) layout() [32]byte {
-	p.meetings.mu.Lock()
-	defer p.meetings.mu.Unlock()
-	return p.meetings.layout
-}
-
 // Address is where peers find this rank.
 func (p *Provider) Address() []byte { return p.address.encode() }
 

@@ -73,7 +73,6 @@ func (p *Provider) Caps() transport.Caps {
 		RendezvousBytes: min(c.RendezvousBytes, c.EagerBytes),
 		PullBytes:       c.PullBytes,
 		CreditBytes:     c.CreditBytes,
-		Virtual:         c.Network != nil,
 		SizesOnly:       c.SizesOnly,
 	}
 }

@@ -165,26 +165,14 @@ func Open(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
-// publishedAddress resolves the address that is listened on. A name of several
-// addresses gives its first IPv4 one, else its first.
+// publishedAddress resolves the address that is listened on.
 func publishedAddress(host string) (netip.Addr, error) {
-	addr, err := netip.ParseAddr(host)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	addr, err := wire.Resolve(ctx, host)
 	if err != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		if err != nil || len(found) == 0 {
-			return netip.Addr{}, fmt.Errorf("tcp: published address %q is neither an IP address nor a name of this host: %w", host, err)
-		}
-		addr = found[0]
-		for _, a := range found {
-			if a.Unmap().Is4() {
-				addr = a
-				break
-			}
-		}
+		return netip.Addr{}, fmt.Errorf("tcp: published address %q is neither an IP address nor a name of this host: %w", host, err)
 	}
-	addr = addr.Unmap()
 	if addr.IsUnspecified() {
 		return netip.Addr{}, fmt.Errorf("tcp: published address %q is the wildcard; it must be one address of this host", host)
 	}
@@ -212,11 +200,6 @@ func (p *Provider) SetLayout(hash [32]byte) {
 }
 
 func (p *Provider) Name() string { return "tcp" }
-
-// Reason says how connections are made, for the start-up lines.
-func (p *Provider) Reason() string {
-	return fmt.Sprintf("address %s, congestion control %s", p.host, p.congestion)
-}
 
 func (p *Provider) Caps() transport.Caps {
 	return transport.Caps{EagerBytes: EagerBytes, RendezvousBytes: rendezvousBytes, CreditBytes: creditBytes}

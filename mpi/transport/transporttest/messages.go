@@ -24,9 +24,6 @@ func testCaps(t *testing.T, factory Factory) {
 		if c.CreditBytes < c.RendezvousBytes+transport.EnvelopeBytes {
 			t.Errorf("CreditBytes %d: not even one message of RendezvousBytes %d fits", c.CreditBytes, c.RendezvousBytes)
 		}
-		if _, sleeper := m.Provider.(transport.Sleeper); c.Virtual && !sleeper {
-			t.Error("Virtual without being a Sleeper")
-		}
 		if c.SizesOnly {
 			t.Error("SizesOnly: the suite checks bytes")
 		}
