@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -290,13 +291,29 @@ func TestGivingUpEndsOtherCalls(t *testing.T) {
 			return nil
 		}
 		defer close(gone)
-		first := Ibarrier(c)
+		s := stateOf(c)
+		waits := func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if len(s.watch.active) == 0 {
+				return false
+			}
+			x := s.watch.active[0]
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			return x.peer == 1
+		}
+		first := make(chan error)
+		go func() { first <- Barrier(ctx, c) }()
+		for !waits() {
+			runtime.Gosched()
+		}
 		over, cancel := context.WithCancel(ctx)
 		cancel()
-		if err := within(Ibarrier(c).Wait(over), context.Canceled); err != nil {
+		if err := within(Barrier(over, c), context.Canceled); err != nil {
 			return err
 		}
-		err := first.Wait(ctx)
+		err := <-first
 		if errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%v: the other call's context has ended, not this one's", err)
 		}
