@@ -132,46 +132,29 @@ const hugePageBytes = 2 << 20
 // ordinary pages with the wish for huge ones.
 func newSlab(nBytes int) (*slab, error) {
 	if nBytes >= hugePageBytes {
-		if s, err := makeSlab(nBytes, hugePageBytes, unix.MFD_HUGETLB); err == nil {
+		if s, err := makeSlab(nBytes, hugePageBytes, shm.HugePages); err == nil {
 			return s, nil
 		}
 	}
-	s, err := makeSlab(nBytes, unix.Getpagesize(), 0)
+	s, err := makeSlab(nBytes, unix.Getpagesize(), shm.OrdinaryPages)
 	if err == nil && nBytes >= hugePageBytes {
 		_ = unix.Madvise(s.mem, unix.MADV_HUGEPAGE) // the system may not do so for shared memory
 	}
 	return s, err
 }
 
-func makeSlab(nBytes, pageBytes, flags int) (s *slab, err error) {
+func makeSlab(nBytes, pageBytes int, pages shm.Pages) (*slab, error) {
 	size := (nBytes + pageBytes - 1) / pageBytes * pageBytes
-	s = &slab{fd: -1, handles: map[transport.Mapper][]byte{}}
-	defer func() {
-		if err != nil {
-			_ = s.close()
-			err = fmt.Errorf("%d bytes of shared memory (check the job's memory limit and ulimit -f): %w", nBytes, err)
-		}
-	}()
-	if s.fd, err = unix.MemfdCreate("fisterra-slab", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags); err != nil {
-		return s, err
+	fd, err := shm.CreateSegment("fisterra-slab", size, size, pages)
+	if err != nil {
+		return nil, err
 	}
-	if err = unix.Ftruncate(s.fd, int64(size)); err != nil {
-		return s, err
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("mapping %d bytes of memory: %w", size, err)
 	}
-	// Memory that cannot be had is an error here; later it would be a SIGBUS.
-	if flags&unix.MFD_HUGETLB == 0 {
-		if err = shm.Afford(size); err != nil {
-			return s, err
-		}
-	}
-	if err = unix.Fallocate(s.fd, 0, 0, int64(size)); err != nil {
-		return s, err
-	}
-	if _, err = unix.FcntlInt(uintptr(s.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return s, err
-	}
-	s.mem, err = unix.Mmap(s.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	return s, err
+	return &slab{mem: mem, fd: fd, handles: map[transport.Mapper][]byte{}}, nil
 }
 
 func (s *slab) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }
@@ -184,18 +167,7 @@ func (s *slab) empty() {
 	}
 }
 
-func (s *slab) close() error {
-	var errs []error
-	if s.mem != nil {
-		errs = append(errs, unix.Munmap(s.mem))
-		s.mem = nil
-	}
-	if s.fd >= 0 {
-		errs = append(errs, unix.Close(s.fd))
-		s.fd = -1
-	}
-	return errors.Join(errs...)
-}
+func (s *slab) close() error { return errors.Join(unix.Munmap(s.mem), unix.Close(s.fd)) }
 
 // find returns the slab in which buf lies whole, and where.
 func (m *memory) find(buf []byte) (s *slab, offsetBytes int) {

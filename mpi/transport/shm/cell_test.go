@@ -45,7 +45,7 @@ func FuzzCells(f *testing.F) {
 	f.Add(uint64(0), seed(header(0, 77, 0), 1, 2, 3, 4, 5, 6, 7))
 
 	f.Fuzz(func(t *testing.T, credit uint64, cellsOf []byte) {
-		memory, err := createSegment("fisterra-fuzz", pairBytes, baseBytes)
+		memory, err := CreateSegment("fisterra-fuzz", pairBytes, baseBytes, OrdinaryPages)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -57,7 +57,7 @@ func newDoorbell() (d *doorbell, err error) {
 	if d.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	if d.memory, err = createSegment("fisterra-board", boardBytes, boardBytes); err != nil {
+	if d.memory, err = CreateSegment("fisterra-board", boardBytes, boardBytes, OrdinaryPages); err != nil {
 		return nil, err
 	}
 	if d.mem, err = mapSegment(d.memory, boardBytes); err != nil {

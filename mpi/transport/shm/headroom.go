@@ -16,9 +16,9 @@ import (
 // The kernel does not refuse shared memory that is not to be had: it kills a
 // process for it, of this job or another. So what is free is looked at first.
 
-// Afford returns an error if nBytes more of shared memory would exceed what
+// afford returns an error if nBytes more of shared memory would exceed what
 // the machine has free, or what the job's control group may use.
-func Afford(nBytes int) error {
+func afford(nBytes int) error {
 	free, where := headroom(os.DirFS("/").(readFS))
 	if int64(nBytes) > free {
 		return fmt.Errorf("%d bytes of shared memory, but only %d are free %s: %w", nBytes, free, where, unix.ENOMEM)

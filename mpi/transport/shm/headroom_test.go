@@ -44,10 +44,10 @@ func TestHeadroom(t *testing.T) {
 }
 
 func TestAfford(t *testing.T) {
-	if err := Afford(1 << 20); err != nil {
+	if err := afford(1 << 20); err != nil {
 		t.Error(err)
 	}
-	if err := Afford(1 << 60); !errors.Is(err, unix.ENOMEM) {
+	if err := afford(1 << 60); !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("2^60 bytes: %v", err)
 	}
 }

@@ -54,7 +54,7 @@ func (p *party) dialler(to int) (l *link, err error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	if l.memory, err = createSegment("fisterra-pair", pairBytes, baseBytes); err != nil {
+	if l.memory, err = CreateSegment("fisterra-pair", pairBytes, baseBytes, OrdinaryPages); err != nil {
 		return nil, err
 	}
 	if l.mem, err = mapSegment(l.memory, pairBytes); err != nil {

@@ -75,7 +75,7 @@ func partLimit(r *testRank, _ *bufio.Reader) error {
 		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
 			return err
 		}
-		fd, err := createSegment("fisterra-limit", pairBytes, baseBytes)
+		fd, err := CreateSegment("fisterra-limit", pairBytes, baseBytes, OrdinaryPages)
 		if n > 0 && !errors.Is(err, unix.EFBIG) {
 			return fmt.Errorf("a segment under a limit of %d bytes: %v", n, err)
 		}

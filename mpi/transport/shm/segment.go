@@ -15,9 +15,21 @@ import (
 
 const segmentSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// createSegment makes a segment of sizeBytes whose first backedBytes are there.
-func createSegment(name string, sizeBytes, backedBytes int) (fd int, err error) {
-	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+// Pages are what a segment consists of.
+type Pages int
+
+const (
+	OrdinaryPages Pages = iota
+	HugePages           // of which the system has a pool
+)
+
+// CreateSegment makes a segment of sizeBytes, whole pages, whose first backedBytes are there. The
+// descriptor is the caller's to close.
+func CreateSegment(name string, sizeBytes, backedBytes int, pages Pages) (fd int, err error) {
+	flags, reserve := unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING, back
+	if pages == HugePages {
+		flags, reserve = flags|unix.MFD_HUGETLB, allocate
+	}
 	fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
 		fd, err = unix.MemfdCreate(name, flags)
@@ -29,7 +41,7 @@ func createSegment(name string, sizeBytes, backedBytes int) (fd int, err error) 
 		unix.Close(fd)
 		return -1, fmt.Errorf("a shared segment of %d bytes: %w", sizeBytes, err)
 	}
-	if err := back(fd, 0, backedBytes); err != nil {
+	if err := reserve(fd, 0, backedBytes); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
@@ -42,9 +54,13 @@ func createSegment(name string, sizeBytes, backedBytes int) (fd int, err error) 
 
 // back gets memory for n bytes of a segment from offset on.
 func back(fd, offset, n int) error {
-	if err := Afford(n); err != nil {
+	if err := afford(n); err != nil {
 		return err
 	}
+	return allocate(fd, offset, n)
+}
+
+func allocate(fd, offset, n int) error {
 	for {
 		err := unix.Fallocate(fd, 0, int64(offset), int64(n))
 		if errors.Is(err, unix.EINTR) {
