@@ -108,15 +108,19 @@ func directSeconds(p *plan.Problem, m *plan.Model, reading plan.Curve) float64 {
 	return turns + others*(read+combined)
 }
 
-// mappedPays reports whether direct is cheaper than pieces where buffers are mapped, which are read as
-// a rank's own block is copied. Who combines saves less than who copies, and waits once more, which costs ranks that
-// share processors a turn of all: not for what fits into a few pieces.
-func mappedPays(p *plan.Problem, m *plan.Model) bool {
+// readsMapped reports whether a collective that goes through pieces is direct where all buffers are mapped: unless pieces
+// were asked for, and where it is cheaper. What is mapped is read as a rank's own block is copied. Who combines saves less
+// than who copies, and waits once more, which costs ranks that share processors a turn of all: not for what
+// fits into a few pieces.
+func (f *Config) readsMapped(p *plan.Problem, canRead bool) bool {
 	const few = 4
+	if _, forced := f.Force[p.Kind]; forced || !canRead || !reads(p.Kind) || fitsSlot(p) {
+		return false
+	}
 	if p.RanksPerCore > 1 && p.Kind.Reduces() && p.TotalBytes() <= few*pieceBytes {
 		return false
 	}
-	return directSeconds(p, m, m.Copy) < memorySeconds(p, m)
+	return directSeconds(p, f.Model, f.Model.Copy) < memorySeconds(p, f.Model)
 }
 
 // arenaWays are the ways of an arena to do a collective, and their prices.

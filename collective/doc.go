@@ -29,6 +29,7 @@
 // What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting for
 // a second.
 //
-// Nothing is allocated per call after the first of its shape. Ranks of one host are quickest with long
+// Nothing is allocated per call after the first of its shape, unless the shapes in use on a communicator
+// need more than 64 MiB together. Ranks of one host are quickest with long
 // vectors from mpi.Alloc, which they read as memory of their own.
 package collective

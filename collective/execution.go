@@ -63,6 +63,9 @@ func newExecution(s *state, e *entry) *execution {
 	return x
 }
 
+// heldBytes is the memory that the execution keeps from one call to the next.
+func (x *execution) heldBytes() int { return len(x.mem[plan.Work]) + cap(x.stage) + cap(x.parts) }
+
 // begin readies the execution for a call. The state is locked.
 func (x *execution) begin(c *mpi.Comm, seq uint32, send, recv []byte) {
 	x.comm, x.shadow = c, c.Shadow()

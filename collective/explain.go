@@ -117,6 +117,9 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 		if name, why, _ := f.arenaWay(p, has.read); name != "" {
 			e.Plan, e.Why = name, why
 		}
+		if e.Plan == MemoryPlan && f.readsMapped(p, has.read) {
+			e.Why += ", direct if all vectors are from mpi.Alloc"
+		}
 	}
 	for _, c := range e.Candidates {
 		if c.Plan == e.Plan {

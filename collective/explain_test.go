@@ -235,3 +235,31 @@ func FuzzSignature(f *testing.F) {
 		}
 	})
 }
+
+// What an explanation says of vectors from mpi.Alloc holds for those that no slot holds, unless pieces are
+// forced, and is left out of reductions that fit into a few pieces where ranks take turns.
+func TestExplainKnowsMappedVectors(t *testing.T) {
+	alone, crowded := Place{2, 2, 1, "shm"}, Place{4, 4, 2, "shm"}
+	for _, k := range []struct {
+		kind  plan.Kind
+		bytes int
+		at    Place
+		f     Config
+		want  bool
+	}{
+		{plan.Allgather, 1 << 20, alone, Config{}, true},
+		{plan.Allreduce, 1 << 20, alone, Config{}, true},
+		{plan.Allreduce, 1 << 20, crowded, Config{}, true},
+		{plan.Allreduce, 2 * pieceBytes, crowded, Config{}, false},
+		{plan.Allgather, 8 * pieceBytes, crowded, Config{}, true},
+		{plan.Allgather, 64, alone, Config{}, false},
+		{plan.Scan, 1 << 20, alone, Config{}, false},
+		{plan.Barrier, 0, alone, Config{}, false},
+		{plan.Allgather, 1 << 20, alone, Config{Force: map[plan.Kind]string{plan.Allgather: MemoryPlan}}, false},
+		{plan.Allgather, 1 << 20, alone, Config{Site: &Site{Rules: []Rule{{"allgather", 2, 1, -1, MemoryPlan}}}}, true},
+	} {
+		if e := ExplainFor(k.kind, k.bytes, k.at, k.f); strings.Contains(e.Why, "mpi.Alloc") != k.want {
+			t.Errorf("%v of %d B on %d ranks: %s, %s; mapped: want %v", k.kind, k.bytes, k.at.Ranks, e.Plan, e.Why, k.want)
+		}
+	}
+}

@@ -152,9 +152,38 @@ func (s *state) release(x *execution) {
 	x.mem[plan.Send], x.mem[plan.Recv] = nil, nil
 	if !x.spoilt {
 		x.entry.idle = append(x.entry.idle, x)
+		if x.heldBytes() >= manyBytes {
+			s.boundIdle(x.entry)
+		}
 	}
 	x.turn.Unlock()
 	s.mu.Unlock()
+}
+
+const (
+	// idleBytes bounds what the executions of a communicator hold for calls to come, but for those of the
+	// last shape. Programs with vectors of ever other lengths would run out of memory.
+	idleBytes = 64 << 20
+	manyBytes = 256 << 10 // what less is held is bounded by maxEntries
+)
+
+// boundIdle lets go of idle executions, of all entries but one, if together they hold too much. The state
+// is locked.
+func (s *state) boundIdle(last *entry) {
+	sum := 0
+	for _, e := range s.entries {
+		for _, x := range e.idle {
+			sum += x.heldBytes()
+		}
+	}
+	if sum <= idleBytes {
+		return
+	}
+	for _, e := range s.entries {
+		if e != last {
+			e.idle = nil
+		}
+	}
 }
 
 func (e *entry) sameCounts(q *call) bool {
@@ -207,8 +236,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	case here == MemoryPlan:
 		e.way, e.signature = byPieces, q.sign(memoryCode)
 		e.readsFar = open && s.canRead() && reads(p.Kind)
-		_, forced := s.config.Force[p.Kind]
-		e.readsMapped = !forced && s.canRead() && reads(p.Kind) && mappedPays(p, s.config.Model)
+		e.readsMapped = s.config.readsMapped(p, s.canRead())
 	case libraryHas(c, e) && s.config.whyLibrary(p) != "":
 		e.way, e.signature, here = byLibrary, q.sign(noOp), LibraryPlan
 	default:

@@ -1,0 +1,48 @@
+package collective
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Vectors of ever other lengths do not each keep memory for the next call of theirs.
+func TestIdleMemoryIsBounded(t *testing.T) {
+	const size, shapes, longest = 2, 24, 2 << 20
+	together(t, size, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{Force: map[plan.Kind]string{plan.Allreduce: "doubling"}}); err != nil {
+			return err
+		}
+		s := stateOf(c)
+		held := func() (sum int) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for _, e := range s.entries {
+				for _, x := range e.idle {
+					sum += x.heldBytes()
+				}
+			}
+			return sum
+		}
+		vector := make([]float32, longest)
+		most := 0
+		for i := range shapes {
+			if err := Allreduce(ctx, c, vector[i:], vector[i:], Sum); err != nil {
+				return err
+			}
+			if most = max(most, held()); i == 0 && most < idleBytes/shapes {
+				return fmt.Errorf("one shape holds %d bytes, which proves nothing", most)
+			}
+			if n := held(); n > idleBytes || n == 0 {
+				return fmt.Errorf("after %d shapes %d bytes are held", i+1, n)
+			}
+		}
+		if most*2 < idleBytes {
+			return fmt.Errorf("never more than %d bytes were held", most)
+		}
+		return nil
+	})
+}
