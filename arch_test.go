@@ -41,7 +41,7 @@ var imports = []struct {
 	{"mpi/native", "internal/clib internal/osyield x/sys", "the system's MPI library"},
 	{"mpi/pmix", "internal/clib x/sys", "libpmix"},
 	{"mpi", "mpi/transport mpi/transport/shm mpi/transport/tcp mpi/transport/sim mpi/native mpi/pmix ib slurm slurm/... internal/wire internal/osyield internal/memcopy x/sys", "puts providers, bootstrap and launchers together"},
-	{"mpi/mpitest", "mpi mpi/launch mpi/transport/sim internal/need", "conformance of communicators"},
+	{"mpi/mpitest", "mpi mpi/launch mpi/transport mpi/transport/shm mpi/transport/sim mpi/transport/tcp internal/need", "conformance of communicators"},
 	{"mpi/launch", "slurm internal/wire x/sys", "starts ranks, is none"},
 	{"collective/plan", "", "schedules as data"},
 	{"collective/...", "collective/... mpi internal/kernel/... internal/fence internal/osyield internal/procmem internal/memcopy x/sys", "stands on messages only"},

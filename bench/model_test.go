@@ -11,11 +11,12 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 // What a measurement makes for itself goes with it.
 func TestMeasureModelFreesItsCommunicators(t *testing.T) {
-	overSharedMemory(t, func(ctx context.Context, c *mpi.Comm) error {
+	mpitest.Together(t, mpitest.SharedMemoryWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
 		// Of the communicators only the world's has memory for collectives, all as much.
 		count := func() (map[int64]int, error) {
 			if err := barrier(ctx, c); err != nil {

@@ -9,11 +9,12 @@ import (
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 // A plan is measured as itself, also where the system's library would do the collective.
 func TestTuneKeepsTheLibraryApart(t *testing.T) {
-	overTCP(t, func(ctx context.Context, c *mpi.Comm) error {
+	mpitest.Together(t, mpitest.TCPWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
 		if err := collective.Configure(c, collective.Config{Library: collective.LibraryAlways}); err != nil {
 			return err
 		}
@@ -32,7 +33,7 @@ func TestTuneKeepsTheLibraryApart(t *testing.T) {
 
 // What tune writes is what the same ranks take, also where those of one host talk over the network.
 func TestTunedRulesMatch(t *testing.T) {
-	overTCP(t, func(ctx context.Context, c *mpi.Comm) error {
+	mpitest.Together(t, mpitest.TCPWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
 		points, err := Tune(ctx, c, collective.DefaultModel(c), []string{"allgather", "reduce_scatter", "barrier"},
 			Options{Sizes: []int{12}, Budget: 5 * time.Millisecond, Repetition: 200 * time.Microsecond})
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,9 +15,6 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
-	"github.com/fisterra-hpc/fisterra/mpi/transport"
-	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
-	"github.com/fisterra-hpc/fisterra/mpi/transport/tcp"
 )
 
 // assortment is a selection of everything, for transports other than the
@@ -60,71 +56,17 @@ func assortment(ctx context.Context, c *mpi.Comm) error {
 	return nil
 }
 
-// overProviders runs f on n ranks of this process, each with a provider of
-// its own.
-func overProviders(t *testing.T, n int, open func(rank int, set transport.Set) (transport.Provider, error), f func(context.Context, *mpi.Comm) error) {
-	t.Helper()
-	members := make([]mpi.Member, n)
-	assemblies := make([]mpi.Assembly, n)
-	bye := mpitest.NewGoodbyes(n)
-	for r := range n {
-		set, err := mpi.NewSleep()
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := open(r, set)
-		if err != nil {
-			t.Fatalf("rank %d: %v", r, err)
-		}
-		members[r] = mpi.Member{Rank: r, Position: r, Host: "here", Addresses: map[string][]byte{p.Name(): p.Address()}}
-		assemblies[r] = mpi.Assembly{Rank: r, Providers: []transport.Provider{p}, Set: set, Membership: bye, Launcher: "test"}
-	}
-	worlds := make([]*mpi.World, n)
-	for r, a := range assemblies {
-		a.Members = members
-		w, err := mpi.Assemble(a)
-		if err != nil {
-			t.Fatalf("rank %d: %v", r, err)
-		}
-		worlds[r] = w
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	var all sync.WaitGroup
-	for r, w := range worlds {
-		all.Go(func() {
-			if err := f(ctx, w.Comm()); err != nil {
-				t.Errorf("rank %d: %v", r, err)
-			}
-			if err := w.Close(ctx); err != nil && !errors.Is(err, mpi.ErrClosed) && !t.Failed() {
-				t.Errorf("rank %d: close: %v", r, err)
-			}
-		})
-	}
-	all.Wait()
-}
-
-// overSharedMemory is overProviders for ranks that share memory.
+// overSharedMemory runs f on n ranks of this process that share memory.
 func overSharedMemory(t *testing.T, n int, f func(context.Context, *mpi.Comm) error) {
 	t.Helper()
-	overProviders(t, n, func(rank int, set transport.Set) (transport.Provider, error) {
-		return shm.Open(shm.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Set: set})
-	}, f)
+	mpitest.Together(t, mpitest.SharedMemoryWorlds(t, n), f)
 }
 
-// overTCP is overProviders for ranks with sockets between them.
+// overTCP runs f on n ranks of this process with sockets between them.
 func overTCP(t *testing.T, n int, f func(context.Context, *mpi.Comm) error) {
 	t.Helper()
-	overProviders(t, n, func(rank int, set transport.Set) (transport.Provider, error) {
-		p, err := tcp.Open(tcp.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Host: "127.0.0.1", Set: set})
-		if err == nil {
-			p.SetLayout([32]byte{1})
-		}
-		return p, err
-	}, f)
+	mpitest.Together(t, mpitest.TCPWorlds(t, n), f)
 }
-
-var testSecret = []byte("known to the ranks of this test!")
 
 func TestAssortmentOverSharedMemory(t *testing.T) {
 	// Ranks of one process spin for each other: as many as there are processors at least.

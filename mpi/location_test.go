@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 // Rank 1 maps what rank 0 has, reads and writes it, and keeps the mapping when rank 0 frees the memory.
@@ -22,7 +23,7 @@ func TestMap(t *testing.T) {
 	}
 	for _, k := range tests {
 		t.Run(k.name, func(t *testing.T) {
-			runWorlds(t, shmWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
+			runWorlds(t, mpitest.SharedMemoryWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
 				where := make([]int64, 2)
 				if c.Rank() == 0 {
 					buf, err := mpi.Alloc[byte](c, n)

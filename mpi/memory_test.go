@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 func TestAllocRefusals(t *testing.T) {
-	runWorlds(t, shmWorlds(t, 1), func(_ context.Context, c *mpi.Comm) error {
+	runWorlds(t, mpitest.SharedMemoryWorlds(t, 1), func(_ context.Context, c *mpi.Comm) error {
 		if _, err := mpi.Alloc[byte](c, -1); err == nil {
 			return errors.New("a negative length was allocated")
 		}

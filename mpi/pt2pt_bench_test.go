@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 // BenchmarkSendRecv is all that a message of 8 B through shared memory costs its
 // sender and its receiver together, on one core: the instructions, without the
 // travelling.
 func BenchmarkSendRecv(b *testing.B) {
-	ws := shmWorlds(b, 2)
+	ws := mpitest.SharedMemoryWorlds(b, 2)
 	out, in := make([]byte, 8), make([]byte, 8)
 	ended := make(chan struct{})
 	runWorlds(b, ws, func(ctx context.Context, c *mpi.Comm) error {

@@ -158,14 +158,21 @@ func (s *scene) check(t *testing.T) {
 	}
 }
 
+// sceneAfter is a scene, locked, in which rank 1 has sent a message.
+func sceneAfter(t *testing.T, h transport.Header, payload []byte) *scene {
+	t.Helper()
+	s := newScene(t)
+	s.e.lock()
+	s.say(h, payload)
+	s.check(t)
+	return s
+}
+
 func TestMalformedMessageLosesItsSender(t *testing.T) {
 	for _, u := range malformed {
 		t.Run(u.name, func(t *testing.T) {
-			s := newScene(t)
-			s.e.lock()
+			s := sceneAfter(t, u.h, u.payload)
 			defer s.e.unlock()
-			s.say(u.h, u.payload)
-			s.check(t)
 			if err := s.e.peer(1).lost; !errors.Is(err, ErrPeerLost) {
 				t.Errorf("rank 1 is lost: %v", err)
 			}
@@ -179,11 +186,8 @@ func TestMalformedMessageLosesItsSender(t *testing.T) {
 	}
 	for _, u := range wellFormed {
 		t.Run(u.name, func(t *testing.T) {
-			s := newScene(t)
-			s.e.lock()
+			s := sceneAfter(t, u.h, u.payload)
 			defer s.e.unlock()
-			s.say(u.h, u.payload)
-			s.check(t)
 			if err := s.e.peer(1).lost; err != nil {
 				t.Error(err)
 			}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -14,44 +12,11 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
-	"github.com/fisterra-hpc/fisterra/mpi/transport"
-	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
 )
-
-// shmWorlds opens n worlds of this process that talk through shared memory.
-func shmWorlds(t testing.TB, n int) []*mpi.World {
-	t.Helper()
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	providers := make([]transport.Provider, n)
-	sleeps := make([]*mpi.Sleep, n)
-	members := make([]mpi.Member, n)
-	for r := range n {
-		var err error
-		if sleeps[r], err = mpi.NewSleep(); err != nil {
-			t.Fatal(err)
-		}
-		p, err := shm.Open(shm.Config{Rank: r, Size: n, Job: t.Name(), Secret: []byte("known to the ranks of this test!"), Set: sleeps[r], Log: log})
-		if err != nil {
-			t.Fatal(err)
-		}
-		providers[r] = p
-		members[r] = mpi.Member{Rank: r, Position: r, Host: "here", Addresses: map[string][]byte{"shm": p.Address()}}
-	}
-	bye := mpitest.NewGoodbyes(n)
-	worlds := make([]*mpi.World, n)
-	for r := range n {
-		var err error
-		worlds[r], err = mpi.Assemble(mpi.Assembly{Rank: r, Members: members, Providers: providers[r : r+1], Set: sleeps[r], Membership: bye, Log: log})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return worlds
-}
 
 // onBoth runs f on every rank of a world over shared memory and of a simulated one.
 func onBoth(t *testing.T, n int, f func(ctx context.Context, c *mpi.Comm) error) {
-	t.Run("shm", func(t *testing.T) { runWorlds(t, shmWorlds(t, n), f) })
+	t.Run("shm", func(t *testing.T) { runWorlds(t, mpitest.SharedMemoryWorlds(t, n), f) })
 	t.Run("sim", func(t *testing.T) {
 		worlds, err := mpi.Local(n, mpi.LocalOptions{})
 		if err != nil {
@@ -164,7 +129,7 @@ func TestWindowPutGet(t *testing.T) {
 // TestWindowDirect: memory from Alloc is reached as memory over shm, and only there.
 func TestWindowDirect(t *testing.T) {
 	for _, alloc := range []bool{true, false} {
-		runWorlds(t, shmWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
+		runWorlds(t, mpitest.SharedMemoryWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
 			buf := make([]int32, 1000)
 			if alloc {
 				var err error

@@ -266,6 +266,17 @@ func lossOthersGoOn(ctx context.Context, c *mpi.Comm, die func()) error {
 	return mourn(ctx, c, living)
 }
 
+// dieAfterAll dies when every other rank has sent its message of tag 5.
+func dieAfterAll(ctx context.Context, c *mpi.Comm, die func()) error {
+	for src := range c.Size() - 1 {
+		if err := expect(ctx, c, src, 5, 5, 8); err != nil {
+			return err
+		}
+	}
+	die()
+	return nil
+}
+
 // lossOtherCommunicators: a communicator without the dead rank knows of no loss.
 func lossOtherCommunicators(ctx context.Context, c *mpi.Comm, die func()) error {
 	color := 0
@@ -278,13 +289,7 @@ func lossOtherCommunicators(ctx context.Context, c *mpi.Comm, die func()) error 
 	}
 	if last(c) {
 		// Not before everybody has what the split made.
-		for src := range c.Size() - 1 {
-			if err := expect(ctx, c, src, 5, 5, 8); err != nil {
-				return err
-			}
-		}
-		die()
-		return nil
+		return dieAfterAll(ctx, c, die)
 	}
 	if err := mpi.Send(ctx, c, filled(5, 8), c.Size()-1, 5); err != nil {
 		return err

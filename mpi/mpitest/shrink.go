@@ -18,13 +18,7 @@ func lossRevoke(ctx context.Context, c *mpi.Comm, die func()) error {
 	}
 	if last(c) {
 		// Dies only when everybody has left the duplicate.
-		for src := range c.Size() - 1 {
-			if err := expect(ctx, c, src, 5, 5, 8); err != nil {
-				return err
-			}
-		}
-		die()
-		return nil
+		return dieAfterAll(ctx, c, die)
 	}
 	if c.Rank() == 0 {
 		if err := mpi.Send(ctx, d, []byte{1}, 1, 0); err != nil {

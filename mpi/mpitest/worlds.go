@@ -1,0 +1,88 @@
+package mpitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/tcp"
+)
+
+// Worlds of this process over the real providers, without a launcher and without a bootstrap: who tests
+// those starts processes (Processes).
+
+var testSecret = []byte("known to the ranks of this test!")
+
+// SharedMemoryWorlds opens n worlds that share memory, as those of one host do.
+func SharedMemoryWorlds(t testing.TB, n int) []*mpi.World {
+	t.Helper()
+	return worlds(t, n, func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error) {
+		return shm.Open(shm.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Set: set, Log: log})
+	})
+}
+
+// TCPWorlds opens n worlds with sockets between them.
+func TCPWorlds(t testing.TB, n int) []*mpi.World {
+	t.Helper()
+	return worlds(t, n, func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error) {
+		p, err := tcp.Open(tcp.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Host: "127.0.0.1", Set: set, Log: log})
+		if err == nil {
+			p.SetLayout([32]byte{1})
+		}
+		return p, err
+	})
+}
+
+func worlds(t testing.TB, n int, open func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error)) []*mpi.World {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	members, assemblies, bye := make([]mpi.Member, n), make([]mpi.Assembly, n), NewGoodbyes(n)
+	for r := range n {
+		set, err := mpi.NewSleep()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := open(r, set, log)
+		if err != nil {
+			t.Fatalf("rank %d: %v", r, err)
+		}
+		members[r] = mpi.Member{Rank: r, Position: r, Host: "here", Addresses: map[string][]byte{p.Name(): p.Address()}}
+		assemblies[r] = mpi.Assembly{Rank: r, Providers: []transport.Provider{p}, Set: set, Membership: bye, Launcher: "test", Log: log}
+	}
+	all := make([]*mpi.World, n)
+	for r, a := range assemblies {
+		a.Members = members
+		var err error
+		if all[r], err = mpi.Assemble(a); err != nil {
+			t.Fatalf("rank %d: %v", r, err)
+		}
+	}
+	return all
+}
+
+// Together runs f on all ranks, each in a goroutine of its own, and closes their worlds.
+func Together(t testing.TB, worlds []*mpi.World, f func(context.Context, *mpi.Comm) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	for r, w := range worlds {
+		all.Go(func() {
+			if err := f(ctx, w.Comm()); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+			if err := w.Close(ctx); err != nil && !errors.Is(err, mpi.ErrClosed) && !t.Failed() {
+				t.Errorf("rank %d: close: %v", r, err)
+			}
+		})
+	}
+	all.Wait()
+}
