@@ -5,13 +5,17 @@ GO ?= go
 PKG ?= ./...
 # The tests of each package have to end by themselves, whatever hangs.
 TESTTIMEOUT ?= 14m
+# Tests that say they may run beside others: on a cluster, or with processes of their own, and mostly waiting.
+PARALLEL ?= 4
 FUZZTIME ?= 10s
 SOAKTIME ?= 10m
 LAUNCHES ?= 7
-# go test -run by name: the tests that bring up the Slurm cluster, and those that start MPI's
-# launchers, in packages that are not about MPI libraries anyway.
+# go test -run by name: the tests that bring up the Slurm cluster (internal/lab holds them to that
+# name), and those that start MPI's launchers, in packages that are not about MPI libraries anyway.
 CLUSTERTESTS := ^TestCluster
 MPITESTS := ^TestMPI
+# What takes more memory than every machine has.
+LARGETESTS := ^TestConformance$$/./^Large$$|^TestConformance(Shm|ShmOneCopy|TCP)$$/^Large$$|^TestVirtualScale
 MPIPACKAGES := $(addsuffix /...,$(wildcard ./mpi/native ./mpi/pmix ./slurm/pmi))
 # The directories whose tests contain a function of that name: only they are compiled.
 dirs = $(shell grep -rlE --include='*_test.go' '^func $(patsubst ^%,%,$(1))' . 2>/dev/null | xargs -r -n1 dirname | sort -u)
@@ -27,7 +31,7 @@ build: ## bin/fisterra, without a C compiler
 
 .PHONY: test
 test: ## every test this machine can run, and which were skipped and why
-	@$(summary) -p 1 -timeout $(TESTTIMEOUT) $(PKG)
+	@$(summary) -p 1 -parallel $(PARALLEL) -timeout $(TESTTIMEOUT) $(PKG)
 
 .PHONY: check
 check: ## gofmt, vet, staticcheck, build without C, tidy, and the tests under the race detector
@@ -42,12 +46,12 @@ fuzz: ## every fuzz target for FUZZTIME (10s) each
 	@scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: cluster-test
-cluster-test: ## the tests on a real four-node Slurm, brought up in namespaces of this machine
-	@$(summary) -count=1 -p 1 -timeout 10m -run '$(CLUSTERTESTS)' $(call dirs,$(CLUSTERTESTS))
+cluster-test: ## the tests on a real Slurm of several nodes, brought up in namespaces of this machine
+	@$(summary) -count=1 -p 1 -parallel $(PARALLEL) -timeout 10m -run '$(CLUSTERTESTS)' $(call dirs,$(CLUSTERTESTS))
 
 .PHONY: mpi-test
 mpi-test: ## the tests with Open MPI, MPICH, PMIx and Hydra, without Slurm
-	@$(summary) -count=1 -p 1 -timeout 10m $(MPIPACKAGES)
+	@$(summary) -count=1 -p 1 -timeout 10m -skip '$(CLUSTERTESTS)' $(MPIPACKAGES)
 	@$(summary) -count=1 -p 1 -timeout 10m -run '$(MPITESTS)' $(call dirs,$(MPITESTS))
 
 .PHONY: peers
@@ -55,8 +59,9 @@ peers: build ## Fisterra beside Open MPI, MPICH and Gloo: a table, and build/pee
 	@$(GO) run ./bench/peers -launches $(LAUNCHES) -json build/peers.json
 
 .PHONY: soak
-soak: ## the seeded soak tests, SOAKTIME (10m) each
+soak: ## the seeded soak tests, SOAKTIME (10m) each, and messages beyond 4 GiB
 	@FISTERRA_SOAK=$(SOAKTIME) $(summary) -count=1 -p 1 -timeout 60m -run Soak $(call dirs,Test[A-Za-z0-9_]*Soak)
+	@FISTERRA_LARGE=1 $(summary) -count=1 -p 1 -timeout 30m -run '$(LARGETESTS)' ./mpi/mpitest ./mpi/transport/sim
 
 .PHONY: install-parts
 install-parts: ## install what the tests can use: Slurm, MPI libraries (Debian, root)

@@ -44,6 +44,7 @@ const (
 // vectors is one size of one collective.
 type vectors struct {
 	c          *mpi.Comm
+	in         memory
 	n          int // elements of the size
 	send, recv []float32
 	counts     []int // reduce_scatter
@@ -108,23 +109,27 @@ func collectiveOps() []collectiveOp {
 
 const elementBytes = 4
 
-// measureCollective times one collective at all sizes.
-func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, o Options, row func(Row)) error {
+// measureCollective times one collective on vectors of such memory, at all sizes.
+func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in memory, o Options, row func(Row)) error {
 	t := timer{c: c, o: o}
 	for _, size := range o.Sizes {
 		if size%elementBytes != 0 {
 			return usage("%s of %d bytes: sizes are multiples of %d", op.name, size, elementBytes)
 		}
-		v, err := op.vectors(c, size/elementBytes)
+		v, err := op.vectors(c, in, size/elementBytes)
 		if err != nil {
 			return err
 		}
 		if err := v.verify(ctx, op); err != nil {
 			return err
 		}
-		samples, calls, err := t.measure(ctx, size, func(ctx context.Context, count int) (float64, error) {
-			return v.batch(ctx, op, count)
-		})
+		var l *laps
+		if o.Tail {
+			l = new(laps)
+		}
+		samples, calls, err := t.measure(ctx, size, func(ctx context.Context, count int, l *laps) (float64, error) {
+			return v.batch(ctx, op, count, l)
+		}, l)
 		if err != nil {
 			return err
 		}
@@ -140,25 +145,48 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, o Opti
 		if err != nil {
 			return err
 		}
+		if err := l.average(ctx, c); err != nil {
+			return err
+		}
 		if c.Rank() == 0 {
-			row(rowOf(op.name, size, c.Size(), all, calls))
+			r := rowOf(op.name, size, c.Size(), all, calls)
+			r.Tail = l.tail(func(us float64) float64 { return us })
+			row(r)
 		}
 	}
 	return nil
 }
 
-// vectors gets the memory of a collective, from mpi.Alloc as programs for which its speed matters have it.
-func (op collectiveOp) vectors(c *mpi.Comm, n int) (*vectors, error) {
+// memory is where vectors lie.
+type memory interface {
+	get(c *mpi.Comm, n int) ([]float32, error)
+	free(c *mpi.Comm, v []float32) error
+}
+
+// shared is memory that ranks of a host can map, as programs have it for which the speed of collectives matters.
+type shared struct{}
+
+func (shared) get(c *mpi.Comm, n int) ([]float32, error) { return mpi.Alloc[float32](c, n) }
+func (shared) free(c *mpi.Comm, v []float32) error       { return mpi.Free(c, v) }
+
+// heap is memory of the rank's own, as most programs have it.
+type heap struct{}
+
+func (heap) get(_ *mpi.Comm, n int) ([]float32, error) { return make([]float32, n), nil }
+func (heap) free(*mpi.Comm, []float32) error           { return nil }
+
+// vectors gets the memory of a collective.
+func (op collectiveOp) vectors(c *mpi.Comm, in memory, n int) (*vectors, error) {
 	room := func(s share) ([]float32, error) {
 		switch s {
 		case once:
-			return mpi.Alloc[float32](c, n)
+			return in.get(c, n)
 		case perRank:
-			return mpi.Alloc[float32](c, n*c.Size())
+			return in.get(c, n*c.Size())
 		}
 		return nil, nil
 	}
-	v := &vectors{c: c, n: n, counts: make([]int, c.Size())}
+	v := &vectors{c: c, in: in, n: n, counts: make([]int, c.Size())}
 	var err error
 	if v.send, err = room(op.send); err != nil {
 		return nil, err
@@ -177,21 +205,23 @@ func (op collectiveOp) vectors(c *mpi.Comm, n int) (*vectors, error) {
 
 // free gives the memory back. No rank reads it any more: all have come to the barrier after the last call.
 func (v *vectors) free() error {
-	if err := mpi.Free(v.c, v.send); err != nil {
+	if err := v.in.free(v.c, v.send); err != nil {
 		return err
 	}
-	return mpi.Free(v.c, v.recv)
+	return v.in.free(v.c, v.recv)
 }
 
 // batch times count calls, each on its own.
-func (v *vectors) batch(ctx context.Context, op collectiveOp, count int) (float64, error) {
+func (v *vectors) batch(ctx context.Context, op collectiveOp, count int, l *laps) (float64, error) {
 	var mine time.Duration
 	for range count {
 		start := time.Now()
 		if err := op.call(v, ctx); err != nil {
 			return 0, err
 		}
-		mine += time.Since(start)
+		took := time.Since(start)
+		mine += took
+		l.add(took)
 		if op.name == "barrier" {
 			continue
 		}

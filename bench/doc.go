@@ -8,6 +8,10 @@
 // in many short repetitions, of which the median and the 10th and 90th
 // percentile are reported; this is how comparisons are made, since a median
 // over short repetitions ignores what else the machine was doing.
+//
+// A collective is timed call by call. Messages are timed in batches, so that the
+// clock is not part of what it measures; with Options.Tail every iteration of
+// theirs is timed, too, and holds one reading of the clock (ClockMicroseconds).
 package bench
 
 import (
@@ -23,10 +27,11 @@ import (
 type Options struct {
 	Sizes      []int         // in bytes, ascending
 	Iterations int           // calls per size; 0: OSU's (10,000, 1,000 above 8 KiB), unless Budget is set
-	Skip       int           // calls before timing; 0: OSU's (200, 10 above 8 KiB); negative: none
-	Budget     time.Duration // time per size, calibration included
+	Skip       int           // calls before timing; 0: OSU's (200, 10 above 8 KiB), with Budget those of the calibration; negative: none
+	Budget     time.Duration // time per size, calibration included, Skip not; Iterations is not used then
 	Repetition time.Duration // how long one repetition lasts, 3 ms by default
 	Window     int           // messages in flight, 64 by default
+	Tail       bool          // take percentiles of single iterations, too: Row.Tail
 	Check      Check
 }
 
@@ -54,6 +59,9 @@ type Row struct {
 	Least      float64 `json:"min_us"`
 	Most       float64 `json:"max_us"`
 	Iterations int     `json:"iterations"`
+
+	// Tail is nil without Options.Tail. It is of the first 1,048,576 iterations.
+	Tail *Tail `json:"tail,omitempty"`
 }
 
 // MBps is the bandwidth of the row in 10⁶ B/s, for one message of its size
@@ -96,8 +104,6 @@ func (o Options) fixedTiming(bytes int) timing {
 		}
 	}
 	switch {
-	case p.skip < 0:
-		p.skip = 0
 	case p.skip == 0 && large:
 		p.skip = largeSkip
 	case p.skip == 0:
@@ -114,8 +120,8 @@ func (o Options) fixedTiming(bytes int) timing {
 }
 
 // batch runs the measured thing count times and returns the time of one unit
-// in microseconds, on this rank.
-type batch func(ctx context.Context, count int) (float64, error)
+// in microseconds, on this rank. It takes the time of each in l.
+type batch func(ctx context.Context, count int, l *laps) (float64, error)
 
 // timer measures batches on all ranks of a communicator alike.
 type timer struct {
@@ -123,8 +129,8 @@ type timer struct {
 	o Options
 }
 
-// measure times b, which all ranks run, for messages of so many bytes.
-func (t timer) measure(ctx context.Context, bytes int, b batch) (samples []float64, calls int, err error) {
+// measure times b, which all ranks run, for messages of so many bytes, and its iterations in l.
+func (t timer) measure(ctx context.Context, bytes int, b batch, l *laps) (samples []float64, calls int, err error) {
 	p := t.o.fixedTiming(bytes)
 	if t.o.Budget > 0 {
 		if p, err = t.calibrate(ctx, b); err != nil {
@@ -132,16 +138,17 @@ func (t timer) measure(ctx context.Context, bytes int, b batch) (samples []float
 		}
 	}
 	if p.skip > 0 {
-		if _, err := b(ctx, p.skip); err != nil {
+		if _, err := b(ctx, p.skip, nil); err != nil {
 			return nil, 0, err
 		}
 	}
+	l.room(p.calls * p.reps)
 	samples = make([]float64, p.reps)
 	for i := range samples {
 		if err := barrier(ctx, t.c); err != nil {
 			return nil, 0, err
 		}
-		if samples[i], err = b(ctx, p.calls); err != nil {
+		if samples[i], err = b(ctx, p.calls, l); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -156,7 +163,7 @@ func (t timer) calibrate(ctx context.Context, b batch) (timing, error) {
 		rep = defaultRep
 	}
 	begin := time.Now()
-	if _, err := b(ctx, 2); err != nil { // connections, first touch
+	if _, err := b(ctx, 2, nil); err != nil { // connections, first touch
 		return timing{}, err
 	}
 	calls := 1
@@ -165,7 +172,7 @@ func (t timer) calibrate(ctx context.Context, b batch) (timing, error) {
 			return timing{}, err
 		}
 		start := time.Now()
-		if _, err := b(ctx, calls); err != nil {
+		if _, err := b(ctx, calls, nil); err != nil {
 			return timing{}, err
 		}
 		last, err := fromRoot(ctx, t.c, time.Since(start))
@@ -182,7 +189,7 @@ func (t timer) calibrate(ctx context.Context, b batch) (timing, error) {
 			if err != nil {
 				return timing{}, err
 			}
-			return timing{calls: calls, reps: min(max(int(left/max(last, 1)), minReps), maxReps)}, nil
+			return timing{skip: max(t.o.Skip, 0), calls: calls, reps: min(max(int(left/max(last, 1)), minReps), maxReps)}, nil
 		}
 		filled = true
 	}
@@ -192,6 +199,7 @@ const (
 	tagBarrier = 1000 + iota
 	tagRoot
 	tagMean
+	tagLaps
 )
 
 // barrier is a dissemination barrier of the bench's own, so that measuring a

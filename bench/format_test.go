@@ -23,7 +23,7 @@ func TestFormatNCCL(t *testing.T) {
 		{"reduce_scatter", "8000 500 float 2.00 4.00 3.00"},
 	} {
 		var out strings.Builder
-		p, err := NewPrinter(&out, FormatNCCL, Brief, c.op)
+		p, err := NewPrinter(&out, io.Discard, FormatNCCL, Detail{}, operation(t, c.op))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,8 +34,23 @@ func TestFormatNCCL(t *testing.T) {
 		}
 	}
 	for _, op := range []string{"latency", "put"} {
-		if _, err := NewPrinter(io.Discard, FormatNCCL, Brief, op); !errors.Is(err, ErrUsage) {
+		if _, err := NewPrinter(io.Discard, io.Discard, FormatNCCL, Detail{}, operation(t, op)); !errors.Is(err, ErrUsage) {
 			t.Errorf("%s in a format for collectives: %v", op, err)
 		}
 	}
+	for _, d := range []Detail{{Full: true}, {Tail: true}} {
+		if _, err := NewPrinter(io.Discard, io.Discard, FormatNCCL, d, operation(t, "allreduce")); !errors.Is(err, ErrUsage) {
+			t.Errorf("columns that it does not have, %+v: %v", d, err)
+		}
+	}
+}
+
+func operation(t *testing.T, name string) Operation {
+	t.Helper()
+	ops := Operations()
+	i := slices.IndexFunc(ops, func(op Operation) bool { return op.Name == name })
+	if i < 0 {
+		t.Fatalf("no operation %q", name)
+	}
+	return ops[i]
 }

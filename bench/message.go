@@ -18,7 +18,7 @@ import (
 //	pairs    every rank exchanges one message with every other in P−1 rounds
 //
 // Send and receive buffers are separate and never rewritten while time is taken.
-var messageOps = map[string]func(*messages, context.Context, int) (float64, error){
+var messageOps = map[string]func(*messages, context.Context, int, *laps) (float64, error){
 	"latency": (*messages).latency,
 	"bw":      (*messages).bw,
 	"bibw":    (*messages).bibw,
@@ -40,9 +40,6 @@ type messages struct {
 	requests   []mpi.Request
 	answer     []byte
 }
-
-// IsMessageOp reports whether op is a point-to-point operation.
-func IsMessageOp(op string) bool { return messageOps[op] != nil }
 
 // Messages measures a point-to-point operation. All ranks call it; rank 0
 // gets each row as soon as it is measured.
@@ -78,7 +75,8 @@ func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 		if err := m.verify(ctx, op); err != nil {
 			return err
 		}
-		samples, calls, err := t.measure(ctx, n, func(ctx context.Context, count int) (float64, error) { return run(m, ctx, count) })
+		l := o.rootLaps(c)
+		samples, calls, err := t.measure(ctx, n, func(ctx context.Context, count int, l *laps) (float64, error) { return run(m, ctx, count, l) }, l)
 		if err != nil {
 			return err
 		}
@@ -106,13 +104,33 @@ func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 		default:
 			all = all[:1]
 		}
-		row(rowOf(op, n, c.Size(), all, calls))
+		r := rowOf(op, n, c.Size(), all, calls)
+		r.Tail = l.tail(func(us float64) float64 { return m.lap(op, us) })
+		row(r)
 	}
 	return errors.Join(mpi.Free(c, send), mpi.Free(c, recv))
 }
 
-func (m *messages) latency(ctx context.Context, count int) (float64, error) {
+// lap is what OSU makes of an iteration that took so long at rank 0: half a round trip of a
+// latency, in µs; the bandwidth of a window, of all pairs and directions, in 10⁶ B/s.
+func (m *messages) lap(op string, us float64) float64 {
+	window := float64(len(m.send)*m.window) / us
+	switch op {
+	case "latency":
+		return us / 2
+	case "bw":
+		return window
+	case "bibw":
+		return 2 * window
+	case "mbw_mr":
+		return window * float64(m.c.Size()/2)
+	}
+	return us
+}
+
+func (m *messages) latency(ctx context.Context, count int, l *laps) (float64, error) {
 	start := time.Now()
+	l.begin()
 	if m.c.Rank() == 0 {
 		for range count {
 			if err := mpi.Send(ctx, m.c, m.send, 1, tagPing); err != nil {
@@ -121,6 +139,7 @@ func (m *messages) latency(ctx context.Context, count int) (float64, error) {
 			if _, err := mpi.Recv(ctx, m.c, m.recv, 1, tagPing); err != nil {
 				return 0, err
 			}
+			l.next()
 		}
 	} else {
 		for range count {
@@ -135,12 +154,12 @@ func (m *messages) latency(ctx context.Context, count int) (float64, error) {
 	return microseconds(start) / float64(2*count), nil
 }
 
-func (m *messages) bw(ctx context.Context, count int) (float64, error) {
-	return m.windows(ctx, count, oneWay)
+func (m *messages) bw(ctx context.Context, count int, l *laps) (float64, error) {
+	return m.windows(ctx, count, oneWay, l)
 }
 
-func (m *messages) bibw(ctx context.Context, count int) (float64, error) {
-	return m.windows(ctx, count, bothWays)
+func (m *messages) bibw(ctx context.Context, count int, l *laps) (float64, error) {
+	return m.windows(ctx, count, bothWays, l)
 }
 
 type direction int
@@ -151,7 +170,7 @@ const (
 )
 
 // windows sends windows of messages from the lower half of the ranks to the upper.
-func (m *messages) windows(ctx context.Context, count int, d direction) (float64, error) {
+func (m *messages) windows(ctx context.Context, count int, d direction, l *laps) (float64, error) {
 	half := m.c.Size() / 2
 	upper := m.c.Rank() >= half
 	peer := m.c.Rank() + half
@@ -159,6 +178,7 @@ func (m *messages) windows(ctx context.Context, count int, d direction) (float64
 		peer = m.c.Rank() - half
 	}
 	start := time.Now()
+	l.begin()
 	for range count {
 		n := 0
 		if upper || d == bothWays {
@@ -185,12 +205,14 @@ func (m *messages) windows(ctx context.Context, count int, d direction) (float64
 		if err != nil {
 			return 0, err
 		}
+		l.next()
 	}
 	return microseconds(start) / float64(count*m.window), nil
 }
 
-func (m *messages) pairs(ctx context.Context, count int) (float64, error) {
+func (m *messages) pairs(ctx context.Context, count int, l *laps) (float64, error) {
 	start := time.Now()
+	l.begin()
 	for range count {
 		for round := range m.c.Size() - 1 {
 			p := partner(m.c.Rank(), m.c.Size(), round)
@@ -198,6 +220,7 @@ func (m *messages) pairs(ctx context.Context, count int) (float64, error) {
 				return 0, err
 			}
 		}
+		l.next()
 	}
 	return microseconds(start) / float64(count), nil
 }
@@ -221,19 +244,32 @@ func partner(rank, size, round int) int {
 
 // verify runs the operation's pattern once and looks at every byte.
 func (m *messages) verify(ctx context.Context, op string) error {
+	m.fill()
+	if err := barrier(ctx, m.c); err != nil {
+		return err
+	}
+	if err := m.exchange(ctx, op); err != nil {
+		return err
+	}
+	return barrier(ctx, m.c)
+}
+
+// fill writes what the others expect of this rank.
+func (m *messages) fill() {
 	for i := range m.send {
 		m.send[i] = pattern(m.c.Rank(), i)
 	}
 	clear(m.recv)
-	if err := barrier(ctx, m.c); err != nil {
-		return err
-	}
+}
+
+// exchange runs the operation's pattern once and checks what comes.
+func (m *messages) exchange(ctx context.Context, op string) error {
 	half := m.c.Size() / 2
 	other := (m.c.Rank() + half) % m.c.Size()
 	var err error
 	switch op {
 	case "latency":
-		if _, err = m.latency(ctx, 1); err == nil {
+		if _, err = m.latency(ctx, 1, nil); err == nil {
 			err = m.check(1 - m.c.Rank())
 		}
 	case "pairs":
@@ -245,18 +281,15 @@ func (m *messages) verify(ctx context.Context, op string) error {
 			}
 		}
 	case "bibw":
-		if _, err = m.bibw(ctx, 1); err == nil {
+		if _, err = m.bibw(ctx, 1, nil); err == nil {
 			err = m.check(other)
 		}
 	default:
-		if _, err = m.bw(ctx, 1); err == nil && m.c.Rank() >= half {
+		if _, err = m.bw(ctx, 1, nil); err == nil && m.c.Rank() >= half {
 			err = m.check(other)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return barrier(ctx, m.c)
+	return err
 }
 
 func pattern(rank, i int) byte { return byte(i*7 + i/251 + rank*13 + 1) }

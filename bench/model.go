@@ -34,8 +34,8 @@ type gauge struct {
 
 // MeasureModel measures what plans are priced by, between rank 0 and the
 // first rank of its host and of another: the one-way time, the time of an exchange, how they read
-// each other's memory, if they can, what a core takes to reduce and to copy, and how long all take to
-// meet in shared memory. Link classes that
+// each other's memory, if they can, what a core takes to reduce and to copy, how long they and all take to
+// meet in shared memory, and so what it is to wait for a turn on a processor that several share. Link classes that
 // the communicator does not have keep the default's figures. All ranks call it
 // and get the same model; the communicator is left with what decides on plans by default.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, error) {
@@ -46,7 +46,7 @@ func measureModel(ctx context.Context, c *mpi.Comm, name string, sizes []int, pa
 	m := collective.DefaultModel(c)
 	m.Name = name
 	gauges := coreGauges(m, sizes)
-	m.Pieces, m.Read = nil, nil
+	m.Pieces, m.Read, m.Mapped, m.Cross = nil, nil, nil, 0
 	var pairs []*mpi.Comm // freed but after an error, when a peer may still be at it
 	near, far := -1, -1
 	for r := 1; r < c.Size(); r++ {
@@ -82,8 +82,20 @@ func measureModel(ctx context.Context, c *mpi.Comm, name string, sizes []int, pa
 			return nil, err
 		}
 		gauges = append(gauges, some...)
+		if class.link == &m.Host {
+			if some, err = crossGauge(ctx, pair, func(t float64) { m.Cross = t }); err != nil {
+				return nil, err
+			}
+			gauges = append(gauges, some...)
+		}
 	}
-	some, err := crossGauge(ctx, c, m)
+	some, err := crossGauge(ctx, c, func(t float64) {
+		if c.RanksPerCore() > 1 { // of the pair each has its own
+			m.Switch = max(0, t-m.Cross)
+		} else {
+			m.Cross = t
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +128,7 @@ func measureModel(ctx context.Context, c *mpi.Comm, name string, sizes []int, pa
 
 // curvesOf are all curves of a model.
 func curvesOf(m *plan.Model) []*plan.Curve {
-	return []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Copy, &m.Pieces, &m.Read}
+	return []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Copy, &m.Pieces, &m.Read, &m.Mapped}
 }
 
 // linkGauges time single messages and exchanges between the two ranks of a pair, as the
@@ -130,12 +142,14 @@ func linkGauges(ctx context.Context, pair *mpi.Comm, m *plan.Model, link *plan.L
 	for _, way := range []struct {
 		kind  plan.Kind
 		plan  string
+		in    memory
 		curve *plan.Curve
 	}{
-		{plan.Bcast, "linear", &link.OneWay},
-		{plan.Allgather, "ring", &link.Exchange},
-		{plan.Allgather, collective.MemoryPlan, &m.Pieces},
-		{plan.Allgather, collective.DirectPlan, &m.Read},
+		{plan.Bcast, "linear", heap{}, &link.OneWay},
+		{plan.Allgather, "ring", heap{}, &link.Exchange},
+		{plan.Allgather, collective.MemoryPlan, heap{}, &m.Pieces},
+		{plan.Allgather, collective.DirectPlan, heap{}, &m.Read},
+		{plan.Allgather, collective.DirectPlan, shared{}, &m.Mapped},
 	} {
 		if !slices.Contains(collective.Plans(way.kind, sizes[0], pair), way.plan) {
 			continue
@@ -146,14 +160,15 @@ func linkGauges(ctx context.Context, pair *mpi.Comm, m *plan.Model, link *plan.L
 		for _, n := range sizes {
 			gauges = append(gauges, gauge{
 				take: func(ctx context.Context) (float64, error) {
-					own := 0.0 // what the collective does besides
-					if way.kind == plan.Allgather {
-						own = timeOf(copyOf(n))
-					}
-					t, err := timePlan(ctx, pair, force, op, Options{Sizes: []int{n}, Budget: modelBudget})
-					return t/1e6 - own, err
+					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{n}, Budget: modelBudget})
+					return t / 1e6, err
 				},
-				set: func(t float64) { *way.curve = append(*way.curve, plan.Point{Bytes: n, Seconds: max(0, t)}) },
+				set: func(t float64) {
+					if way.kind == plan.Allgather {
+						t -= m.Copy.At(n) // of the rank's own block, which has been measured
+					}
+					*way.curve = append(*way.curve, plan.Point{Bytes: n, Seconds: max(0, t)})
+				},
 			})
 		}
 	}
@@ -180,18 +195,11 @@ func ascending(c plan.Curve) plan.Curve {
 	return c
 }
 
-// copyOf returns the copying of n bytes.
-func copyOf(n int) func() {
-	a, b := make([]byte, n), make([]byte, n)
-	return func() { memcopy.Copy(a, b) }
-}
-
 // crossGauge times a meeting in shared memory of the ranks of one host, if they can meet.
-func crossGauge(ctx context.Context, c *mpi.Comm, m *plan.Model) ([]gauge, error) {
+func crossGauge(ctx context.Context, c *mpi.Comm, set func(seconds float64)) ([]gauge, error) {
 	if err := meet(ctx, c); err != nil {
 		return nil, err
 	}
-	m.Cross = 0
 	if !slices.Contains(collective.Plans(plan.Barrier, 0, c), collective.MemoryPlan) {
 		return nil, nil
 	}
@@ -200,10 +208,10 @@ func crossGauge(ctx context.Context, c *mpi.Comm, m *plan.Model) ([]gauge, error
 	force.Force = map[plan.Kind]string{plan.Barrier: collective.MemoryPlan}
 	return []gauge{{
 		take: func(ctx context.Context) (float64, error) {
-			t, err := timePlan(ctx, c, force, op, Options{Sizes: []int{0}, Budget: modelBudget})
+			t, err := timePlan(ctx, c, force, op, heap{}, Options{Sizes: []int{0}, Budget: modelBudget})
 			return t / 1e6, err
 		},
-		set: func(t float64) { m.Cross = t },
+		set: set,
 	}}, nil
 }
 
@@ -255,11 +263,11 @@ func timeOf(f func()) float64 {
 
 // shareModel gives every rank rank 0's model.
 func shareModel(ctx context.Context, c *mpi.Comm, m *plan.Model) (*plan.Model, error) {
-	cross := []float64{m.Cross}
-	if err := collective.Bcast(ctx, c, cross, 0); err != nil {
+	meeting := []float64{m.Cross, m.Switch}
+	if err := collective.Bcast(ctx, c, meeting, 0); err != nil {
 		return nil, err
 	}
-	m.Cross = cross[0]
+	m.Cross, m.Switch = meeting[0], meeting[1]
 	for _, curve := range curvesOf(m) {
 		count := []int64{int64(len(*curve))}
 		if err := collective.Bcast(ctx, c, count, 0); err != nil {

@@ -39,7 +39,8 @@ func oneSided(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 		if err := s.verify(ctx); err != nil {
 			return err
 		}
-		samples, calls, err := t.measure(ctx, n, s.batch)
+		l := o.rootLaps(c)
+		samples, calls, err := t.measure(ctx, n, s.batch, l)
 		if err != nil {
 			return err
 		}
@@ -49,7 +50,9 @@ func oneSided(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 			}
 		}
 		if c.Rank() == 0 {
-			row(rowOf(op, n, c.Size(), [][]float64{samples}, calls))
+			r := rowOf(op, n, c.Size(), [][]float64{samples}, calls)
+			r.Tail = l.tail(func(us float64) float64 { return us })
+			row(r)
 		}
 	}
 	if err := w.Free(ctx); err != nil {
@@ -68,13 +71,15 @@ type side struct {
 	op            string
 }
 
-func (s *side) batch(ctx context.Context, count int) (float64, error) {
+func (s *side) batch(ctx context.Context, count int, l *laps) (float64, error) {
 	start := time.Now()
+	l.begin()
 	if s.c.Rank() == 0 {
 		for range count {
 			if err := s.once(ctx); err != nil {
 				return 0, err
 			}
+			l.next()
 		}
 	}
 	return microseconds(start) / float64(count), nil
@@ -92,9 +97,18 @@ func (s *side) once(ctx context.Context) error {
 
 // verify moves a pattern once and looks at every byte.
 func (s *side) verify(ctx context.Context) error {
+	s.fill()
+	return s.move(ctx)
+}
+
+func (s *side) fill() {
 	for i := range s.local {
 		s.local[i], s.shared[i] = pattern(s.c.Rank(), i), pattern(s.c.Rank()+2, i)
 	}
+}
+
+// move moves what is there once and checks what comes.
+func (s *side) move(ctx context.Context) error {
 	if err := s.w.Fence(ctx); err != nil {
 		return err
 	}

@@ -11,30 +11,40 @@ type Operation struct {
 	Name  string
 	Short string // one line for a usage text
 	Title string // what its output is headed with
+	Kind  Kind
 	// Least and Most bound the sizes in bytes by default.
 	Least, Most int
 	// Run measures it. All ranks call it; rank 0 gets the rows.
 	Run func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error
 }
 
+// Kind is what an operation's columns are of, and which options mean something to it.
+type Kind int
+
+const (
+	Latency    Kind = iota // calls one after the other
+	Windows                // windows of messages (Options.Window), reported as bandwidth
+	Collective             // calls of all ranks, with a minimum and a maximum over them
+)
+
 // Operations lists what can be measured.
 func Operations() []Operation {
 	const mib = 1 << 20
-	message := func(name, short, title string, least, most int) Operation {
-		return Operation{name, short, title, least, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
+	message := func(name string, kind Kind, short, title string, most int) Operation {
+		return Operation{name, short, title, kind, 1, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
 			return Messages(ctx, c, name, o, row)
 		}}
 	}
 	ops := []Operation{
-		message("latency", "half a round trip of blocking messages", "Latency Test", 1, 4*mib),
-		message("bw", "bandwidth of a window of messages", "Bandwidth Test", 1, 4*mib),
-		message("bibw", "bandwidth in both directions at once", "Bi-Directional Bandwidth Test", 1, 4*mib),
-		message("mbw_mr", "bandwidth and message rate of pairs of ranks", "Multiple Bandwidth / Message Rate Test", 1, 4*mib),
-		message("pairs", "a message between every two ranks", "All Pairs Test", 1, mib),
+		message("latency", Latency, "half a round trip of blocking messages", "Latency Test", 4*mib),
+		message("bw", Windows, "bandwidth of a window of messages", "Bandwidth Test", 4*mib),
+		message("bibw", Windows, "bandwidth in both directions at once", "Bi-Directional Bandwidth Test", 4*mib),
+		message("mbw_mr", Windows, "bandwidth and message rate of pairs of ranks", "Multiple Bandwidth / Message Rate Test", 4*mib),
+		message("pairs", Latency, "a message between every two ranks", "All Pairs Test", mib),
 	}
 	for _, op := range []string{"put", "get"} {
 		title := map[string]string{"put": "MPI_Put Latency Test", "get": "MPI_Get Latency Test"}[op]
-		ops = append(ops, Operation{op, "one-sided " + op + " and flush, on memory that ranks can share", title, 1, 4 * mib,
+		ops = append(ops, Operation{op, "one-sided " + op + " and flush, on memory that ranks can share", title, Latency, 1, 4 * mib,
 			func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
 				return oneSided(ctx, c, op, o, row)
 			}})
@@ -44,8 +54,8 @@ func Operations() []Operation {
 		if op.name == "barrier" {
 			least, most = 0, 0
 		}
-		ops = append(ops, Operation{op.name, op.short, op.title, least, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
-			return measureCollective(ctx, c, op, o, row)
+		ops = append(ops, Operation{op.name, op.short, op.title, Collective, least, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
+			return measureCollective(ctx, c, op, shared{}, o, row)
 		}})
 	}
 	return ops

@@ -48,7 +48,8 @@ func (p ScalePoint) Ratio() float64 { return float64(p.Simulated) / float64(p.Bo
 
 const defaultReduceRate = 10e9
 
-// Scale simulates one collective of n bytes (float32) on so many ranks.
+// Scale simulates one collective of n bytes (float32) on so many ranks. Where ranks have blocks, n is all of them together,
+// and each has an element at least: the point says how many bytes they are.
 func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, error) {
 	if o.ReduceRate <= 0 {
 		o.ReduceRate = defaultReduceRate
@@ -64,11 +65,16 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 		return ScalePoint{}, err
 	}
 	elements := max(1, nBytes/elementBytes)
+	if hasBlocks(o.Kind) {
+		elements = ranks * max(1, elements/ranks)
+		nBytes = elements * elementBytes
+	}
 	// All ranks share the memory that stands in for vectors: nobody touches it.
 	vector, result := make([]float32, elements), make([]float32, elements)
 	phantom := make([]byte, 4*len(vector)*elementBytes+1<<20)
 	nodes := plan.NewNodes(ranks, host)
 	failed := make([]error, ranks)
+	var chosen string
 	err = f.Run(ctx, func(rank int) {
 		c := worlds[rank].Comm()
 		cfg := collective.Config{Model: model, Phantom: phantom, Nodes: nodes, StallAfter: -1, Charge: compute[rank]}
@@ -78,6 +84,9 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 		if err := collective.Configure(c, cfg); err != nil {
 			failed[rank] = err
 			return
+		}
+		if rank == 0 {
+			chosen = collective.Explain(o.Kind, nBytes, c).Plan
 		}
 		failed[rank] = scaleCall(ctx, c, o.Kind, vector, result)
 	})
@@ -89,7 +98,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	if err != nil {
 		return ScalePoint{}, err
 	}
-	p := ScalePoint{Ranks: ranks, Bytes: nBytes, Simulated: f.Elapsed(), Wall: time.Since(start), Messages: f.Stats().Messages}
+	p := ScalePoint{Ranks: ranks, Bytes: nBytes, Plan: chosen, Simulated: f.Elapsed(), Wall: time.Since(start), Messages: f.Stats().Messages}
 	alpha, beta := o.Network.Wire.Time(0).Seconds(), 1/o.Network.Wire.Bandwidth
 	if ranks <= o.Network.RanksPerNode {
 		alpha, beta = o.Network.Node.Time(0).Seconds(), 1/o.Network.Node.Bandwidth
@@ -99,11 +108,6 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	if o.Kind == plan.Allreduce {
 		p.Shared = sharedBound(o.Network, ranks, nBytes, o.ReduceRate)
 	}
-	force := map[plan.Kind]string{}
-	if o.Plan != "" {
-		force[o.Kind] = o.Plan
-	}
-	p.Plan = collective.ExplainFor(o.Kind, nBytes, collective.Place{Ranks: ranks, RanksPerHost: o.Network.RanksPerNode}, collective.Config{Model: model, Force: force}).Plan
 	return p, nil
 }
 
@@ -115,7 +119,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 func sharedBound(n *sim.Network, ranks, nBytes int, reduceRate float64) time.Duration {
 	others := func(size int) float64 { return float64(size-1) / float64(size) * float64(nBytes) }
 	local := min(ranks, n.RanksPerNode)
-	nodes := n.NodeOf(ranks-1) + 1
+	nodes := n.NodesOf(ranks)
 	link := 2 * others(nodes) / n.Wire.Bandwidth
 	processor := others(local)*(2/n.Node.Bandwidth+1/reduceRate) + others(nodes)/float64(local)/reduceRate
 	return time.Duration(math.Ceil(max(link, processor) * 1e9))
@@ -125,7 +129,6 @@ func sharedBound(n *sim.Network, ranks, nBytes int, reduceRate float64) time.Dur
 // is all blocks together where ranks have blocks.
 func scaleCall(ctx context.Context, c *mpi.Comm, k plan.Kind, v, result []float32) error {
 	mine := len(v) / c.Size()
-	all, out := v[:mine*c.Size()], result[:mine*c.Size()]
 	switch k {
 	case plan.Allreduce:
 		return collective.Allreduce(ctx, c, v, v, collective.Sum)
@@ -137,14 +140,29 @@ func scaleCall(ctx context.Context, c *mpi.Comm, k plan.Kind, v, result []float3
 		return collective.Barrier(ctx, c)
 	case plan.Scan:
 		return collective.Scan(ctx, c, v, v, collective.Sum)
+	case plan.Exscan:
+		return collective.Exscan(ctx, c, v, v, collective.Sum)
+	case plan.Gather:
+		return collective.Gather(ctx, c, v[:mine], result, 0)
+	case plan.Scatter:
+		return collective.Scatter(ctx, c, v, result[:mine], 0)
 	case plan.Allgather:
-		return collective.Allgather(ctx, c, all[:mine], out)
+		return collective.Allgather(ctx, c, v[:mine], result)
 	case plan.Alltoall:
-		return collective.Alltoall(ctx, c, all, out)
+		return collective.Alltoall(ctx, c, v, result)
 	case plan.ReduceScatter:
-		return collective.ReduceScatterBlock(ctx, c, all, out[:mine], collective.Sum)
+		return collective.ReduceScatterBlock(ctx, c, v, result[:mine], collective.Sum)
 	}
-	return usage("scale: %v cannot be simulated; allreduce, bcast, reduce, barrier, scan, allgather, reduce_scatter and alltoall can", k)
+	return usage("scale: %v cannot be simulated; %v can", k, plan.Kinds())
+}
+
+// hasBlocks: the vector has a block of each rank, or for each.
+func hasBlocks(k plan.Kind) bool {
+	switch k {
+	case plan.Gather, plan.Scatter, plan.Allgather, plan.Alltoall, plan.ReduceScatter:
+		return true
+	}
+	return false
 }
 
 // networkModel prices plans by the links of a simulated network and by what

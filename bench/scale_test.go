@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"os"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 )
 
@@ -22,35 +24,101 @@ func TestScaleAllreduce(t *testing.T) {
 		{sim.HDR100(), 64 << 10, 2},
 		{sim.HDR100(), 16 << 20, 1.3},
 	} {
-		x, err := Scale(t.Context(), ScaleOptions{Kind: plan.Allreduce, Network: c.network}, 4*c.network.RanksPerNode, c.bytes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s: %d B over %d ranks by %s: %v, bounds %v and %v", c.network.Name, c.bytes, x.Ranks, x.Plan, x.Simulated, x.Bound, x.Shared)
-		if x.Ratio() > c.most {
-			t.Errorf("%s: %d B over %d ranks by %s take %v, %.2f times the bound; want at most %.2f", c.network.Name, c.bytes, x.Ranks, x.Plan, x.Simulated, x.Ratio(), c.most)
-		}
-		if x.Simulated < x.Shared {
-			t.Errorf("%s: %d B over %d ranks by %s take %v, less than the %v that the node's link and processors need", c.network.Name, c.bytes, x.Ranks, x.Plan, x.Simulated, x.Shared)
+		scaleWithin(t, c.network, 4*c.network.RanksPerNode, c.bytes, c.most)
+	}
+}
+
+// scaleWithin fails t where an allreduce takes more than so many times the bound, or less than any can.
+func scaleWithin(t *testing.T, network *sim.Network, ranks, nBytes int, most float64) {
+	t.Helper()
+	x, err := Scale(t.Context(), ScaleOptions{Kind: plan.Allreduce, Network: network}, ranks, nBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s: %d B over %d ranks by %s: %v, bounds %v and %v, in %v", network.Name, nBytes, ranks, x.Plan, x.Simulated, x.Bound, x.Shared, x.Wall)
+	if x.Ratio() > most {
+		t.Errorf("%s: %d B over %d ranks by %s take %v, %.2f times the bound; want at most %.2f", network.Name, nBytes, ranks, x.Plan, x.Simulated, x.Ratio(), most)
+	}
+	if x.Simulated < x.Shared {
+		t.Errorf("%s: %d B over %d ranks by %s take %v, less than the %v that the node's link and processors need", network.Name, nBytes, ranks, x.Plan, x.Simulated, x.Shared)
+	}
+}
+
+// TestSoakScaleAllreduce holds the limits at 4,096 ranks: of the shortest vectors, which takes seconds, and where
+// FISTERRA_SOAK is set of all, which takes minutes and gigabytes of address space.
+func TestSoakScaleAllreduce(t *testing.T) {
+	networks := []*sim.Network{sim.FDR(), sim.HDR100()}
+	limits := []struct {
+		bytes int
+		most  float64
+	}{{8, 1.3}, {64 << 10, 2}, {16 << 20, 1.3}, {1 << 30, 1.3}}
+	if os.Getenv(mpitest.SoakVariable) == "" {
+		networks, limits = networks[:1], limits[:1]
+	}
+	for _, network := range networks {
+		for _, c := range limits {
+			scaleWithin(t, network, 4096, c.bytes, c.most)
 		}
 	}
 }
 
-// TestScaleLanes: hierarchical collectives on blocks beat the flat ones for short blocks.
-func TestScaleLanes(t *testing.T) {
-	for kind, flat := range map[plan.Kind]string{plan.ReduceScatter: "circulant", plan.Alltoall: "bruck"} {
-		o := ScaleOptions{Kind: kind, Network: sim.FDR()}
-		best, err := Scale(t.Context(), o, 96, 8<<10)
+// TestScaleBlocks: every collective is simulated, and where ranks have blocks each has an element at least.
+func TestScaleBlocks(t *testing.T) {
+	const ranks = 96
+	for _, kind := range plan.Kinds() {
+		for _, n := range []int{8, 64 << 10} {
+			x, err := Scale(t.Context(), ScaleOptions{Kind: kind, Network: sim.FDR()}, ranks, n)
+			if err != nil {
+				t.Errorf("%v of %d B: %v", kind, n, err)
+				continue
+			}
+			want := n
+			if hasBlocks(kind) {
+				want = max(1, n/elementBytes/ranks) * ranks * elementBytes
+			}
+			if x.Bytes != want || x.Simulated == 0 || x.Messages < ranks-1 {
+				t.Errorf("%v of %d B: %d B in %v with %d messages; want %d B and a message for each rank", kind, n, x.Bytes, x.Simulated, x.Messages, want)
+			}
+		}
+	}
+}
+
+// TestScaleLevels: where the network decides, the plan that is chosen is one in levels, and takes less than the flat ones.
+func TestScaleLevels(t *testing.T) {
+	for _, c := range []struct {
+		kind   plan.Kind
+		bytes  int
+		cyclic int // nodes to which ranks are dealt in turn
+		want   string
+		flat   []string
+	}{
+		{plan.ReduceScatter, 8 << 10, 0, "node+lanes", []string{"circulant"}},
+		{plan.Alltoall, 8 << 10, 0, "node+lanes", []string{"bruck"}},
+		{plan.Scan, 64 << 10, 0, "node+doubling", []string{"doubling", "chain/64K"}},
+		{plan.Exscan, 64 << 10, 0, "node+doubling", []string{"doubling", "chain/64K"}},
+		{plan.Allgather, 64 << 10, 0, "node+lanes", []string{"bruck", "cyclic", "ring"}},
+		{plan.Allgather, 64 << 10, 4, "node+lanes", []string{"bruck", "cyclic", "ring"}},
+		{plan.Allgather, 1 << 20, 4, "node+lanes", []string{"bruck", "cyclic", "ring"}},
+	} {
+		network := sim.FDR()
+		network.Cyclic = c.cyclic
+		o := ScaleOptions{Kind: c.kind, Network: network}
+		best, err := Scale(t.Context(), o, 96, c.bytes)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.Plan = flat
-		other, err := Scale(t.Context(), o, 96, 8<<10)
-		if err != nil {
-			t.Fatal(err)
+		if best.Plan != c.want {
+			t.Errorf("%v of %d B, dealt to %d: %s, want %s", c.kind, c.bytes, c.cyclic, best.Plan, c.want)
 		}
-		if best.Plan != "node+lanes" || best.Simulated >= other.Simulated {
-			t.Errorf("%v: %s in %v, %s in %v", kind, best.Plan, best.Simulated, flat, other.Simulated)
+		for _, o.Plan = range c.flat {
+			other, err := Scale(t.Context(), o, 96, c.bytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%v of %d B, dealt to %d: %s in %v, %s in %v", c.kind, c.bytes, c.cyclic, best.Plan, best.Simulated, other.Plan, other.Simulated)
+			if other.Plan != o.Plan || best.Simulated >= other.Simulated {
+				t.Errorf("%v of %d B, dealt to %d: %s in %v, %s in %v", c.kind, c.bytes, c.cyclic, best.Plan, best.Simulated, other.Plan, other.Simulated)
+			}
 		}
 	}
 }

@@ -57,7 +57,8 @@ func (t Tuned) Rule() collective.Rule {
 }
 
 // Tune measures every plan of the named collectives at every size, and the system library's collective where
-// there is one. All ranks call it; each gets all results. The communicator is left with the model it was given.
+// there is one, on vectors of the ranks' own memory: those from mpi.Alloc are read directly whatever is best for
+// others. All ranks call it; each gets all results. The communicator is left with the model it was given.
 func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Options) ([]Tuned, error) {
 	if err := meet(ctx, c); err != nil {
 		return nil, err
@@ -142,7 +143,7 @@ func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) 
 func (p *point) measure(ctx context.Context, c *mpi.Comm, o Options) error {
 	o.Sizes = []int{p.Bytes}
 	for i, f := range p.plans {
-		median, err := timePlan(ctx, c, f, p.op, o)
+		median, err := timePlan(ctx, c, f, p.op, heap{}, o)
 		if err != nil {
 			return fmt.Errorf("%s of %d B by %s: %w", p.Op, p.Bytes, p.Times[i].Plan, err)
 		}
@@ -161,12 +162,12 @@ func collectiveNamed(name string) (collectiveOp, bool) {
 }
 
 // timePlan is rank 0's median in µs, on all ranks.
-func timePlan(ctx context.Context, c *mpi.Comm, cfg collective.Config, op collectiveOp, o Options) (float64, error) {
+func timePlan(ctx context.Context, c *mpi.Comm, cfg collective.Config, op collectiveOp, in memory, o Options) (float64, error) {
 	if err := collective.Configure(c, cfg); err != nil {
 		return 0, err
 	}
 	v := []float64{0}
-	if err := measureCollective(ctx, c, op, o, func(r Row) { v[0] = r.Median }); err != nil {
+	if err := measureCollective(ctx, c, op, in, o, func(r Row) { v[0] = r.Median }); err != nil {
 		return 0, err
 	}
 	return v[0], collective.Bcast(ctx, c, v, 0)

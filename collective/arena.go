@@ -13,9 +13,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// arena is memory that all ranks of a host-local communicator have mapped: in
-// it they do collectives straight out of each other's memory, without messages.
-// Each rank writes to its own part and reads all of them.
+// arena is memory that all ranks of a communicator within one host have mapped: in
+// it they do collectives without messages. Each rank writes to its own part and reads all of them.
 //
 // A part consists of words that only grow, a line each, and one that says who the rank is; of a ring of slots and a
 // store for short vectors (arena_short.go); and of a ring of pieces for long ones (arena_long.go). Where the
@@ -50,13 +49,13 @@ type arena struct {
 	sleeper *execution // stands for the meeting while this rank sleeps
 
 	// Of direct ones.
-	pids      []int     // the ranks' processes; nil: not all ranks can read all others' memory
-	buffers   [2]buffer // of this rank: what it gives, and its result
-	views     [][]view  // by rank: memory that is mapped
-	origin    uint64    // this rank's vote about its buffers
-	allMapped bool      // as the ranks have agreed: long ones are direct
-	scratch   [2][]byte
-	saved     []byte // an input that the result overwrites
+	pids       []int     // the ranks' processes; nil: not all ranks can read all others' memory
+	buffers    [2]buffer // of this rank: what it gives, and its result
+	views      [][]view  // by rank: memory that is mapped
+	bufferVote uint64    // this rank's, heapVote or mappedVote
+	allMapped  bool      // as the ranks have agreed: long ones are direct
+	scratch    [2][]byte
+	saved      []byte // an input that the result overwrites, at most idleBytes between calls
 }
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *arena {
@@ -151,24 +150,13 @@ func (s *state) arenaSuits(c *mpi.Comm) bool {
 	return true
 }
 
-// needArena reports whether the communicator gets its arena now: all its
-// ranks come here with the same call.
-func (s *state) needArena(c *mpi.Comm, q *call) bool {
-	if s.arenaTried.Load() || !q.meets() {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seq < arenaAfter {
-		return false
-	}
-	s.arenaTried.Store(true)
-	return s.arenaSuits(c)
-}
-
-// makeArena maps the ranks' memory. Collective. Without it everything goes by messages, so
-// an error means that the ranks do not agree.
-func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
+// makeArena maps the ranks' memory, as a part of q. Collective. Without it everything goes by messages: an
+// error means that the ranks do not agree.
+func (s *state) makeArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
+	// A rank that has called collectives off does not come to it, or goes from it.
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(s.off, func() { end(calledOff(s.broken.Load())) })()
 	part, err := mpi.Alloc[uint64](c, arenaWords)
 	if err != nil {
 		s.config.log().Warn("no shared memory for collectives", "comm", s.name, "err", err)
@@ -184,7 +172,7 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 	w, err := mpi.NewWindow(ctx, c, part)
 	if err != nil {
 		free()
-		return err
+		return nil, err
 	}
 	drop := func() {
 		w.Release()
@@ -213,26 +201,22 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm) error {
 	if pids == nil {
 		ok[read] = 0
 	}
-	var q call
-	pairCall(&q, plan.Allreduce, ok, ok, Min)
-	err = s.runByMessages(ctx, c, &q)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil || ok[reached] == 0 || s.broken.Load() != nil {
+	vote := q.part(mapping)
+	pairCall(&vote, plan.Allreduce, ok, ok, Min)
+	if err = s.perform(ctx, c, &vote); err != nil || ok[reached] == 0 {
 		drop()
-		return err
+		return nil, err
 	}
 	a := newArena(s, parts, c.RanksPerCore(), c.World().Processor())
 	a.fences = ok[fenced] == 0
 	if ok[read] == 1 {
-		a.read(pids)
+		a.allowReading(pids)
 	}
 	a.drop = func() {
 		a.dropViews()
 		drop()
 	}
-	s.arena.Store(a)
-	return nil
+	return a, nil
 }
 
 // canRead reports whether the ranks can read each other's memory, which before there is an arena

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/fence"
 	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -57,11 +58,11 @@ func reads(k plan.Kind) bool { return k != plan.Barrier && k != plan.Scan && k !
 func (m *meeting) direct(ctx context.Context) error {
 	d := direct{meeting: m, reduced: m.steps + 1, read: m.steps + 2}
 	m.steps += 2
-	if m.overwrites() {
+	m.noteBuffers() // before the input is copied
+	if overwrites(m.entry.kind, m.entry.inPlace, m.slices()) {
 		m.saved = append(m.saved[:0], m.send...)
 		m.send = m.saved
 	}
-	m.noteBuffers()
 	m.buffers = [2]buffer{m.bufferOf(m.contribution()), m.bufferOf(m.recv)}
 	m.show(unsafe.Slice((*byte)(unsafe.Pointer(&m.buffers)), unsafe.Sizeof(m.buffers)))
 	err := d.run(ctx)
@@ -94,9 +95,10 @@ func (d *direct) run(ctx context.Context) error {
 		}
 	}
 	d.raise(flagTaken, d.read)
+	readers := d.readers()
 	for r := range d.parts {
-		if r != d.me && d.readBy(r) {
-			if err := d.reach(ctx, r, flagTaken, d.read); err != nil {
+		if r != d.me && readers.has(r) {
+			if err := d.reach(ctx, r, flagTaken, d.read, readers); err != nil {
 				return err
 			}
 		}
@@ -105,16 +107,9 @@ func (d *direct) run(ctx context.Context) error {
 }
 
 // overwrites reports whether a result in place of the input would overwrite what others have still
-// to read.
-func (m *meeting) overwrites() bool {
-	if !m.entry.inPlace {
-		return false
-	}
-	switch m.entry.kind {
-	case plan.Alltoall, plan.ReduceScatter:
-		return true
-	}
-	return m.entry.kind == plan.Allreduce && !m.slices()
+// to read: of an allreduce, unless it is done in slices.
+func overwrites(k plan.Kind, inPlace, slices bool) bool {
+	return inPlace && (k == plan.Alltoall || k == plan.ReduceScatter || k == plan.Allreduce && !slices)
 }
 
 // slices reports whether each rank reduces a slice for all.
@@ -122,15 +117,17 @@ func (m *meeting) slices() bool {
 	return m.entry.kind == plan.Allreduce && (len(m.parts) > 2 || m.allMapped)
 }
 
-// readBy reports whether a rank reads this one's buffers.
-func (d *direct) readBy(r int) bool {
+// readers are the ranks that read this one's buffers.
+func (d *direct) readers() rankSet {
 	switch d.entry.kind {
 	case plan.Bcast, plan.Scatter:
-		return d.me == d.entry.root
+		if d.me != d.entry.root {
+			return 0
+		}
 	case plan.Gather, plan.Reduce:
-		return r == d.entry.root
+		return oneRank(d.entry.root)
 	}
-	return true
+	return d.everybody()
 }
 
 // passes reports whether one of two ranks has nothing to read, and the other must ask the kernel.
@@ -183,7 +180,7 @@ func (d *direct) fetch(ctx context.Context) error {
 			continue
 		}
 		if d.slices() {
-			if err := d.reach(ctx, r, flagShown, d.reduced); err != nil {
+			if err := d.reach(ctx, r, flagShown, d.reduced, ranksFrom(first, end)); err != nil {
 				return err
 			}
 		}
@@ -284,9 +281,10 @@ func (d *direct) readByKernel(r int, dst []byte, buffer, at int) error {
 
 // vouch returns nil if what has been read of a rank's buffer, with this error, was what the rank showed.
 func (d *direct) vouch(ctx context.Context, r int, err error) error {
+	fence.Loads() // of the buffer
 	switch {
 	case atomic.LoadUint64(&d.parts[r][withdrawn]) == d.turn, errors.Is(err, unix.ESRCH):
-		return d.reach(ctx, r, flagTaken, math.MaxUint64) // it never comes so far: this waits for the news why
+		return d.reach(ctx, r, flagTaken, math.MaxUint64, oneRank(r)) // it never comes so far: this waits for the news why
 	case err != nil:
 		return fmt.Errorf("rank %d (%s): %w", r, d.comm.Host(r), err)
 	}
@@ -313,8 +311,8 @@ func processes(parts [][]uint64) []int {
 	return pids
 }
 
-// read makes the arena one whose ranks read each other's memory.
-func (a *arena) read(pids []int) {
+// allowReading has the ranks of the arena read each other's memory: all can.
+func (a *arena) allowReading(pids []int) {
 	a.pids = pids
 	a.scratch = [2][]byte{make([]byte, scratchBytes), make([]byte, scratchBytes)}
 	var err error

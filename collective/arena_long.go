@@ -24,13 +24,13 @@ import (
 // an allreduce of n bytes (P-1)/P·n shown, as much combined, n/P shown and (P-1)/P·n taken.
 type long struct {
 	*meeting
-	first  uint64 // steps of the arena before it
-	steps  int
-	rounds int  // steps in which the longest block is shown once
-	box    int  // bytes of a block in one step
-	reader int  // who takes what this rank shows, or everyone
-	shows  bool // whether this rank does
-	keeps  bool // it shows its input also to itself, since the result overwrites it before its turn
+	first   uint64 // steps of the arena before it
+	steps   int
+	rounds  int     // steps in which the longest block is shown once
+	box     int     // bytes of a block in one step
+	readers rankSet // who take what this rank shows
+	shows   bool    // whether this rank does
+	keeps   bool    // it shows its input also to itself, since the result overwrites it before its turn
 }
 
 // step is one of them.
@@ -42,11 +42,9 @@ type step struct {
 
 // usage is what a piece holds: which step's bytes, and who reads them.
 type usage struct {
-	number uint64
-	reader int
+	number  uint64
+	readers rankSet
 }
-
-const everyone = -1
 
 func (m *meeting) long(ctx context.Context) error {
 	m.noteBuffers()
@@ -76,13 +74,13 @@ func (m *meeting) long(ctx context.Context) error {
 // layOut finds the steps. They are the same on all ranks.
 func (m *meeting) layOut() long {
 	e, size := m.entry, len(m.parts)
-	l := long{meeting: m, first: m.steps, box: pieceBytes, reader: everyone, shows: true}
+	l := long{meeting: m, first: m.steps, box: pieceBytes, readers: m.everybody(), shows: true}
 	l.keeps = e.inPlace && e.kind.Reduces() && m.me > 1
 	switch e.kind {
 	case plan.Bcast, plan.Scatter:
 		l.shows = m.me == e.root
 	case plan.Gather, plan.Reduce:
-		l.reader, l.shows = e.root, m.me != e.root || l.keeps
+		l.readers, l.shows = oneRank(e.root), m.me != e.root || l.keeps
 	}
 	if deals(e.kind) {
 		l.box = boxBytes(size)
@@ -167,14 +165,12 @@ func (l *long) ready(i, taken int) bool {
 	}
 	u := &l.ring[s.number%pieces]
 	for r, part := range l.parts {
-		if u.readBy(r) && r != l.me && atomic.LoadUint64(&part[flagTaken]) < u.number {
+		if u.readers.has(r) && r != l.me && atomic.LoadUint64(&part[flagTaken]) < u.number {
 			return false
 		}
 	}
 	return true
 }
-
-func (u *usage) readBy(r int) bool { return u.reader == everyone || u.reader == r }
 
 // give shows what this rank has to show in a step, when there is room.
 func (l *long) give(ctx context.Context, s step) error {
@@ -183,13 +179,13 @@ func (l *long) give(ctx context.Context, s step) error {
 	}
 	u := &l.ring[s.number%pieces]
 	for r := range l.parts {
-		if u.readBy(r) && r != l.me {
-			if err := l.reach(ctx, r, flagTaken, u.number); err != nil {
+		if u.readers.has(r) && r != l.me {
+			if err := l.reach(ctx, r, flagTaken, u.number, u.readers); err != nil {
 				return err
 			}
 		}
 	}
-	*u = usage{s.number, l.reader}
+	*u = usage{s.number, l.readers}
 	begun, n := time.Now(), 0
 	if s.deals {
 		for r := range l.parts {
@@ -299,7 +295,7 @@ func (l *long) await(ctx context.Context, r int, s step) error {
 	if r == l.me {
 		return nil
 	}
-	return l.reach(ctx, r, flagShown, s.number)
+	return l.reach(ctx, r, flagShown, s.number, ranksFrom(l.sources()))
 }
 
 // collectPieces puts what the sources show in its place, the next rank's first, so that

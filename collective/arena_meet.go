@@ -13,6 +13,8 @@ type meeting struct {
 	entry      *entry
 	comm       *mpi.Comm
 	seq        uint32
+	ticket     uint64 // for its turn in the arena
+	signature  signature
 	send, recv []byte
 }
 
@@ -38,51 +40,84 @@ func fitsSlot(p *plan.Problem) bool {
 
 // meet does a call in the arena, if that is how it is best done.
 func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met bool, err error) {
+	var m meeting
 	s.mu.Lock()
-	if b := s.broken.Load(); b != nil {
-		s.mu.Unlock()
-		return true, s.refuse(q.kind, b)
+	if err = s.open(q, a); err == nil {
+		err = s.enrol(&m, c, q, a)
 	}
-	e, err := s.find(c, q)
-	switch {
-	case err != nil:
-		err = s.rejected(q, err)
-		s.mu.Unlock()
+	s.mu.Unlock()
+	if err != nil {
 		return true, err
-	case e.way < bySlots:
-		s.mu.Unlock()
+	}
+	if m.ticket == 0 {
 		return false, nil
 	}
-	s.count()
-	// As a literal it would be made on the side and copied, which costs more than the rest here.
-	var m meeting
-	m.arena, m.entry, m.comm, m.seq = a, e, c, s.seq
-	m.send, m.recv = q.send, q.recv
-	s.watch.heard(m.seq, e.signature)
-	a.tickets++
-	ticket := a.tickets
-	s.mu.Unlock()
+	return true, s.attend(ctx, &m)
+}
 
-	if err = s.queue(ctx, c, a, ticket, e.kind, m.seq); err == nil {
+// open lets calls into the arena if q has made it, and refuses q where collectives are over. The state is locked.
+func (s *state) open(q *call, a *arena) error {
+	if q.made {
+		s.settleArena(a)
+	}
+	if b := s.broken.Load(); b != nil {
+		return s.refuse(q, b)
+	}
+	return nil
+}
+
+// enrol makes m the meeting of a call and gives it a ticket, unless the call is better done otherwise.
+// Whoever has a ticket attends the meeting or passes. The state is locked.
+func (s *state) enrol(m *meeting, c *mpi.Comm, q *call, a *arena) error {
+	q.here = true
+	e, err := s.find(c, q)
+	if err != nil {
+		return s.rejected(q, err)
+	}
+	if !e.way.inArena() {
+		return nil
+	}
+	s.number(q)
+	// As a literal it would be made on the side and copied, which costs more than the rest here.
+	m.arena, m.entry, m.comm, m.seq = a, e, c, q.seq
+	m.send, m.recv = q.send, q.recv
+	m.signature = q.signatureBy(e)
+	s.watch.heard(m.seq, m.signature)
+	a.tickets++
+	m.ticket = a.tickets
+	return nil
+}
+
+// attend does the collective of a meeting when it is its turn.
+func (s *state) attend(ctx context.Context, m *meeting) error {
+	err := s.queue(ctx, m)
+	if err == nil {
 		err = m.hold(ctx)
 	}
-	a.leave(ticket)
+	m.leave(m.ticket)
 	if err != nil {
-		x := &execution{state: s, entry: e, comm: c, shadow: c.Shadow(), seq: m.seq}
+		x := &execution{state: s, entry: m.entry, comm: m.comm, shadow: m.comm.Shadow(), seq: m.seq, signature: m.signature}
 		x.fail(err)
-		return true, x.err
+		return x.err
 	}
-	return true, nil
+	return nil
+}
+
+// pass lets a meeting's turn go by, for the sake of those that come after it.
+func (m *meeting) pass() {
+	m.enter(m.ticket)
+	m.leave(m.ticket)
 }
 
 // queue waits for a meeting's turn. If ctx ends before that, collectives on the communicator are over: the
 // meetings before it end when they look up, and then it is its turn.
-func (s *state) queue(ctx context.Context, c *mpi.Comm, a *arena, ticket uint64, k plan.Kind, seq uint32) error {
-	if a.served.Load()+1 == ticket {
+func (s *state) queue(ctx context.Context, m *meeting) error {
+	if m.served.Load()+1 == m.ticket {
 		return nil
 	}
-	stop := context.AfterFunc(ctx, func() { s.giveUp(c.Shadow(), s.fault(k, seq, context.Cause(ctx))) })
-	a.enter(ticket)
+	c, kind, seq := m.comm, m.signature.kind(), m.seq // m itself would go to the heap
+	stop := context.AfterFunc(ctx, func() { s.giveUp(c.Shadow(), s.fault(kind, seq, context.Cause(ctx))) })
+	m.enter(m.ticket)
 	if !stop() {
 		return context.Cause(ctx)
 	}
@@ -91,14 +126,44 @@ func (s *state) queue(ctx context.Context, c *mpi.Comm, a *arena, ticket uint64,
 
 // hold does the collective, now that it is the meeting's turn.
 func (m *meeting) hold(ctx context.Context) error {
+	m.sleeper.signature = m.signature // as the look-out would see it
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
-	switch {
-	case m.entry.way == bySlots:
+	if m.entry.way == bySlots {
 		return m.short(ctx)
-	case m.entry.way == byReading || m.entry.readsMapped && m.allMapped || m.entry.readsFar && m.pace.direct():
+	}
+	defer m.boundSaved()
+	if m.entry.way == byReading || m.entry.readsMapped && m.allMapped || m.entry.readsFar && m.pace.direct() {
 		return m.direct(ctx)
 	}
 	return m.long(ctx)
+}
+
+// begin waits until this rank's slot of the next turn may be written. All meetings have a slot, whatever their way. All ranks
+// look at each other every half ring: who has come to that turn has gone on from those before. Then
+// they also count the votes of that turn.
+func (m *meeting) begin(ctx context.Context) error {
+	const half = slots / 2
+	m.turn++
+	if m.turn%half != 0 || m.turn < slots {
+		return nil
+	}
+	votes := uint64(0)
+	at := slot(m.turn - half)
+	for r := range m.parts {
+		if err := m.reach(ctx, r, at, m.turn-half, m.everybody()); err != nil {
+			return err
+		}
+		votes += m.parts[r][at+voteAt]
+	}
+	m.pace.far, m.allMapped = some(votes, farVote), some(votes, mappedVote) && !some(votes, heapVote)
+	return nil
+}
+
+// boundSaved lets go of the memory of a very long vector, which few calls may need again.
+func (a *arena) boundSaved() {
+	if cap(a.saved) > idleBytes {
+		a.saved = nil
+	}
 }

@@ -77,22 +77,43 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	return cross + others*(fetch+combined)
 }
 
-// directSeconds is the price of a direct collective, in which bytes are read at this price: every rank waits until the
-// last has read.
-func directSeconds(p *plan.Problem, m *plan.Model, reading plan.Curve) float64 {
+// access is how ranks get at each other's buffers, and what that costs.
+type access struct {
+	copied  plan.Curve // of bytes that are copied out of another's
+	operand plan.Curve // of bytes that are combined, besides that
+	slicing int        // ranks from which on an allreduce is done in slices
+}
+
+// byKernel: what is to be combined is copied, too.
+func byKernel(m *plan.Model) access { return access{m.Read, m.Read, 3} }
+
+// byMapping: what is to be combined is used where it is.
+func byMapping(m *plan.Model) access {
+	mapped := m.Mapped
+	if len(mapped) == 0 {
+		mapped = m.Copy
+	}
+	return access{mapped, plan.Curve{{Seconds: mapped.Alpha()}}, 2}
+}
+
+// directSeconds is the price of a direct collective: every rank waits until the last has read.
+func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
-	slices := p.Kind == plan.Allreduce && p.Size > 2
+	slices := p.Kind == plan.Allreduce && p.Size >= by.slicing
 	if slices {
 		n /= p.Size
 	}
 	divided := max(1, p.RanksPerCore)
-	read, copied, combined := divided*reading.At(n), divided*m.Copy.At(n), divided*m.Combine.At(n)
+	read, copied, combined := divided*by.copied.At(n), divided*m.Copy.At(n), divided*(by.operand.At(n)+m.Combine.At(n))
 	turns := 0.0
 	if divided > 1 {
 		turns = 2 * m.Switch
+	}
+	if overwrites(p.Kind, p.InPlace, slices) {
+		turns += divided * m.Copy.At(p.TotalBytes())
 	}
 	switch p.Kind {
 	case plan.Bcast:
@@ -103,15 +124,14 @@ func directSeconds(p *plan.Problem, m *plan.Model, reading plan.Curve) float64 {
 		return turns + others*read + copied
 	}
 	if slices {
-		return turns*3/2 + others*(2*read+combined)
+		return turns*3/2 + others*(read+combined)
 	}
-	return turns + others*(read+combined)
+	return turns + others*combined
 }
 
 // readsMapped reports whether a collective that goes through pieces is direct where all buffers are mapped: unless pieces
-// were asked for, and where it is cheaper. What is mapped is read as a rank's own block is copied. Who combines saves less
-// than who copies, and waits once more, which costs ranks that share processors a turn of all: not for what
-// fits into a few pieces.
+// were asked for, and where it is cheaper. Who combines saves less than who copies, and waits once more, which
+// costs ranks that share processors a turn of all: not for what fits into a few pieces.
 func (f *Config) readsMapped(p *plan.Problem, canRead bool) bool {
 	const few = 4
 	if _, forced := f.Force[p.Kind]; forced || !canRead || !reads(p.Kind) || fitsSlot(p) {
@@ -120,14 +140,14 @@ func (f *Config) readsMapped(p *plan.Problem, canRead bool) bool {
 	if p.RanksPerCore > 1 && p.Kind.Reduces() && p.TotalBytes() <= few*pieceBytes {
 		return false
 	}
-	return directSeconds(p, f.Model, f.Model.Copy) < memorySeconds(p, f.Model)
+	return directSeconds(p, f.Model, byMapping(f.Model)) < memorySeconds(p, f.Model)
 }
 
 // arenaWays are the ways of an arena to do a collective, and their prices.
 func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
 	ways := []Candidate{{Plan: MemoryPlan, Source: "Graham, Shipman 2008", Seconds: memorySeconds(p, m)}}
 	if canRead && reads(p.Kind) && len(m.Read) > 0 {
-		ways = append(ways, Candidate{Plan: DirectPlan, Source: "Ma et al. 2013", Seconds: directSeconds(p, m, m.Read)})
+		ways = append(ways, Candidate{Plan: DirectPlan, Source: "Ma et al. 2013", Seconds: directSeconds(p, m, byKernel(m))})
 	}
 	return ways
 }

@@ -24,27 +24,6 @@ func (m *meeting) short(ctx context.Context) error {
 	return nil
 }
 
-// begin waits until the slot of the next turn may be written. All look at each other
-// every half ring: who has come to that turn has gone on from those before. Then
-// they also count the votes of that turn.
-func (m *meeting) begin(ctx context.Context) error {
-	const half = slots / 2
-	m.turn++
-	if m.turn%half != 0 || m.turn < slots {
-		return nil
-	}
-	votes := uint64(0)
-	at := slot(m.turn - half)
-	for r := range m.parts {
-		if err := m.reach(ctx, r, at, m.turn-half); err != nil {
-			return err
-		}
-		votes += m.parts[r][at+voteAt]
-	}
-	m.pace.far, m.allMapped = some(votes, farVote), some(votes, mappedVote) && !some(votes, heapVote)
-	return nil
-}
-
 // sources are the ranks that contribute to this rank's result, from first to before end.
 func (m *meeting) sources() (first, end int) {
 	switch m.entry.kind {
@@ -108,9 +87,9 @@ func (m *meeting) show(vector []byte) {
 	a := m.arena
 	at := slot(a.turn)
 	words := a.parts[a.me][at : at+slotWords]
-	words[1] = binary.NativeEndian.Uint64(m.entry.signature[:])
-	words[2] = binary.NativeEndian.Uint64(m.entry.signature[8:])
-	words[voteAt] = a.pace.vote() | a.origin
+	words[1] = binary.NativeEndian.Uint64(m.signature[:])
+	words[2] = binary.NativeEndian.Uint64(m.signature[8:])
+	words[voteAt] = a.pace.vote() | a.bufferVote
 	if n := len(vector); n <= inlineBytes {
 		copy(a.bytesAt(a.me, at+slotHead, n), vector)
 	} else {
@@ -152,23 +131,23 @@ func (m *meeting) compareCalls(ctx context.Context) error {
 		if r == m.me {
 			continue
 		}
-		if err := m.see(ctx, r); err != nil {
+		if err := m.see(ctx, r, ranksFrom(first, end)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// see waits until a rank has shown its vector, and compares the calls.
-func (m *meeting) see(ctx context.Context, rank int) error {
+// see waits until a rank, one of several, has shown its vector, and compares the calls.
+func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
 	at := slot(m.turn)
-	if err := m.reach(ctx, rank, at, m.turn); err != nil {
+	if err := m.reach(ctx, rank, at, m.turn, alike); err != nil {
 		return err
 	}
 	theirs, mine := m.parts[rank][at:at+slotHead], m.parts[m.me][at:at+slotHead]
 	if theirs[1] != mine[1] || theirs[2] != mine[2] {
 		other := signature(m.bytesAt(rank, at+1, signatureBytes))
-		return m.entry.signature.compare(m.me, rank, m.comm.Host(rank), other)
+		return m.signature.compare(m.me, rank, m.comm.Host(rank), other)
 	}
 	return nil
 }

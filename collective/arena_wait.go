@@ -3,6 +3,7 @@ package collective
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -22,6 +23,9 @@ const (
 	// Yields before it sleeps, likewise: about 40 µs and 1 ms.
 	yieldsAlone   = 100
 	yieldsCrowded = 1000
+	// And never longer than this: where other programs want the core, each yield may cost a time slice of
+	// each of them.
+	yieldTime = 5 * time.Millisecond
 	// Steps shown ahead, likewise: so that the next is there when it is waited for, and as many
 	// as there is room for.
 	aheadAlone   = 1
@@ -54,8 +58,40 @@ func futex(word *uint64, op int, v uint32, timeout *unix.Timespec) {
 		uintptr(unsafe.Pointer(timeout)), 0, 0) // woken, timed out, interrupted or changed: the caller looks again
 }
 
-// reach waits until a word of a rank's part has grown to v.
-func (m *meeting) reach(ctx context.Context, rank, word int, v uint64) error {
+// rankSet is a set of the ranks of an arena, a bit for each.
+type rankSet uint32
+
+func oneRank(r int) rankSet { return 1 << r }
+
+// ranksFrom are those from first to before end.
+func ranksFrom(first, end int) rankSet { return 1<<end - 1<<first }
+
+func (set rankSet) has(r int) bool { return set>>r&1 == 1 }
+
+// everybody is the set of all ranks.
+func (a *arena) everybody() rankSet { return ranksFrom(0, len(a.parts)) }
+
+// awaited is what a rank waits for in an arena: words of the same place in the parts of some ranks.
+type awaited struct {
+	parts [][]uint64
+	word  int
+	least uint64
+	of    rankSet
+}
+
+// missing adds to some ranks the others of which the word has not grown that far.
+func (a *awaited) missing(ranks []int) []int {
+	for r := range a.parts {
+		if a.of.has(r) && !slices.Contains(ranks, r) && atomic.LoadUint64(&a.parts[r][a.word]) < a.least {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// reach waits until a word of a rank's part has grown to v. The rank is one of those that are waited for alike, one after
+// the other.
+func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike rankSet) error {
 	w := &m.parts[rank][word]
 	if atomic.LoadUint64(w) >= v { // which says nothing of who shares a core: see osyield.Home
 		return nil
@@ -66,7 +102,7 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64) error {
 			return nil
 		}
 	}
-	for i := range m.yields {
+	for i, start := 0, time.Now(); i < m.yields && time.Since(start) < yieldTime; i++ {
 		osyield.Yield()
 		if atomic.LoadUint64(w) >= v {
 			if i == 0 {
@@ -75,15 +111,17 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64) error {
 			return nil
 		}
 	}
-	return m.sleep(ctx, rank, w, v)
+	return m.sleep(ctx, rank, word, v, alike)
 }
 
 // sleep is the slow part of reach: it sleeps in the kernel and looks up
 // now and then, whether the rank is lost or the collective called off. Only now the look-out
 // can see the meeting.
-func (m *meeting) sleep(ctx context.Context, rank int, w *uint64, v uint64) error {
+func (m *meeting) sleep(ctx context.Context, rank, word int, v uint64, alike rankSet) error {
 	s := m.sleeper.state
-	defer m.watched(rank, mpi.Request{})()
+	m.watch(rank, mpi.Request{}, awaited{m.parts, word, v, alike &^ oneRank(m.me)})
+	defer m.unwatch()
+	w := &m.parts[rank][word]
 	count := &m.parts[rank][sleepers]
 	atomic.AddUint64(count, 1)
 	fence.Everywhere()
@@ -112,11 +150,11 @@ func (m *meeting) sleep(ctx context.Context, rank int, w *uint64, v uint64) erro
 	}
 }
 
-// watched lets the look-out see the meeting, which waits for a rank and a request, or none, until hide is called.
-func (m *meeting) watched(rank int, r mpi.Request) (hide func()) {
+// watch lets the look-out see the meeting, which waits for a rank, and for a request or words of the arena, until unwatch.
+func (m *meeting) watch(rank int, r mpi.Request, words awaited) {
 	x := m.sleeper
 	x.mu.Lock()
-	x.blocked, x.peer = r, int32(rank)
+	x.blocked, x.peer, x.awaited = r, int32(rank), words
 	x.mu.Unlock()
 	s := x.state
 	s.mu.Lock()
@@ -124,16 +162,19 @@ func (m *meeting) watched(rank int, r mpi.Request) (hide func()) {
 	x.progress.Add(1) // since it slept for something else
 	s.watch.add(x)
 	s.mu.Unlock()
-	return func() {
-		s.mu.Lock()
-		s.watch.remove(x)
-		s.mu.Unlock()
-	}
+}
+
+func (m *meeting) unwatch() {
+	s := m.sleeper.state
+	s.mu.Lock()
+	s.watch.remove(m.sleeper)
+	s.mu.Unlock()
 }
 
 // finish waits for a message of the meeting, from or to a rank, or until the collective is called off.
 func (m *meeting) finish(ctx context.Context, rank int, r mpi.Request) error {
-	defer m.watched(rank, r)()
+	m.watch(rank, r, awaited{})
+	defer m.unwatch()
 	s := m.sleeper.state
 	if s.broken.Load() != nil { // before the look-out could cancel it
 		r.Cancel()

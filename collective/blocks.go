@@ -29,10 +29,23 @@ func Igather[T mpi.Elem](c *mpi.Comm, send, recv []T, root int) Request {
 func Gatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, root int) error {
 	var q call
 	gatherCall(&q, c, send, recv, counts, root)
+	q.counted(counts)
+	return run(ctx, c, &q)
+}
+
+// Igatherv is Gatherv that returns at once; counts may be used again then.
+func Igatherv[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int) Request {
+	var q call
+	gatherCall(&q, c, send, recv, counts, root)
+	q.counted(counts)
+	return start(c, &q)
+}
+
+// counted refuses a call without the counts that it needs.
+func (q *call) counted(counts []int) {
 	if counts == nil {
 		q.fail("counts is nil")
 	}
-	return run(ctx, c, &q)
 }
 
 func gatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, root int) {
@@ -116,10 +129,16 @@ func Iallgather[T mpi.Elem](c *mpi.Comm, send, recv []T) Request {
 func Allgatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int) error {
 	var q call
 	allgatherCall(&q, c, send, recv, counts)
-	if counts == nil {
-		q.fail("counts is nil")
-	}
+	q.counted(counts)
 	return run(ctx, c, &q)
+}
+
+// Iallgatherv is Allgatherv that returns at once; counts may be used again then.
+func Iallgatherv[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int) Request {
+	var q call
+	allgatherCall(&q, c, send, recv, counts)
+	q.counted(counts)
+	return start(c, &q)
 }
 
 func allgatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int) {
@@ -152,10 +171,16 @@ func Iscatter[T mpi.Elem](c *mpi.Comm, send, recv []T, root int) Request {
 func Scatterv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, root int) error {
 	var q call
 	scatterCall(&q, c, send, recv, counts, root)
-	if counts == nil {
-		q.fail("counts is nil")
-	}
+	q.counted(counts)
 	return run(ctx, c, &q)
+}
+
+// Iscatterv is Scatterv that returns at once; counts may be used again then.
+func Iscatterv[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int) Request {
+	var q call
+	scatterCall(&q, c, send, recv, counts, root)
+	q.counted(counts)
+	return start(c, &q)
 }
 
 func scatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, root int) {
@@ -201,10 +226,16 @@ func scatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int,
 func ReduceScatter[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, op Op) error {
 	var q call
 	reduceScatterCall(&q, c, send, recv, counts, op)
-	if counts == nil {
-		q.fail("counts is nil")
-	}
+	q.counted(counts)
 	return run(ctx, c, &q)
+}
+
+// IreduceScatter is ReduceScatter that returns at once; counts may be used again then.
+func IreduceScatter[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, op Op) Request {
+	var q call
+	reduceScatterCall(&q, c, send, recv, counts, op)
+	q.counted(counts)
+	return start(c, &q)
 }
 
 // ReduceScatterBlock is ReduceScatter with equal counts: recv is one block, send has one per rank.
@@ -273,14 +304,26 @@ func alltoallCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T) {
 // follow one another. In place, both lists must be equal. Cost (P-1)α + nβ.
 func Alltoallv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send []T, sendCounts []int, recv []T, recvCounts []int) error {
 	var q call
-	vector[T](&q, plan.Alltoall, 0)
+	alltoallvCall(&q, c, send, sendCounts, recv, recvCounts)
+	return run(ctx, c, &q)
+}
+
+// Ialltoallv is Alltoallv that returns at once; the counts may be used again then.
+func Ialltoallv[T mpi.Elem](c *mpi.Comm, send []T, sendCounts []int, recv []T, recvCounts []int) Request {
+	var q call
+	alltoallvCall(&q, c, send, sendCounts, recv, recvCounts)
+	return start(c, &q)
+}
+
+func alltoallvCall[T mpi.Elem](q *call, c *mpi.Comm, send []T, sendCounts []int, recv []T, recvCounts []int) {
+	vector[T](q, plan.Alltoall, 0)
 	in, _ := q.blocks(c, recvCounts)
 	out, _ := q.blocks(c, sendCounts)
 	q.counts = [3][]int{nil, sendCounts, recvCounts}
 	q.hash = hashCounts(sendCounts, recvCounts)
 	q.want("send", len(send), out)
 	q.want("recv", len(recv), in)
-	with(&q, send, recv)
+	with(q, send, recv)
 	if me := c.Rank(); q.err == nil && sendCounts[me] != recvCounts[me] {
 		q.fail("%d elements go from rank %d to itself, but %d come from it", sendCounts[me], me, recvCounts[me])
 	}
@@ -291,5 +334,4 @@ func Alltoallv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send []T, sendCount
 			}
 		}
 	}
-	return run(ctx, c, &q)
 }

@@ -16,31 +16,40 @@ func run(ctx context.Context, c *mpi.Comm, q *call) error {
 	if q.err != nil {
 		return s.reject(q, q.err)
 	}
-	if s.needArena(c, q) {
-		// All come to make it, or all learn why not: whoever makes it looks out for no news.
-		if err := s.agree(ctx, c, q); err != nil {
+	if q.meets() {
+		a, err := s.arenaFor(ctx, c, q)
+		if err != nil {
 			return err
 		}
-		if err := s.makeArena(ctx, c); err != nil {
-			s.giveUp(c.Shadow(), &Error{Op: q.kind.String(), Comm: s.name, Rank: s.rank, Err: err})
-			return s.fault(q.kind, 0, err)
-		}
-	}
-	if a := s.arena.Load(); a != nil && q.meets() {
-		q.here = true
-		if met, err := s.meet(ctx, c, q, a); met {
-			return err
+		if a != nil {
+			if met, err := s.meet(ctx, c, q, a); met {
+				return err
+			}
 		}
 	}
 	return s.runByMessages(ctx, c, q)
 }
 
+// arenaFor is the arena for a call that can meet there; nil: there is none.
+func (s *state) arenaFor(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
+	settled := s.arenaSettled.Load() // before the arena itself, which is there by then
+	if a := s.arena.Load(); a != nil || settled {
+		return a, nil
+	}
+	return s.admit(ctx, c, q)
+}
+
 func (s *state) runByMessages(ctx context.Context, c *mpi.Comm, q *call) error {
 	if s.checksFirst(q) {
-		if err := s.agree(ctx, c, q); err != nil {
+		if err := s.checkFirst(ctx, c, q); err != nil {
 			return err
 		}
 	}
+	return s.perform(ctx, c, q)
+}
+
+// perform does a call, or a part of one, by messages.
+func (s *state) perform(ctx context.Context, c *mpi.Comm, q *call) error {
 	x, err := s.acquire(c, q, false)
 	if err != nil {
 		return err
@@ -64,21 +73,26 @@ func (s *state) checksFirst(q *call) bool {
 	return q.hash != 0 || p.TotalBytes() > signedBytes
 }
 
-// agree is a barrier whose messages carry the signature of q.
-func (s *state) agree(ctx context.Context, c *mpi.Comm, q *call) error {
-	b := call{key: key{kind: plan.Barrier, typ: q.typ, check: true}}
-	x, err := s.acquire(c, &b, false)
-	if err != nil {
+func (s *state) checkFirst(ctx context.Context, c *mpi.Comm, q *call) error {
+	err := s.agree(ctx, c, q)
+	q.late = true
+	if err != nil || q.counts[1] == nil {
 		return err
 	}
-	x.signature = q.sign(0)
-	x.advance(ctx, true)
-	failed := x.err
-	s.release(x)
-	if failed != nil {
-		return failed
+	if err := s.agreeOnCounts(ctx, c, q); err != nil {
+		return err
 	}
-	return nil
+	return s.agree(ctx, c, q) // who has found counts that differ does not come, and the others are told
+}
+
+// agree is a barrier whose messages carry the signature of q.
+func (s *state) agree(ctx context.Context, c *mpi.Comm, q *call) error {
+	s.mu.Lock()
+	s.number(q)
+	s.mu.Unlock()
+	b := q.part(comparing)
+	b.kind, b.typ = plan.Barrier, q.typ
+	return s.perform(ctx, c, &b)
 }
 
 // start is a nonblocking collective.

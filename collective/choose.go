@@ -10,12 +10,15 @@ import (
 type way uint8
 
 const (
-	byMessages way = iota
-	byLibrary
-	bySlots
-	byPieces
-	byReading
+	byMessages way = iota // by a plan
+	byLibrary             // by the system's MPI library
+	bySlots               // in the arena: short vectors, all at once
+	byPieces              // long ones, in steps, which the ranks may agree to replace by reading
+	byReading             // out of each other's buffers
 )
+
+// inArena reports whether the ranks meet in the arena for it.
+func (w way) inArena() bool { return w >= bySlots }
 
 // choose picks the planner for a problem: the forced one, the site's, or the
 // cheapest. index is its position among the planners of the collective. The state is locked.

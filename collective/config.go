@@ -26,10 +26,13 @@ type Config struct {
 	Library Library
 	// CheckAll compares what the ranks called also where messages may be too long to
 	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier before each
-	// such collective. Nonblocking ones, which cannot wait for that, are not checked so.
+	// such collective. Of an Alltoallv it also compares the counts of all ranks, by two barriers and an alltoall. What is
+	// compared so goes by Fisterra's own plans, also over a system's MPI library. Nonblocking ones, which cannot wait
+	// for that, are not compared.
 	CheckAll bool
-	// StallAfter is how long a collective waits before it logs what the ranks it
-	// waits for do. 0 is 10 s; negative: never.
+	// StallAfter is how long a collective waits before it logs which ranks have not come, and what the first of them
+	// does. 0 is 10 s; negative: never. Over a system's MPI library's messages only that first one is known, and of
+	// the library's own collectives none.
 	StallAfter time.Duration
 	// Log receives stall reports; nil discards them.
 	Log *slog.Logger

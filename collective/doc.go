@@ -3,16 +3,22 @@
 //
 //	err := collective.Allreduce(ctx, comm, gradients, gradients, collective.Sum)
 //
-// A collective is a plan, a schedule held as data (package plan): it is
-// proved symbolically, priced by a cost model, and run by one executor. Explain says which plan is
-// taken and why.
+// A collective by messages is a plan, a schedule held as data (package plan): it is
+// proved symbolically, priced by a cost model, and run by one executor. Ranks of one host that share memory
+// have two more ways, through that memory (MemoryPlan) and out of each other's buffers (DirectPlan). These are
+// priced and named like plans but are none: nothing proves them, and they are tested against an oracle
+// instead. Explain says which plan or way is taken and why.
+//
+// Each has a form that returns at once, which begins with I (Iallreduce, Igatherv), but for
+// ReproducibleAllreduce and the operator ReproducibleSum.
 //
 // # Rules for all of them
 //
 // Buffers hold elements, and counts are elements. Passing the same slice for
 // send and recv means in place. Overlap of any other kind is an error. send
 // is not written; both belong to the library until the call returns (Wait, for the nonblocking ones),
-// and are free then also after an error, unless it is mpi.ErrInFlight.
+// and are free then also after an error, unless it is mpi.ErrInFlight: then they are free when Done of the mpi.Error in it
+// is closed.
 //
 // Calls may be made from any goroutine, but their order on one communicator
 // must be the same on all ranks. Several may be under way at once.
@@ -29,7 +35,7 @@
 // What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting for
 // a second.
 //
-// Nothing is allocated per call after the first of its shape, unless the shapes in use on a communicator
-// need more than 64 MiB together. Ranks of one host are quickest with long
+// Nothing is allocated per call after the first of its shape, but for reproducible sums and Alltoallv with CheckAll, unless
+// the shapes in use on a communicator need more than 64 MiB together. Ranks of one host are quickest with long
 // vectors from mpi.Alloc, which they read as memory of their own.
 package collective

@@ -12,9 +12,8 @@ var ErrArgument = errors.New("bad argument")
 // on which collective comes next. Error.Err also holds why.
 var ErrBroken = errors.New("communicator broken by an earlier collective")
 
-// Error says which collective failed, and where. Err wraps mpi.ErrPeerLost,
-// mpi.ErrMismatch, mpi.ErrRevoked, mpi.ErrCancelled, mpi.ErrClosed, ErrArgument or the
-// context's cause.
+// Error says which collective failed, and where. What Err wraps stands in the package's documentation; mpi.ErrInFlight may
+// come with any of it.
 type Error struct {
 	Op   string // "allreduce", "bcast", ...
 	Comm string

@@ -33,22 +33,24 @@ type execution struct {
 	receives []mpi.Request
 	outgoing []mpi.Request
 	to       []int32 // whom they go to
-	in, out  int     // the first that may be unfinished
+	in, out  int     // the first incoming that may be unfinished, and how many outgoing from the first on
 
 	spoilt bool // memory may still be in use: not for the pool
 	err    *Error
 
 	// turn is held by whoever advances the execution: its caller or, for a
 	// nonblocking one, the look-out now and then.
-	turn     sync.Mutex
-	live     atomic.Uint32 // seq while in use, else 0
-	progress atomic.Uint32 // grows with every message
-	ended    bool
-	floating bool // nonblocking
+	turn        sync.Mutex
+	live        atomic.Uint32 // seq while in use, else 0
+	progress    atomic.Uint32 // grows with every message
+	ended       bool
+	nonblocking bool
 
-	mu      sync.Mutex
-	blocked mpi.Request // what the waiting goroutine sleeps on
-	peer    int32       // the rank it waits for, nobody or finished
+	mu       sync.Mutex
+	blocked  mpi.Request // what the waiting goroutine sleeps on
+	peer     int32       // the rank it waits for, nobody or finished
+	expected []expected  // what the round has begun to receive, if from several
+	awaited  awaited     // of a meeting in an arena
 }
 
 // Peers of an execution that waits for no rank: for none in particular, or for its caller only.
@@ -67,16 +69,17 @@ func newExecution(s *state, e *entry) *execution {
 func (x *execution) heldBytes() int { return len(x.mem[plan.Work]) + cap(x.stage) + cap(x.parts) }
 
 // begin readies the execution for a call. The state is locked.
-func (x *execution) begin(c *mpi.Comm, seq uint32, send, recv []byte) {
+func (x *execution) begin(c *mpi.Comm, q *call) {
 	x.comm, x.shadow = c, c.Shadow()
-	x.seq, x.tag = seq, firstTag+int(seq%tagsOf(c))
-	x.mem[plan.Send], x.mem[plan.Recv] = send, recv
+	x.seq, x.tag = q.seq, firstTag+int(q.seq%tagsOf(c))
+	x.mem[plan.Send], x.mem[plan.Recv] = q.send, q.recv
 	x.round, x.started, x.err, x.ended = 0, false, nil, false
-	x.signature = x.entry.signature
+	x.signature = q.signatureBy(x.entry)
 	x.mu.Lock()
 	x.blocked, x.peer = mpi.Request{}, nobody
+	x.expected = x.expected[:0]
 	x.mu.Unlock()
-	x.live.Store(seq)
+	x.live.Store(q.seq)
 }
 
 // advance runs the plan as far as it goes, to the end if block, and reports
@@ -131,8 +134,8 @@ func (x *execution) run(ctx context.Context, block bool) bool {
 func (x *execution) start(ctx context.Context, block bool) error {
 	steps := x.entry.plan.Round(x.round)
 	x.incoming, x.receives, x.outgoing, x.to = x.incoming[:0], x.receives[:0], x.outgoing[:0], x.to[:0]
-	x.in, x.out = 0, 0
-	x.started = true
+	x.in = 0
+	x.started, x.out = true, 0
 	puts, only := 0, -1
 	stage, parts := 0, 0
 	for i := range steps {
@@ -155,6 +158,9 @@ func (x *execution) start(ctx context.Context, block bool) error {
 			x.postFirst(&x.incoming[i])
 		}
 	}
+	if len(x.incoming) > 1 || len(x.expected) > 0 {
+		x.expectAll()
+	}
 	if puts == 1 && block && !x.state.takesBack && x.signed(steps[only].N) {
 		return x.sendNow(ctx, &steps[only], stage)
 	}
@@ -163,6 +169,7 @@ func (x *execution) start(ctx context.Context, block bool) error {
 			stage = x.send(&steps[i], stage)
 		}
 	}
+	x.out = len(x.outgoing)
 	return nil
 }
 
@@ -218,13 +225,14 @@ func (x *execution) send(st *plan.Step, stage int) int {
 		x.give(x.sign(st, stage), st.Peer)
 		return stage + stageBytes(st.N*x.entry.typ.size)
 	}
-	b := x.span(st.A, st.N)
-	part := len(b)
-	if st.Action == plan.PutParts && x.entry.plan.Parts(st.N) > 1 {
-		part = x.entry.plan.Part * x.entry.typ.size
+	b, size := x.span(st.A, st.N), x.entry.typ.size
+	if st.Action == plan.Put {
+		x.give(b, st.Peer)
+		return stage
 	}
-	for lo := 0; lo < len(b); lo += part {
-		x.give(b[lo:min(lo+part, len(b))], st.Peer)
+	for i := range x.entry.plan.Parts(st.N) {
+		from, n := x.entry.plan.Piece(st.N, i)
+		x.give(b[from*size:][:n*size], st.Peer)
 	}
 	return stage
 }
@@ -235,7 +243,7 @@ func (x *execution) give(b []byte, to int32) {
 	x.to = append(x.to, to)
 }
 
-// settle finishes the round's messages, receives first, in order.
+// settle finishes the round's messages, receives first, in order, then sends.
 func (x *execution) settle(ctx context.Context, block bool) (done bool, err error) {
 	for x.in < len(x.incoming) {
 		m := &x.incoming[x.in]
@@ -254,16 +262,19 @@ func (x *execution) settle(ctx context.Context, block bool) (done bool, err erro
 		}
 		x.in++
 	}
-	for x.out < len(x.outgoing) {
-		_, ok, err := x.awaitFirm(ctx, x.outgoing[x.out], x.to[x.out], block)
+	// The last first: what is waited for is the first to be given up, and a message that stayed behind one
+	// to the same rank would be taken for that.
+	for x.out > 0 {
+		last := x.out - 1
+		_, ok, err := x.awaitFirm(ctx, x.outgoing[last], x.to[last], block)
 		if !ok {
 			return false, err
 		}
-		x.outgoing[x.out] = mpi.Request{}
+		x.outgoing[last] = mpi.Request{}
 		if err != nil {
 			return false, err
 		}
-		x.out++
+		x.out--
 	}
 	return true, nil
 }
@@ -309,7 +320,7 @@ func (x *execution) waitFor(r mpi.Request, peer int32) (broken *Error) {
 
 // deliver copies or folds a received part into its place.
 func (x *execution) deliver(m *incoming, b []byte) {
-	lo := m.finished * m.part
+	lo, _ := x.piece(m, m.finished)
 	dst := x.span(m.step.Dst, m.step.N)[lo:][:len(b)]
 	if m.step.Action == plan.Get {
 		copy(dst, b)

@@ -56,6 +56,7 @@ type means struct {
 // Place is where ranks run.
 type Place struct {
 	Ranks, RanksPerHost int
+	Cyclic              bool    // ranks are dealt to the hosts in turn; else they fill one after the other
 	RanksPerCore        float64 // at most 1: each has its own
 	// Transport is what ranks of one host have, as mpi.Comm.Transport says: with "shm" those of several
 	// talk over TCP, with "tcp" all do; with any other they share no memory, and the network is an InfiniBand. With
@@ -72,7 +73,11 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	if f.Model = f.model(); f.Model == nil {
 		f.Model = defaultOver(at.Transport)
 	}
-	nodes := plan.NewNodes(at.Ranks, func(r int) string { return fmt.Sprint(r / together) })
+	host := func(r int) string { return fmt.Sprint(r / together) }
+	if hosts := (at.Ranks + together - 1) / together; at.Cyclic {
+		host = func(r int) string { return fmt.Sprint(r % hosts) }
+	}
+	nodes := plan.NewNodes(at.Ranks, host)
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
 	p.RanksPerCore = at.RanksPerCore
 	return f.explain(p, means{
@@ -118,7 +123,7 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 			e.Plan, e.Why = name, why
 		}
 		if e.Plan == MemoryPlan && f.readsMapped(p, has.read) {
-			e.Why += ", direct if all vectors are from mpi.Alloc"
+			e.Why += fmt.Sprintf(", direct if all vectors are from mpi.Alloc: %.2f µs", 1e6*directSeconds(p, f.Model, byMapping(f.Model)))
 		}
 	}
 	for _, c := range e.Candidates {

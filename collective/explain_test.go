@@ -239,7 +239,7 @@ func FuzzSignature(f *testing.F) {
 // What an explanation says of vectors from mpi.Alloc holds for those that no slot holds, unless pieces are
 // forced, and is left out of reductions that fit into a few pieces where ranks take turns.
 func TestExplainKnowsMappedVectors(t *testing.T) {
-	alone, crowded := Place{2, 2, 1, "shm"}, Place{4, 4, 2, "shm"}
+	alone, crowded := Place{Ranks: 2, RanksPerHost: 2, RanksPerCore: 1, Transport: "shm"}, Place{Ranks: 4, RanksPerHost: 4, RanksPerCore: 2, Transport: "shm"}
 	for _, k := range []struct {
 		kind  plan.Kind
 		bytes int

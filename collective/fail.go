@@ -27,24 +27,29 @@ const settleTime = time.Second
 // fail ends the execution with an error: nothing of it is under way any
 // more when it returns, or the error is mpi.ErrInFlight.
 func (x *execution) fail(err error) {
-	inFlight := x.abandon()
-	if errors.Is(err, mpi.ErrInFlight) {
-		inFlight = err
+	left := x.abandon()
+	kind := x.signature.kind()
+	why := x.state.end(x.shadow, kind, x.seq, err)
+	for _, e := range []error{err, left} {
+		if errors.Is(e, mpi.ErrInFlight) {
+			x.spoilt = true
+			if e != why {
+				why = inFlightToo(why, e)
+			}
+		}
 	}
-	s := x.state
+	x.err = x.state.fault(kind, x.seq, why)
+}
+
+// end ends collectives because of a call that failed, and returns why it did.
+func (s *state) end(shadow *mpi.Comm, k plan.Kind, seq uint32, err error) error {
 	switch b := s.broken.Load(); {
 	case b == nil:
-		s.giveUp(x.shadow, s.fault(x.entry.kind, x.seq, err))
-	case b.Seq != x.seq || b.Op != x.entry.kind.String(): // else the call has ended itself
-		err = calledOff(b) // instead of the cancellation that it caused
+		s.giveUp(shadow, s.fault(k, seq, forOthers(err)))
+	case b.Seq != seq || b.Op != k.String(): // else the call has ended itself
+		return calledOff(b) // instead of the cancellation that it caused
 	}
-	if errors.Is(err, mpi.ErrInFlight) {
-		x.spoilt = true
-	} else if inFlight != nil {
-		x.spoilt = true
-		err = fmt.Errorf("%w (%w)", err, inFlight)
-	}
-	x.err = s.fault(x.entry.kind, x.seq, err)
+	return err
 }
 
 // calledOff is what the end of collectives means for a call that did not cause it.
@@ -67,32 +72,6 @@ func (s *state) giveUp(shadow *mpi.Comm, why *Error) {
 	if !errors.Is(why, mpi.ErrPeerLost) && !errors.Is(why, mpi.ErrRevoked) && !errors.Is(why, mpi.ErrClosed) {
 		s.announce(shadow, why)
 	}
-}
-
-// abandon gives up all messages of the round, or the library's collective, and waits until their memory is free. It
-// returns the error of one that is still in flight.
-func (x *execution) abandon() (inFlight error) {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
-	defer cancel()
-	take := func(r *mpi.Request) {
-		if r.Null() {
-			return
-		}
-		r.Cancel()
-		if _, err := r.Wait(ctx); errors.Is(err, mpi.ErrInFlight) {
-			inFlight = err
-		}
-		*r = mpi.Request{}
-	}
-	for i := range x.receives {
-		take(&x.receives[i])
-	}
-	for i := range x.outgoing {
-		take(&x.outgoing[i])
-	}
-	take(&x.native)
-	x.incoming, x.receives, x.outgoing, x.to = x.incoming[:0], x.receives[:0], x.outgoing[:0], x.to[:0]
-	return inFlight
 }
 
 // announce tells all other ranks that collectives on the communicator are over, and why.
@@ -149,8 +128,12 @@ func (s *state) callOff(why *Error) {
 }
 
 // refuse is the error of a collective that is not started because of b.
-func (s *state) refuse(k plan.Kind, b *Error) *Error {
-	if errors.Is(b.Err, mpi.ErrClosed) { // nothing went wrong
+func (s *state) refuse(q *call, b *Error) *Error {
+	k := q.called()
+	switch {
+	case q.seq != 0: // it was called before that
+		return s.fault(k, q.seq, calledOff(b))
+	case errors.Is(b.Err, mpi.ErrClosed): // nothing went wrong
 		return s.fault(k, 0, b.Err)
 	}
 	return s.fault(k, 0, fmt.Errorf("%w (%s): %w", ErrBroken, b.call(), b.Err))

@@ -14,54 +14,28 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 )
 
-// everyCollective runs each collective once on short vectors.
-var everyCollective = map[string]func(ctx context.Context, c *mpi.Comm, n int) error{
-	"barrier": func(ctx context.Context, c *mpi.Comm, _ int) error { return Barrier(ctx, c) },
-	"bcast":   func(ctx context.Context, c *mpi.Comm, n int) error { return Bcast(ctx, c, make([]int32, n), 0) },
-	"reduce": func(ctx context.Context, c *mpi.Comm, n int) error {
-		return Reduce(ctx, c, make([]int32, n), make([]int32, n), Sum, 0)
-	},
-	"allreduce": func(ctx context.Context, c *mpi.Comm, n int) error {
-		return Allreduce(ctx, c, make([]int32, n), make([]int32, n), Sum)
-	},
-	"gather": func(ctx context.Context, c *mpi.Comm, n int) error {
-		return Gather(ctx, c, make([]int32, n), make([]int32, n*c.Size()), 0)
-	},
-	"allgather": func(ctx context.Context, c *mpi.Comm, n int) error {
-		return Allgather(ctx, c, make([]int32, n), make([]int32, n*c.Size()))
-	},
-	"scatter": func(ctx context.Context, c *mpi.Comm, n int) error {
-		return Scatter(ctx, c, make([]int32, n*c.Size()), make([]int32, n), 0)
-	},
-	"reduce_scatter": func(ctx context.Context, c *mpi.Comm, n int) error {
-		return ReduceScatterBlock(ctx, c, make([]int32, n*c.Size()), make([]int32, n), Sum)
-	},
-	"alltoall": func(ctx context.Context, c *mpi.Comm, n int) error {
-		return Alltoall(ctx, c, make([]int32, n*c.Size()), make([]int32, n*c.Size()))
-	},
-	"scan": func(ctx context.Context, c *mpi.Comm, n int) error {
-		return Scan(ctx, c, make([]int32, n), make([]int32, n), Sum)
-	},
-	"exscan": func(ctx context.Context, c *mpi.Comm, n int) error {
-		return Exscan(ctx, c, make([]int32, n), make([]int32, n), Sum)
-	},
-}
-
 // A rank is killed inside each collective: every survivor gets ErrPeerLost,
 // which names the rank, and further collectives refuse to start.
 func TestEverySurvivorLearnsOfALoss(t *testing.T) {
-	for name, op := range everyCollective {
+	for name, op := range everyCall() {
 		for _, at := range []struct {
 			way string
 			n   int
 		}{{"messages", 1}, {"messages", 200_000}, {MemoryPlan, 1}, {MemoryPlan, 5000}, {MemoryPlan, 200_000}, {DirectPlan, 200_000}} {
 			n := at.n
+			if need.RaceDetector && n == 200_000 && at.way != "messages" { // copies, not goroutines that meet
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/%s/%d", name, at.way, n), func(t *testing.T) {
-				const size, victim = 5, 2
+				size, victim := 5, 2
+				if need.RaceDetector {
+					size = 3
+				}
 				fabric := sim.New(sim.Config{Ranks: size})
 				var entered sync.WaitGroup
 				var survived sync.WaitGroup
@@ -79,12 +53,10 @@ func TestEverySurvivorLearnsOfALoss(t *testing.T) {
 					// Nobody leaves while another still talks.
 					defer func() { survived.Done(); survived.Wait() }()
 					entered.Done()
-					ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-					defer cancel()
 					// A rank whose part does not need the victim may leave, but not for ever.
 					var err error
-					for err == nil && ctx.Err() == nil {
-						err = op(ctx, c, n)
+					for v := onHeap(c, n); err == nil && ctx.Err() == nil; {
+						err = op(ctx, c, v, n)
 					}
 					if err := within(err, mpi.ErrPeerLost); err != nil {
 						return err
@@ -106,7 +78,7 @@ func TestEverySurvivorLearnsOfALoss(t *testing.T) {
 					if err := Allreduce(ctx, s, one, one, Sum); err != nil {
 						return err
 					}
-					return equal("survivors", one, []int64{size - 1})
+					return equal("survivors", one, []int64{int64(size - 1)})
 				}
 				var errs []error
 				if o := (mpi.LocalOptions{Fabric: fabric}); at.way == "messages" {
@@ -171,8 +143,6 @@ func TestMismatchNamesWhoCalledWhat(t *testing.T) {
 					if c.Rank() == size-1 {
 						f = k.odd
 					}
-					ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-					defer cancel()
 					err := f(ctx, c)
 					if err == nil {
 						err = Barrier(ctx, c)

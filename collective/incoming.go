@@ -17,7 +17,7 @@ const nearWindow = 2
 type incoming struct {
 	step     plan.Step
 	bytes    int // of the whole step
-	part     int // bytes of one part
+	part     int // bytes of the longest part
 	count    int // parts
 	posted   int
 	finished int
@@ -58,14 +58,23 @@ func stageBytes(payload int) int { return (signatureBytes + payload + 15) &^ 15 
 
 // landing is where part i of a message is received.
 func (x *execution) landing(m *incoming, i int) []byte {
-	n := min(m.part, m.bytes-i*m.part)
 	switch {
 	case m.signed:
 		return x.stage[m.stage:][:signatureBytes+m.bytes]
 	case m.step.Action == plan.Fold:
+		_, n := x.piece(m, i)
 		return x.parts[m.stage+i%m.window*m.part:][:n]
 	}
 	return x.span(m.step.Dst, m.step.N)
+}
+
+// piece is where part i of a message begins in it, and its length, in bytes.
+func (x *execution) piece(m *incoming, i int) (from, n int) {
+	if m.count == 1 {
+		return 0, m.bytes
+	}
+	from, n = x.entry.plan.Piece(m.step.N, i)
+	return from * x.entry.typ.size, n * x.entry.typ.size
 }
 
 // heldBack: a message from the same rank has parts that are not posted yet, and messages

@@ -44,9 +44,11 @@ var (
 )
 
 // libraryHas reports whether the system's MPI library has the collective. All ranks get the same answer.
+// One that starts some time after it got its number is not for the library: collectives of other goroutines may have
+// started meanwhile, on some of the ranks, and the library has to get all in the same order on all of them.
 func libraryHas(c *mpi.Comm, e *entry) bool {
 	_, ok := c.Native()
-	return ok && !e.check && e.libraryTakes()
+	return ok && !e.late && e.libraryTakes()
 }
 
 // libraryTakes reports whether MPI defines the collective as we do, and can count its elements.

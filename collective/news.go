@@ -11,12 +11,15 @@ import (
 //	1  class      1 B, of an abort
 //	4  seq        4 B
 //	8  signature 16 B, of a query
-//	24 text
+//	24 sends      8 B, of a query in an alltoallv: elements to the rank that is asked
+//	32 receives   8 B, and from it
+//	40 text
 type news struct {
 	kind      newsKind
 	class     newsClass
 	seq       uint32
 	signature signature
+	exchange  exchange
 	text      string
 }
 
@@ -36,7 +39,7 @@ const (
 )
 
 const (
-	newsHead = 24
+	newsHead = 40
 	newsMax  = 16 << 10
 )
 
@@ -46,6 +49,8 @@ func (n news) encode() []byte {
 	b[0], b[1] = uint8(n.kind), uint8(n.class)
 	binary.LittleEndian.PutUint32(b[4:], n.seq)
 	copy(b[8:], n.signature[:])
+	binary.LittleEndian.PutUint64(b[24:], uint64(n.exchange.sends))
+	binary.LittleEndian.PutUint64(b[32:], uint64(n.exchange.receives))
 	return append(b, text...)
 }
 
@@ -54,6 +59,7 @@ func decodeNews(b []byte) (news, error) {
 		return news{}, fmt.Errorf("collective: news of %d B, want %d to %d", len(b), newsHead, newsMax)
 	}
 	n := news{kind: newsKind(b[0]), class: newsClass(b[1]), seq: binary.LittleEndian.Uint32(b[4:]), signature: signature(b[8:24]), text: string(b[newsHead:])}
+	n.exchange = exchange{int(binary.LittleEndian.Uint64(b[24:])), int(binary.LittleEndian.Uint64(b[32:]))}
 	if n.kind < newsAbort || n.kind > newsReply {
 		return news{}, fmt.Errorf("collective: news of unknown kind %d", n.kind)
 	}

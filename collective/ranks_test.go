@@ -4,12 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
+
+// limit bounds what ranks of these tests may take, on any machine.
+const limit = 5 * time.Minute
+
+// atMost leaves out the sizes of more than so many ranks under the race detector, where arithmetic takes ten times as
+// long. With one rank in between the goroutines meet in all the ways that they have.
+func atMost(ranks int, sizes []int) []int {
+	if !need.RaceDetector {
+		return sizes
+	}
+	return slices.DeleteFunc(sizes, func(n int) bool { return n > ranks })
+}
+
+// oracleSizes are the numbers of ranks in the longer comparisons with the oracle.
+func oracleSizes() (sizes []int) {
+	if need.RaceDetector {
+		return []int{3}
+	}
+	for n := range 17 {
+		sizes = append(sizes, n+1)
+	}
+	return sizes
+}
+
+// lookUntil waits for what nobody tells of, or for the end of ctx.
+func lookUntil(ctx context.Context, happened func() bool) {
+	for look := time.Tick(time.Millisecond); !happened() && ctx.Err() == nil; {
+		<-look
+	}
+}
 
 // errKilled is what a rank returns that has been killed.
 var errKilled = errors.New("killed")
@@ -21,7 +53,7 @@ func onRanks(t testing.TB, n int, o mpi.LocalOptions, f func(ctx context.Context
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	errs := make([]error, n)
 	var ranks sync.WaitGroup
@@ -30,7 +62,7 @@ func onRanks(t testing.TB, n int, o mpi.LocalOptions, f func(ctx context.Context
 			if errs[r] = f(ctx, w.Comm()); errs[r] == errKilled {
 				return // the dead say no goodbye
 			}
-			bye, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			bye, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
 			if err := w.Close(bye); err != nil && errs[r] == nil {
 				errs[r] = fmt.Errorf("close: %w", err)

@@ -101,9 +101,9 @@ func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, rows [][]T, recv
 		return stateOf(c).reject(&q, q.err)
 	}
 	if q.typ.kind == kernel.Float32 {
-		return reproducible32(ctx, c, views[float32](rows), mpi.View[float32](mpi.Bytes(recv)), root)
+		return reproducible32(ctx, c, &q, views[float32](rows), mpi.View[float32](mpi.Bytes(recv)), root)
 	}
-	return reproducible64(ctx, c, views[float64](rows), mpi.View[float64](mpi.Bytes(recv)), root)
+	return reproducible64(ctx, c, &q, views[float64](rows), mpi.View[float64](mpi.Bytes(recv)), root)
 }
 
 func views[F, T mpi.Elem](rows [][]T) [][]F {
@@ -114,24 +114,22 @@ func views[F, T mpi.Elem](rows [][]T) [][]F {
 	return out
 }
 
-func reproducible64(ctx context.Context, c *mpi.Comm, rows [][]float64, recv []float64, root int) error {
-	mags := magnitudes(rows, len(recv))
-	if err := Allreduce(ctx, c, mags, mags, magnitudeOp); err != nil {
-		return err
-	}
-	sums := make([]quad, len(recv))
+func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64, recv []float64, root int) error {
+	mags, sums := magnitudes(rows, len(recv)), make([]quad, len(recv))
 	w := words(sums)
-	for _, row := range rows {
-		for i, x := range row {
-			if m := mags[i]; m&^exponent == 0 && x != 0 {
-				hi, lo := fixed(x, int(m&exponent)-bias-bits64)
-				var carry uint64
-				w[2*i], carry = bits.Add64(w[2*i], lo, 0)
-				w[2*i+1], _ = bits.Add64(w[2*i+1], hi, carry)
+	err := scaleAndAdd(ctx, c, q, mags, sums, quadSum, func() {
+		for _, row := range rows {
+			for i, x := range row {
+				if m := mags[i]; m&^exponent == 0 && x != 0 {
+					hi, lo := fixed(x, int(m&exponent)-bias-bits64)
+					var carry uint64
+					w[2*i], carry = bits.Add64(w[2*i], lo, 0)
+					w[2*i+1], _ = bits.Add64(w[2*i+1], hi, carry)
+				}
 			}
 		}
-	}
-	if err := total(ctx, c, sums, quadSum, root); err != nil || root >= 0 && c.Rank() != root {
+	})
+	if err != nil || root >= 0 && c.Rank() != root {
 		return err
 	}
 	for i, m := range mags {
@@ -144,21 +142,19 @@ func reproducible64(ctx context.Context, c *mpi.Comm, rows [][]float64, recv []f
 	return nil
 }
 
-func reproducible32(ctx context.Context, c *mpi.Comm, rows [][]float32, recv []float32, root int) error {
-	mags := magnitudes(rows, len(recv))
-	if err := Allreduce(ctx, c, mags, mags, magnitudeOp); err != nil {
-		return err
-	}
-	sums := make([]int64, len(recv))
-	for _, row := range rows {
-		for i, x := range row {
-			if m := mags[i]; m&^exponent == 0 && x != 0 {
-				// Exact: |x| is below 2^bits32 units, and float64 holds it all.
-				sums[i] += int64(math.Ldexp(float64(x), bits32+bias-int(m&exponent)))
+func reproducible32(ctx context.Context, c *mpi.Comm, q *call, rows [][]float32, recv []float32, root int) error {
+	mags, sums := magnitudes(rows, len(recv)), make([]int64, len(recv))
+	err := scaleAndAdd(ctx, c, q, mags, sums, Sum, func() {
+		for _, row := range rows {
+			for i, x := range row {
+				if m := mags[i]; m&^exponent == 0 && x != 0 {
+					// Exact: |x| is below 2^bits32 units, and float64 holds it all.
+					sums[i] += int64(math.Ldexp(float64(x), bits32+bias-int(m&exponent)))
+				}
 			}
 		}
-	}
-	if err := total(ctx, c, sums, Sum, root); err != nil || root >= 0 && c.Rank() != root {
+	})
+	if err != nil || root >= 0 && c.Rank() != root {
 		return err
 	}
 	for i, m := range mags {
@@ -171,11 +167,17 @@ func reproducible32(ctx context.Context, c *mpi.Comm, rows [][]float32, recv []f
 	return nil
 }
 
-func total[T mpi.Elem](ctx context.Context, c *mpi.Comm, sums []T, op Op, root int) error {
-	if root < 0 {
-		return Allreduce(ctx, c, sums, sums, op)
+// scaleAndAdd is q: the ranks agree on powers of two, cut their operands to integers of that scale, and add those, to
+// all or to its root.
+func scaleAndAdd[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, mags []uint16, sums []T, op Op, cut func()) error {
+	scale, add := q.part(scaling), q.part(adding)
+	pairCall(&scale, plan.Allreduce, mags, mags, magnitudeOp)
+	if q.kind == plan.Reduce {
+		reduceCall(&add, c, sums, sums, op, q.root)
+	} else {
+		pairCall(&add, plan.Allreduce, sums, sums, op)
 	}
-	return Reduce(ctx, c, sums, sums, op, root)
+	return runHalves(ctx, c, q, &scale, &add, cut)
 }
 
 // magnitudes is, per element, the least power of two above all operands, and
@@ -216,16 +218,13 @@ func special(m uint16) (float64, bool) {
 	return math.Inf(-1), true
 }
 
-// fixed is x in units of 2^unit, cut towards zero, as a 128-bit integer.
+// fixed is x in units of 2^unit, cut towards zero, as a 128-bit integer; |x| is below 2^bits64 of them.
 func fixed(x float64, unit int) (hi, lo uint64) {
 	fraction, e := math.Frexp(math.Abs(x))
-	m := uint64(math.Ldexp(fraction, 53)) // |x| = m · 2^(e-53)
-	switch shift := e - 53 - unit; {
-	case shift >= 64:
-		hi = m << (shift - 64)
-	case shift >= 0:
+	m := uint64(math.Ldexp(fraction, 53))   // |x| = m · 2^(e-53)
+	if shift := e - 53 - unit; shift >= 0 { // at most bits64-53
 		hi, lo = m>>(64-shift), m<<shift // a shift by 64 is 0
-	default:
+	} else {
 		lo = m >> -shift
 	}
 	if x < 0 {

@@ -50,7 +50,7 @@ func reproduce[F float32 | float64](t *testing.T, spread int, unit float64) {
 	t.Logf("seed %d", seed)
 	all := rowsOf[F](seed, rows, n, spread)
 	var first []F
-	for size := 1; size <= 9; size++ {
+	for _, size := range atMost(3, []int{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
 		results := make([][]F, size)
 		together(t, size, func(ctx context.Context, c *mpi.Comm) error {
 			for _, f := range chosenPlans(plan.Allreduce) {

@@ -13,7 +13,7 @@ import (
 // of a collective, so that ranks that called different things notice.
 //
 //	0  magic     2 B
-//	2  kind      1 B
+//	2  kind      1 B  its lower half; the upper is the phase
 //	3  type      1 B
 //	4  op        1 B  (collectives without an operator: 0xff)
 //	5  plan      1 B  position of the planner in its catalog
@@ -33,6 +33,51 @@ const (
 	readingCode    = 0xfc // as a plan: DirectPlan
 )
 
+// phase is a part of what the program called that is a collective of its own. All parts have the number and the
+// signature of the whole, since nobody knows of the parts.
+type phase uint8
+
+const (
+	whole     phase = iota
+	comparing       // the ranks compare what they called
+	counting        // and what they send each other
+	mapping         // they vote on the arena
+	scaling         // of a reproducible sum: they agree on the powers of two
+	adding          // and add the integers
+	phases          // how many there are
+)
+
+func (p phase) String() string {
+	return [...]string{"", ", comparing calls", ", comparing counts", ", making shared memory", ", scaling", ", adding"}[p]
+}
+
+// called is the collective that the program called.
+func (q *call) called() plan.Kind {
+	if q.phase != whole {
+		return q.asked.kind()
+	}
+	return q.kind
+}
+
+// sign is the signature of a call, which may be a part of another.
+func (q *call) sign(planner int) signature {
+	if q.phase == whole {
+		return q.key.sign(planner)
+	}
+	s := q.asked
+	s[2] |= uint8(q.phase) << 4
+	s[5] = uint8(planner)
+	return s
+}
+
+// signatureBy is sign by an entry's plan.
+func (q *call) signatureBy(e *entry) signature {
+	if q.phase == whole {
+		return e.signature
+	}
+	return q.sign(int(e.signature[5]))
+}
+
 func (k *key) sign(planner int) signature {
 	var s signature
 	binary.LittleEndian.PutUint16(s[0:], signatureMagic)
@@ -49,7 +94,7 @@ func (k *key) sign(planner int) signature {
 	count := uint64(k.count)
 	switch {
 	case k.kind == plan.Alltoall && k.hash != 0:
-		count = 0 // every rank has counts of its own
+		count = 1 << 63 // every rank has counts of its own: see exchange
 	case k.hash != 0:
 		count = k.hash | 1<<63
 	}
@@ -59,23 +104,40 @@ func (k *key) sign(planner int) signature {
 
 // readSignature finds the signature at the beginning of a message.
 func readSignature(b []byte) (s signature, ok bool) {
-	if len(b) < signatureBytes || binary.LittleEndian.Uint16(b) != signatureMagic || plan.Kind(b[2]) > plan.Exscan {
+	if len(b) < signatureBytes || binary.LittleEndian.Uint16(b) != signatureMagic {
 		return s, false
 	}
-	return signature(b[:signatureBytes]), true
+	s = signature(b[:signatureBytes])
+	return s, s.kind() <= plan.Exscan && s.phase() < phases
+}
+
+func (s signature) kind() plan.Kind { return plan.Kind(s[2] & 0xf) }
+func (s signature) phase() phase    { return phase(s[2] >> 4) }
+
+// differs reports whether ranks that started collectives of the same number called different
+// things. One may be in another part of it than the other.
+func (s signature) differs(other signature) bool {
+	if s.phase() != other.phase() {
+		s[2], s[5] = uint8(s.kind()), 0
+		other[2], other[5] = uint8(other.kind()), 0
+	}
+	return s != other
 }
 
 // String is what the call looked like, as in "allreduce of 4 float32, sum".
 func (s signature) String() string {
-	kind := plan.Kind(s[2])
+	kind := s.kind()
 	if kind == plan.Barrier {
 		return "barrier"
 	}
 	text := kind.String()
 	count := binary.LittleEndian.Uint64(s[8:])
-	if count>>63 == 0 {
+	switch {
+	case count>>63 == 0:
 		text += fmt.Sprintf(" of %d %v", count, kernel.Type(s[3]))
-	} else {
+	case kind == plan.Alltoall:
+		text += fmt.Sprintf(" of blocks of %v with counts of its own", kernel.Type(s[3]))
+	default:
 		text += fmt.Sprintf(" of blocks of %v with counts of hash %#x", kernel.Type(s[3]), count&^(1<<63))
 	}
 	switch {
@@ -100,8 +162,8 @@ func (s signature) String() string {
 func (s signature) compare(mine int, peer int, host string, other signature) error {
 	a, b := s.String(), other.String()
 	if a == b {
-		a += fmt.Sprintf(" by plan %d", s[5])
-		b += fmt.Sprintf(" by plan %d", other[5])
+		a += fmt.Sprintf(" by plan %d%v", s[5], s.phase())
+		b += fmt.Sprintf(" by plan %d%v", other[5], other.phase())
 	}
 	return &mismatchError{text: fmt.Sprintf("rank %d called %s, rank %d (%s) called %s", mine, a, peer, host, b)}
 }

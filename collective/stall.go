@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -19,11 +18,12 @@ const askAfter = time.Second
 
 // glimpse is what the look-out sees of an execution.
 type glimpse struct {
-	kind      plan.Kind
 	seq       uint32
 	signature signature
 	progress  uint32
-	peer      int // the rank it waits for, nobody or finished
+	peer      int  // the rank it waits for, nobody or finished
+	inLibrary bool // the system's MPI library does it, and nobody knows for whom that waits
+	exchange  exchange
 }
 
 // question: what does the rank do for which this one waits in a collective?
@@ -78,14 +78,19 @@ func (s *state) inspect(c *mpi.Comm) bool {
 	s.mu.Lock()
 	for _, x := range w.active {
 		x.mu.Lock()
-		w.seen = append(w.seen, glimpse{x.entry.kind, x.seq, x.entry.signature, x.progress.Load(), int(x.peer)})
+		g := glimpse{seq: x.seq, signature: x.signature, progress: x.progress.Load(), peer: int(x.peer)}
+		g.inLibrary = x.entry.way == byLibrary && g.peer == nobody
+		if g.peer >= 0 {
+			g.exchange = x.entry.exchange(g.peer)
+		}
+		w.seen = append(w.seen, g)
 		x.mu.Unlock()
 	}
 	stallAfter, log := s.config.stallAfter(), s.config.Log
 	s.mu.Unlock()
 	now := time.Now()
 	for _, g := range w.seen {
-		if g.peer < 0 {
+		if g.peer < 0 && !g.inLibrary {
 			continue
 		}
 		q := question{g.seq, g.peer}
@@ -96,16 +101,11 @@ func (s *state) inspect(c *mpi.Comm) bool {
 		p.seen = now
 		ask, report := p.look(now, stallAfter)
 		w.patience[q] = p
-		if ask {
-			s.post(c.Shadow(), news{kind: newsQuery, seq: g.seq, signature: g.signature}, g.peer)
+		if ask && !g.inLibrary {
+			s.post(c.Shadow(), news{kind: newsQuery, seq: g.seq, signature: g.signature, exchange: g.exchange}, g.peer)
 		}
 		if report && log != nil {
-			answer := p.answer
-			if answer == "" {
-				answer = "it does not answer"
-			}
-			log.Warn(fmt.Sprintf("%s #%d on %s waits for rank %d (%s) since %.1f s; %s",
-				g.kind, g.seq, s.name, g.peer, c.Host(g.peer), now.Sub(p.since).Seconds(), answer))
+			log.Warn(fmt.Sprintf("%s #%d on %s waits for %s", g.signature.kind(), g.seq, s.name, s.whom(c, g, p, now)))
 		}
 	}
 	for q, p := range w.patience {
@@ -114,4 +114,21 @@ func (s *state) inspect(c *mpi.Comm) bool {
 		}
 	}
 	return len(w.seen) > 0
+}
+
+// whom says for whom an execution waits since when, and what that rank does.
+func (s *state) whom(c *mpi.Comm, g glimpse, p patience, now time.Time) string {
+	since := fmt.Sprintf("since %.1f s; ", now.Sub(p.since).Seconds())
+	if g.inLibrary {
+		return "the system's MPI library " + since + "it does not say for which ranks that waits"
+	}
+	answer := p.answer
+	if answer == "" {
+		answer = "it does not answer"
+	}
+	missing := s.missing(c, g)
+	if len(missing) > 1 {
+		answer = fmt.Sprintf("of rank %d: %s", g.peer, answer)
+	}
+	return nameRanks(c, missing) + " " + since + answer
 }

@@ -34,8 +34,9 @@ type state struct {
 	nodes   *plan.Nodes
 	share   float64 // ranks per core; 0: not asked yet
 
-	arenaTried atomic.Bool
-	arena      atomic.Pointer[arena] // shared memory of the ranks, where there is one
+	arena        atomic.Pointer[arena] // shared memory of the ranks, where there is one
+	arenaSettled atomic.Bool           // whether there is
+	making       chan struct{}         // closed when it is settled; nil: nobody makes it
 
 	broken atomic.Pointer[Error]   // why no collective may start any more
 	off    context.Context         // ends when they are called off
@@ -52,8 +53,8 @@ type key struct {
 	root    int
 	count   int
 	hash    uint64 // of counts; 0 without
-	check   bool   // a barrier that compares the calls that follow it
-	here    bool   // blocking, of ranks that share an arena, and suits it
+	late    bool   // starts after a part of the call, and so after its number was taken; or is a part
+	here    bool   // can be done in the arena: blocking, there is one, and all ranks know all counts
 }
 
 // entry is a plan with what is needed to run it.
@@ -112,12 +113,26 @@ type call struct {
 	counts     [3][]int
 	send, recv []byte
 	err        error // a mistake in the arguments
+
+	seq   uint32    // its number; 0: it gets one when it starts
+	phase phase     // of what the program called, if this is a part of that
+	asked signature // of what the program called, then
+	made  bool      // the arena, of which the other goroutines do not know yet
+}
+
+// part is a call that is a part of q and has its number.
+func (q *call) part(p phase) call {
+	asked := q.asked
+	if q.phase == whole {
+		asked = q.key.sign(0)
+	}
+	return call{key: key{late: true}, phase: p, asked: asked, seq: q.seq}
 }
 
 // acquire numbers the call and gives it an execution of its plan, and the turn.
-func (s *state) acquire(c *mpi.Comm, q *call, floating bool) (*execution, error) {
+func (s *state) acquire(c *mpi.Comm, q *call, nonblocking bool) (*execution, error) {
 	if b := s.broken.Load(); b != nil {
-		return nil, s.refuse(q.kind, b)
+		return nil, s.refuse(q, b)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +140,7 @@ func (s *state) acquire(c *mpi.Comm, q *call, floating bool) (*execution, error)
 	if err != nil {
 		return nil, s.rejected(q, err)
 	}
-	s.count()
+	s.number(q)
 	var x *execution
 	if n := len(e.idle); n > 0 {
 		x = e.idle[n-1]
@@ -134,8 +149,8 @@ func (s *state) acquire(c *mpi.Comm, q *call, floating bool) (*execution, error)
 		x = newExecution(s, e)
 	}
 	x.turn.Lock()
-	x.floating = floating
-	x.begin(c, s.seq, q.send, q.recv)
+	x.nonblocking = nonblocking
+	x.begin(c, q)
 	s.watch.add(x)
 	if e.way == byLibrary {
 		x.native = x.callLibrary(q.send, q.recv)
@@ -230,19 +245,19 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	}
 	switch {
 	case here == DirectPlan:
-		e.way, e.signature = byReading, q.sign(readingCode)
+		e.way, e.signature = byReading, e.sign(readingCode)
 	case here == MemoryPlan && fitsSlot(p):
-		e.way, e.signature = bySlots, q.sign(memoryCode)
+		e.way, e.signature = bySlots, e.sign(memoryCode)
 	case here == MemoryPlan:
-		e.way, e.signature = byPieces, q.sign(memoryCode)
+		e.way, e.signature = byPieces, e.sign(memoryCode)
 		e.readsFar = open && s.canRead() && reads(p.Kind)
 		e.readsMapped = s.config.readsMapped(p, s.canRead())
 	case libraryHas(c, e) && s.config.whyLibrary(p) != "":
-		e.way, e.signature, here = byLibrary, q.sign(noOp), LibraryPlan
+		e.way, e.signature, here = byLibrary, e.sign(noOp), LibraryPlan
 	default:
 		planner, index := s.choose(p)
 		e.plan = planner.Build(p)
-		e.signature = q.sign(index)
+		e.signature = e.sign(index)
 	}
 	if e.way != byMessages {
 		e.plan = &plan.Plan{Name: here}
@@ -258,11 +273,15 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	return e, nil
 }
 
-// count numbers the next collective, from 1. The state is locked.
-func (s *state) count() {
+// number gives a call its place among all on the communicator, from 1, if it has none yet. The state is locked.
+func (s *state) number(q *call) {
+	if q.seq != 0 {
+		return
+	}
 	if s.seq++; s.seq == math.MaxInt32 {
 		s.seq = 1
 	}
+	q.seq = s.seq
 }
 
 // reject is the error of a call whose arguments make no sense. It counts as
@@ -275,10 +294,10 @@ func (s *state) reject(q *call, err error) *Error {
 
 // rejected is reject while the state is locked.
 func (s *state) rejected(q *call, err error) *Error {
-	s.count()
-	s.watch.heard(s.seq, q.sign(badArguments))
+	s.number(q)
+	s.watch.heard(q.seq, q.sign(badArguments))
 	s.watch.start(s) // to answer them, also after the first call here
-	return s.fault(q.kind, s.seq, fmt.Errorf("%w: %w", ErrArgument, err))
+	return s.fault(q.called(), q.seq, fmt.Errorf("%w: %w", ErrArgument, err))
 }
 
 // problem states an entry as planners want it. The state is locked.

@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
-	"github.com/fisterra-hpc/fisterra/internal/need"
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
@@ -70,13 +69,13 @@ func overTCP(t *testing.T, n int, f func(context.Context, *mpi.Comm) error) {
 
 func TestAssortmentOverSharedMemory(t *testing.T) {
 	// Ranks of one process spin for each other: as many as there are processors at least.
-	for _, n := range []int{2, 3} {
+	for _, n := range atMost(2, []int{2, 3}) {
 		overSharedMemory(t, n, assortment)
 	}
 }
 
 func TestAssortmentOverTCP(t *testing.T) {
-	for _, n := range []int{2, 5} {
+	for _, n := range atMost(2, []int{2, 5}) {
 		overTCP(t, n, assortment)
 	}
 }
@@ -87,8 +86,101 @@ const (
 	policyVariable  = "FISTERRA_TEST_COLLECTIVE_POLICY"
 )
 
-// giveUpTheLibrary has rank 1 give up a collective of the library to which rank 2 does not come: that ends it for
-// rank 0, too, and both learn that the library still has their buffers, and when it has given them back.
+// stallInTheLibrary has rank 0 wait in the library for the others until it has reported that.
+func stallInTheLibrary(ctx context.Context, c *mpi.Comm) error {
+	const tag = 1
+	log := &lines{more: make(chan struct{}, 1)}
+	err := Configure(c, Config{Library: LibraryAlways, StallAfter: askAfter, Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		return err
+	}
+	if c.Rank() != 0 {
+		if _, err := mpi.Recv(ctx, c, []byte{0}, 0, tag); err != nil {
+			return err
+		}
+		return Barrier(ctx, c)
+	}
+	reported := make(chan error, 1)
+	go func() {
+		select {
+		case <-log.more:
+		case <-ctx.Done():
+		}
+		var err error
+		for r := 1; r < c.Size() && err == nil; r++ {
+			err = mpi.Send(ctx, c, []byte{0}, r, tag)
+		}
+		reported <- err
+	}()
+	if err := errors.Join(Barrier(ctx, c), <-reported); err != nil {
+		return err
+	}
+	if want := "barrier #1 on world waits for the system's MPI library since"; !strings.Contains(log.String(), want) {
+		return fmt.Errorf("the report does not say %q: %s", want, log)
+	}
+	return nil
+}
+
+// leaveSendsInFlight has rank 0 give up a bcast that sends to each of the others. The buffer is in flight until the last of
+// them has it, also when that is not the one that was given up first or last; and calls that are refused
+// because of that have no buffers in flight.
+func leaveSendsInFlight(ctx context.Context, c *mpi.Comm) error {
+	const n, tag = 4 << 20, 1
+	err := Configure(c, Config{Library: LibraryNever, Force: map[plan.Kind]string{plan.Bcast: "linear"}})
+	if err != nil {
+		return err
+	}
+	if c.Rank() != 0 {
+		if _, err := mpi.Recv(ctx, c, []byte{0}, 0, tag); err != nil {
+			return err
+		}
+		if _, err := mpi.Recv(ctx, c.Shadow(), make([]byte, n), 0, firstTag+1); err != nil {
+			return err
+		}
+		return mpi.Send(ctx, c, []byte{0}, 0, tag)
+	}
+	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	err = Bcast(short, c, make([]byte, n), 0)
+	if err := errors.Join(within(err, context.DeadlineExceeded), within(err, mpi.ErrInFlight)); err != nil {
+		return err
+	}
+	var at *mpi.Error
+	if !errors.As(err, &at) || at.Done == nil {
+		return fmt.Errorf("%v does not say when the buffer is free", err)
+	}
+	refused := Barrier(ctx, c)
+	if err := within(refused, ErrBroken); err != nil || errors.Is(refused, mpi.ErrInFlight) {
+		return fmt.Errorf("afterwards: %w", refused)
+	}
+	var earlier *mpi.Error
+	if errors.As(refused, &earlier) && earlier.Done != nil {
+		return fmt.Errorf("%v says when a buffer is free", refused)
+	}
+	for _, r := range []int{3, 1, 2} {
+		select {
+		case <-at.Done:
+			return fmt.Errorf("the buffer is said to be free, but rank %d has not received it", r)
+		case <-time.After(100 * time.Millisecond): // for a wrong one to be closed
+		}
+		err := mpi.Send(ctx, c, []byte{0}, r, tag)
+		if err == nil {
+			_, err = mpi.Recv(ctx, c, []byte{0}, r, tag)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	select {
+	case <-at.Done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the buffer is never free: %w", context.Cause(ctx))
+	}
+}
+
+// giveUpTheLibrary has rank 1 give up a collective of the library to which rank 2 does not come, when rank 0 has come:
+// that ends it for rank 0, too, and both learn that the library still has their buffers, and when it has given them back.
 func giveUpTheLibrary(ctx context.Context, c *mpi.Comm) error {
 	if err := Barrier(ctx, c); err != nil {
 		return err
@@ -103,14 +195,25 @@ func giveUpTheLibrary(ctx context.Context, c *mpi.Comm) error {
 		_, err := n.Allreduce(nil, mpi.Bytes(v), mpi.KindOf[int64](), mpi.ReduceSum).Wait(ctx)
 		return err
 	}
-	own, want := ctx, mpi.ErrCancelled
+	own, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	come := make(chan error, 1)
+	want := mpi.ErrCancelled
 	if c.Rank() == 1 {
-		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-		defer cancel()
-		own, want = short, context.DeadlineExceeded
+		want = context.Canceled
+		go func() {
+			_, err := mpi.Recv(ctx, c, make([]byte, 1), 0, 2)
+			come <- err
+			giveUp()
+		}()
+	} else {
+		go func() {
+			lookUntil(ctx, stateOf(c).busy)
+			come <- mpi.Send(ctx, c, []byte{1}, 1, 2)
+		}()
 	}
 	err := Allreduce(own, c, v, v, Sum)
-	if err := errors.Join(within(err, want), within(err, mpi.ErrInFlight)); err != nil {
+	if err := errors.Join(within(err, want), within(err, mpi.ErrInFlight), <-come); err != nil {
 		return err
 	}
 	if c.Rank() == 0 {
@@ -130,13 +233,20 @@ func giveUpTheLibrary(ctx context.Context, c *mpi.Comm) error {
 	}
 }
 
-// TestLibraryRank is a rank of TestAssortmentOverMPI and TestGivingUpOverMPI.
+// busy: a collective is under way.
+func (s *state) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.watch.active) > 0
+}
+
+// TestLibraryRank is a rank of the tests over the system's MPI libraries.
 func TestLibraryRank(t *testing.T) {
 	policy, ok := os.LookupEnv(policyVariable)
 	if !ok {
-		t.Skip("a rank of TestAssortmentOverMPI or TestGivingUpOverMPI")
+		t.Skip("a rank of other tests")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	w, err := mpi.Init(ctx, &mpi.Config{
 		Transport: "mpi", MPILibrary: os.Getenv(libraryVariable),
@@ -146,7 +256,13 @@ func TestLibraryRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := w.Comm()
-	if policy != "never" {
+	switch policy {
+	case "never":
+	case "across hosts":
+		if e := Explain(plan.Allreduce, 64<<10, c); e.Plan != LibraryPlan || e.Why != policy {
+			err = fmt.Errorf("an allreduce over %d hosts is done by %s, %s; want %s, %s", e.Hosts, e.Plan, e.Why, LibraryPlan, policy)
+		}
+	default:
 		err = Configure(c, Config{Library: LibraryAlways})
 		if _, ok := c.Native(); !ok && err == nil {
 			err = fmt.Errorf("the library has no collectives of its own")
@@ -156,6 +272,15 @@ func TestLibraryRank(t *testing.T) {
 	case err != nil:
 	case policy == "give up":
 		err = giveUpTheLibrary(ctx, c)
+	case policy == "stall":
+		err = stallInTheLibrary(ctx, c)
+	case policy == "in flight":
+		err = leaveSendsInFlight(ctx, c)
+	case policy == "between parts":
+		err = sumsBetweenBarriers(ctx, c)
+		if err == nil {
+			err = checkedBesideBarrier(ctx, c)
+		}
 	default:
 		err = assortment(ctx, c)
 	}
@@ -171,41 +296,56 @@ func TestLibraryRank(t *testing.T) {
 
 // The same over Open MPI and MPICH, with our plans on their messages and with
 // their own collectives.
-func TestAssortmentOverMPI(t *testing.T) { overMPI(t, "never", "always") }
+func TestMPIAssortment(t *testing.T) { overMPI(t, 3, "never", "always") }
 
 // A collective of the library's own is given up like any other, except that its buffers are in flight.
-func TestGivingUpOverMPI(t *testing.T) { overMPI(t, "give up") }
+func TestMPIGivingUp(t *testing.T) { overMPI(t, 3, "give up") }
 
-// overMPI runs TestLibraryRank on three ranks by each policy over Open MPI and MPICH.
-func overMPI(t *testing.T, policies ...string) {
+// A collective of the library's own is in a stall report, too.
+func TestMPIStallReport(t *testing.T) { overMPI(t, 3, "stall") }
+
+// The sends of a collective that is given up are in flight until all have been received.
+func TestMPISendsInFlight(t *testing.T) { overMPI(t, 4, "in flight") }
+
+// The library gets its collectives in the same order on all ranks, although some calls of two goroutines have parts.
+func TestMPINothingComesBetweenParts(t *testing.T) { overMPI(t, 3, "between parts") }
+
+// overMPI runs TestLibraryRank on some ranks by each policy over Open MPI and MPICH.
+func overMPI(t *testing.T, ranks int, policies ...string) {
 	if testing.Short() {
 		t.Skip("starts mpirun; not for -short")
 	}
-	for part, launcher := range map[string][]string{
-		"openmpi": {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"},
-		"mpich":   {"mpiexec.mpich"},
-	} {
-		t.Run(part, func(t *testing.T) {
-			if _, err := exec.LookPath(launcher[0]); err != nil {
-				need.Part(t, part, err.Error())
-			}
-			self, err := filepath.Abs(os.Args[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range lab.Launchers() {
+		t.Run(l.Part, func(t *testing.T) {
+			l.Needed(t)
 			for _, policy := range policies {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-				args := append(launcher[1:len(launcher):len(launcher)], "-n", "3", self, "-test.run=^TestLibraryRank$")
-				cmd := exec.CommandContext(ctx, launcher[0], args...)
-				cmd.Env = append(os.Environ(), policyVariable+"="+policy)
-				cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-				cmd.WaitDelay = 5 * time.Second
-				out, err := cmd.CombinedOutput()
+				ctx, cancel := context.WithTimeout(t.Context(), limit+time.Minute)
+				cmd := l.Command(ctx, t, ranks, self, "-test.run=^TestLibraryRank$")
+				cmd.Env = append(cmd.Env, policyVariable+"="+policy)
+				r := cmd.Run()
 				cancel()
-				if err != nil {
-					t.Errorf("library %s: %v\n%s", policy, err, out)
+				if r.Code != 0 || r.Err != nil {
+					t.Errorf("library %s: %v", policy, r)
 				}
 			}
 		})
+	}
+}
+
+// TestClusterLibraryAcrossHosts: where nobody says whose the collectives are, those over two
+// nodes are Open MPI's.
+func TestClusterLibraryAcrossHosts(t *testing.T) {
+	lab.OpenMPI.Needed(t)
+	s := lab.Cluster(t, 2, 2)
+	binary := s.TestBinary()
+	for _, policy := range []string{"across hosts", "always"} {
+		r := s.Exec(t.Context(), "srun", "--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2", "env", policyVariable+"="+policy, binary, "-test.run=^TestLibraryRank$")
+		if r.Code != 0 || r.Err != nil {
+			t.Errorf("library %s: %v", policy, r)
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -17,14 +16,15 @@ import (
 // they are doing, and answers such questions. It never touches the fast path.
 // It is guarded by the state's lock except where it is the goroutine's own.
 type watch struct {
-	running bool
-	dozing  bool          // the look-out may sleep for longer than fastTick
-	wake    chan struct{} // ends that
-	active  []*execution
-	floats  int           // nonblocking ones among them
-	calls   [history]past // by sequence number
-	note    string        // what the program says it is doing
-	noted   time.Time
+	running     bool
+	dozing      bool          // the look-out may sleep for longer than fastTick
+	wake        chan struct{} // ends that
+	active      []*execution
+	nonblocking int           // ones among them
+	calls       [history]past // by number
+	alltoallvs  [history]pastAlltoallv
+	note        string // what the program says it is doing
+	noted       time.Time
 
 	// The goroutine's own.
 	sends    []mpi.Request
@@ -50,12 +50,15 @@ const (
 // add notes an execution. The state is locked.
 func (w *watch) add(x *execution) {
 	w.active = append(w.active, x)
-	if x.floating {
-		w.floats++
+	if x.nonblocking {
+		w.nonblocking++
 	}
-	w.heard(x.seq, x.entry.signature)
+	w.heard(x.seq, x.signature)
+	if x.entry.counts[1] != nil {
+		w.alltoallvs[x.seq%history] = pastAlltoallv{x.seq, x.entry}
+	}
 	w.start(x.state)
-	if x.floating && w.dozing {
+	if x.nonblocking && w.dozing {
 		w.dozing = false
 		select {
 		case w.wake <- struct{}{}:
@@ -87,8 +90,8 @@ func (s *state) watched() bool { return s.size > 1 && !s.sizesOnly }
 
 // remove forgets an execution. The state is locked.
 func (w *watch) remove(x *execution) {
-	if x.floating {
-		w.floats--
+	if x.nonblocking {
+		w.nonblocking--
 	}
 	last := len(w.active) - 1
 	for i, a := range w.active {
@@ -129,7 +132,7 @@ func (s *state) lookOut() {
 		if c == nil {
 			return
 		}
-		floats := s.push()
+		pushes := s.push()
 		if time.Since(last) >= tick {
 			last = time.Now()
 			if !s.read(c.Shadow()) {
@@ -141,7 +144,7 @@ func (s *state) lookOut() {
 			busy = s.inspect(c)
 		}
 		switch {
-		case floats:
+		case pushes:
 			timer.Reset(fastTick)
 		case busy:
 			timer.Reset(tick)
@@ -157,7 +160,7 @@ func (s *state) lookOut() {
 func (s *state) push() bool {
 	w := &s.watch
 	s.mu.Lock()
-	w.dozing = w.floats == 0
+	w.dozing = w.nonblocking == 0
 	if !w.dozing {
 		w.pushed = append(w.pushed, w.active...)
 	}
@@ -165,7 +168,7 @@ func (s *state) push() bool {
 	some := len(w.pushed) > 0
 	for _, x := range w.pushed {
 		if x.turn.TryLock() {
-			if x.live.Load() != 0 && x.floating && !x.ended {
+			if x.live.Load() != 0 && x.nonblocking && !x.ended {
 				x.advance(context.Background(), false)
 			}
 			x.turn.Unlock()
@@ -242,11 +245,18 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 		s.callOff(s.announced(from, shadow.Host(from), n))
 	case newsQuery:
 		s.mu.Lock()
-		mine := s.watch.calls[n.seq%history]
+		mine, alltoallv := s.watch.calls[n.seq%history], s.watch.alltoallvs[n.seq%history]
 		answer := s.describe(n.seq)
 		s.mu.Unlock()
-		if mine.seq == n.seq && mine.signature != n.signature {
-			err := mine.signature.compare(s.rank, from, shadow.Host(from), n.signature)
+		var err error
+		switch {
+		case mine.seq != n.seq:
+		case mine.signature.differs(n.signature):
+			err = mine.signature.compare(s.rank, from, shadow.Host(from), n.signature)
+		case alltoallv.seq == n.seq && n.signature.phase() == whole:
+			err = alltoallv.entry.exchange(from).compare(s.rank, from, shadow.Host(from), n.exchange)
+		}
+		if err != nil {
 			why := &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank, Err: err}
 			abort := abortOf(why)
 			for r := range s.size {
@@ -273,11 +283,11 @@ func (s *state) describe(seq uint32) string {
 		x.mu.Unlock()
 		switch peer {
 		case finished:
-			fmt.Fprintf(&b, "it has finished %v #%d and not waited for it; ", x.entry.signature, x.seq)
+			fmt.Fprintf(&b, "it has finished %v #%d and not waited for it; ", x.signature, x.seq)
 		case nobody:
-			fmt.Fprintf(&b, "it is in %v #%d; ", x.entry.signature, x.seq)
+			fmt.Fprintf(&b, "it is in %v #%d; ", x.signature, x.seq)
 		default:
-			fmt.Fprintf(&b, "it is in %v #%d and waits for rank %d; ", x.entry.signature, x.seq, peer)
+			fmt.Fprintf(&b, "it is in %v #%d and waits for rank %d; ", x.signature, x.seq, peer)
 		}
 	}
 	if len(s.watch.active) == 0 {
@@ -286,25 +296,6 @@ func (s *state) describe(seq uint32) string {
 	if s.watch.note != "" {
 		fmt.Fprintf(&b, "last seen in %s %.1f s ago; ", s.watch.note, time.Since(s.watch.noted).Seconds())
 	}
-	b.WriteString("its stacks:")
-	for _, stack := range programStacks() {
-		if b.Len()+len(stack) > stackBytes {
-			break
-		}
-		b.WriteString("\n" + stack)
-	}
+	b.WriteString("its stacks: " + programStacks())
 	return b.String()
-}
-
-// stackBytes bounds what is told of a rank's stacks.
-const stackBytes = 8 << 10
-
-// programStacks is the stacks of all goroutines but those that the runtime's
-// library keeps for itself, which say nothing about the program.
-func programStacks() []string {
-	all := make([]byte, 256<<10)
-	all = all[:runtime.Stack(all, true)]
-	return slices.DeleteFunc(strings.Split(string(all), "\n\n"), func(stack string) bool {
-		return strings.Contains(stack, ").lookOut(") || strings.Contains(stack, ").startKeeper")
-	})
 }

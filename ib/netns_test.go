@@ -21,9 +21,7 @@ func TestAliasInTheKernel(t *testing.T) {
 		checkAlias(t)
 		return
 	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		need.Part(t, "netns", err.Error())
-	}
+	need.Program(t, "netns", "ip")
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestAliasInTheKernel$", "-test.v")
 	cmd.Env = append(os.Environ(), inNamespace+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}

@@ -22,6 +22,8 @@ import (
 //
 //  1. meet: position 0 listens where the others can find it, and every rank
 //     comes by the job's secret.
+//     In a step whose ranks are left to choose a transport, they compare what they have
+//     found first (choice_agree.go).
 //  2. The caller opens its transports, whose listeners need the secret.
 //  3. agree: each rank sends its card (place, host, addresses, layout) to
 //     position 0, which compares the layouts and answers with each rank's
@@ -53,6 +55,7 @@ type meeting struct {
 	door    *wire.Door
 	joiners chan joiner
 	keyFile *secretFile
+	told    []net.Conn // of ranks that go on from a comparison to agree, or have no more to say
 	// The others: an authenticated connection to position 0.
 	conn net.Conn
 	root int // rank of position 0
@@ -65,10 +68,12 @@ type meeting struct {
 
 // joiner is a rank that has come to position 0.
 type joiner struct {
-	rank int
-	conn net.Conn
-	card card
-	err  error // its connection broke after all
+	rank    int
+	conn    net.Conn
+	kind    byte // of the frame: a card, or a finding
+	card    card
+	finding finding
+	err     error // its connection broke after all
 }
 
 // meet blocks until this rank has the job's secret and, unless it is position
@@ -170,7 +175,7 @@ func (m *meeting) self(layout [32]byte) wire.Self {
 func (m *meeting) keyring(ctx context.Context) (k *keyring, err error) {
 	const space = "key-value space of the process manager"
 	switch {
-	case m.l.kind == byFisterra:
+	case m.l.kind == ByFisterra:
 		secret, err := inheritedSecret(m.l.secretFD)
 		if err != nil {
 			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
@@ -285,6 +290,9 @@ func (m *meeting) close() {
 	close(m.done)
 	if m.door != nil {
 		m.door.Close()
+	}
+	for _, conn := range m.told {
+		conn.Close()
 	}
 	if m.conn != nil {
 		m.conn.Close()

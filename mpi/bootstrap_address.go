@@ -29,7 +29,7 @@ func published(ctx context.Context, cfg *Config, l *launch) (addr netip.Addr, wh
 		}
 		return addr, fmt.Sprintf("address rule %s", rule), nil
 	}
-	if l.kind == byFisterra && l.root != "" {
+	if l.kind == ByFisterra && l.root != "" {
 		// The launcher's own choice: loopback when all ranks are on its host.
 		if root, err := netip.ParseAddrPort(l.root); err == nil && (root.Addr().IsLoopback() || l.rank == 0) {
 			return root.Addr(), "as the launcher's", nil

@@ -17,6 +17,8 @@ const (
 	frameCard    byte = 1
 	frameWelcome byte = 2
 	frameRefusal byte = 3
+	frameFinding byte = 4
+	frameVerdict byte = 5
 )
 
 // welcome tells a rank where its place in the tree is.
@@ -33,7 +35,7 @@ type refusal struct {
 }
 
 // refusals are the sentinels that all ranks are to find where position 0 does.
-var refusals = []error{ErrLayout, ErrStartTimeout}
+var refusals = []error{ErrLayout, ErrStartTimeout, ErrTransport}
 
 func refuse(err error) refusal {
 	r := refusal{Text: err.Error()}
@@ -109,42 +111,43 @@ func (m *meeting) alone(t *tree, own card) error {
 }
 
 // enter takes a rank that came to position 0, on a goroutine of the door's.
-func (m *meeting) enter(conn net.Conn, p wire.Peer) {
-	go func() {
-		j := joiner{rank: p.Rank, conn: conn}
-		j.err = conn.SetDeadline(m.deadline.Add(time.Second))
-		if j.err == nil {
-			var kind byte
-			var body []byte
-			if kind, body, j.err = wire.ReadFrame(conn, nil, maxCardBytes); j.err == nil && kind != frameCard {
-				j.err = fmt.Errorf("malformed card: frame %d", kind)
-			}
-			if j.err == nil {
-				j.card, j.err = decodeJSON[card](body)
-			}
-			if j.err == nil && j.card.Rank != p.Rank {
-				j.err = fmt.Errorf("malformed card: rank %d from rank %d", j.card.Rank, p.Rank)
-			}
+func (m *meeting) enter(conn net.Conn, p wire.Peer) { go m.hear(p.Rank, conn) }
+
+// hear takes what a rank tells position 0 next: what it has found, or its card.
+func (m *meeting) hear(rank int, conn net.Conn) {
+	j := joiner{rank: rank, conn: conn}
+	j.err = conn.SetDeadline(m.deadline.Add(time.Second))
+	var body []byte
+	if j.err == nil {
+		j.kind, body, j.err = wire.ReadFrame(conn, nil, maxCardBytes)
+	}
+	said := rank
+	if j.err == nil {
+		switch j.kind {
+		case frameCard:
+			j.card, j.err = decodeJSON[card](body)
+			said = j.card.Rank
+		case frameFinding:
+			j.finding, j.err = decodeJSON[finding](body)
+			said = j.finding.Rank
+		default:
+			j.err = fmt.Errorf("malformed card: frame %d", j.kind)
 		}
-		select {
-		case m.joiners <- j:
-		case <-m.done:
-			conn.Close()
-		}
-	}()
+	}
+	if j.err == nil && said != rank {
+		j.err = fmt.Errorf("malformed card: rank %d from rank %d", said, rank)
+	}
+	select {
+	case m.joiners <- j:
+	case <-m.done:
+		conn.Close()
+	}
 }
 
-// gather is position 0's part: it waits for every rank, compares, and
-// answers each.
-func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
-	came := map[int]joiner{}
-	defer func() {
-		for _, j := range came {
-			j.conn.Close()
-		}
-	}()
-	var failed error
-	for len(came) < m.l.size-1 && failed == nil {
+// collect waits at position 0 for what every other rank tells: all the same kind of thing.
+func (m *meeting) collect(ctx context.Context, kind byte) (came map[int]joiner, err error) {
+	came = map[int]joiner{}
+	for len(came) < m.l.size-1 {
 		select {
 		case j := <-m.joiners:
 			if before, twice := came[j.rank]; twice { // it lost its first connection
@@ -157,25 +160,42 @@ func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
 				continue
 			}
 			came[j.rank] = j
+			if j.kind != kind {
+				return came, fmt.Errorf("mpi: %w: ranks %d and %d have been told different things of the transport to use "+
+					"(Config.Transport, InfiniBand, OutlivesRanks), or by different launchers", ErrLayout, m.l.rank, j.rank)
+			}
 		case <-ctx.Done():
-			failed = m.missing(ctx, came)
+			return came, m.missing(ctx, came)
 		}
 	}
+	return came, nil
+}
+
+// turnAway tells ranks why there will be no world.
+func turnAway(came map[int]joiner, why error) {
+	no := wire.AppendFrame(nil, frameRefusal, encodeJSON(refuse(why)))
+	for _, j := range came {
+		j.conn.SetDeadline(time.Now().Add(time.Second))
+		j.conn.Write(no) // who does not hear it finds the connection closed
+		j.conn.Close()
+	}
+}
+
+// gather is position 0's part: it waits for every rank, compares, and
+// answers each.
+func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
+	came, err := m.collect(ctx, frameCard)
 	var r *roster
-	if failed == nil {
+	if err == nil {
 		cards := []card{own}
 		for _, j := range came {
 			cards = append(cards, j.card)
 		}
-		r, failed = assemble(cards)
+		r, err = assemble(cards)
 	}
-	if failed != nil {
-		no := encodeJSON(refuse(failed))
-		for _, j := range came {
-			j.conn.SetDeadline(time.Now().Add(time.Second))
-			j.conn.Write(wire.AppendFrame(nil, frameRefusal, no)) // who does not hear it finds the connection closed
-		}
-		return failed
+	if err != nil {
+		turnAway(came, err)
+		return err
 	}
 	t.adopt(r)
 	for rank, j := range came {
@@ -185,6 +205,7 @@ func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
 		if _, err := j.conn.Write(wire.AppendFrame(nil, frameWelcome, yes)); err != nil {
 			t.AnnounceLost(rank, fmt.Sprintf("it left while the ranks met: %v", err))
 		}
+		j.conn.Close()
 	}
 	return nil
 }
@@ -203,40 +224,50 @@ func (m *meeting) missing(ctx context.Context, came map[int]joiner) error {
 
 // present is the part of every other rank.
 func (m *meeting) present(ctx context.Context, t *tree, own card) error {
+	body, err := m.ask(ctx, frameCard, encodeJSON(own), frameWelcome)
+	if err != nil {
+		return err
+	}
+	yes, err := decodeJSON[welcome](body)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, m.deadline.Add(time.Second), startTimeout(m.cfg.startTimeout()))
+	defer cancel()
+	return t.join(ctx, yes)
+}
+
+// ask tells position 0 something and returns its answer, which is of kind want. A refusal is an error
+// with its reason.
+func (m *meeting) ask(ctx context.Context, kind byte, body []byte, want byte) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() { m.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	// Position 0 says at its own deadline who is missing: a moment more to hear it.
 	if err := m.conn.SetDeadline(m.deadline.Add(time.Second)); err != nil {
-		return err
+		return nil, err
 	}
-	if _, err := m.conn.Write(wire.AppendFrame(nil, frameCard, encodeJSON(own))); err != nil {
-		return fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.root, err)
+	if _, err := m.conn.Write(wire.AppendFrame(nil, kind, body)); err != nil {
+		return nil, fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.root, err)
 	}
-	kind, body, err := wire.ReadFrame(m.conn, nil, maxCardBytes)
+	kind, answer, err := wire.ReadFrame(m.conn, nil, maxCardBytes)
 	if err != nil {
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("mpi: position 0 (rank %d) did not answer in time: %w", m.root, context.Cause(ctx))
+			return nil, fmt.Errorf("mpi: position 0 (rank %d) did not answer in time: %w", m.root, context.Cause(ctx))
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("mpi: position 0 (rank %d) did not answer: %w", m.root, startTimeout(m.cfg.startTimeout()))
+			return nil, fmt.Errorf("mpi: position 0 (rank %d) did not answer: %w", m.root, startTimeout(m.cfg.startTimeout()))
 		}
-		return fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.root, err)
+		return nil, fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.root, err)
 	}
 	switch kind {
+	case want:
+		return answer, nil
 	case frameRefusal:
-		no, err := decodeJSON[refusal](body)
+		no, err := decodeJSON[refusal](answer)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return no.err()
-	case frameWelcome:
-		yes, err := decodeJSON[welcome](body)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithDeadlineCause(ctx, m.deadline.Add(time.Second), startTimeout(m.cfg.startTimeout()))
-		defer cancel()
-		return t.join(ctx, yes)
+		return nil, no.err()
 	}
-	return fmt.Errorf("mpi: malformed answer of position 0: frame %d", kind)
+	return nil, fmt.Errorf("mpi: malformed answer of position 0: frame %d", kind)
 }

@@ -10,21 +10,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/clib"
 	"github.com/fisterra-hpc/fisterra/internal/lab"
+	"github.com/fisterra-hpc/fisterra/internal/need"
 )
 
-// onCluster puts this test binary where all nodes of a Slurm cluster see it.
+// onCluster brings up a Slurm cluster and puts this test binary where all nodes see it.
 func onCluster(t *testing.T, nodes int) (*lab.Slurm, string) {
 	cluster := lab.Cluster(t, nodes, 4)
-	binary := filepath.Join(cluster.Dir, "rank.test")
-	copyFile(t, os.Args[0], binary)
-	return cluster, binary
+	return cluster, cluster.TestBinary()
 }
 
 // runStep runs ranks that meet and say goodbye in a step and returns what they said.
 func runStep(t *testing.T, c *lab.Slurm, binary, options string, args ...string) lab.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	srun := append([]string{"env", rankVariable + "=order=bye " + options, "srun"}, args...)
 	return c.Exec(ctx, append(srun, binary, "-test.run=^TestBootstrapRank$")...)
@@ -78,6 +78,40 @@ func TestClusterBootstrap(t *testing.T) {
 			}
 			if n := strings.Count(r.Stdout, "parted <nil>"); n != want || strings.Contains(r.Stdout, "lost") {
 				t.Errorf("%d of %d parted well: %v", n, want, r)
+			}
+		})
+	}
+}
+
+// Ranks of two nodes use Open MPI where both have an RDMA device, after they have agreed on it
+// beside the process manager, and their own transports where one has not.
+func TestClusterAgreesOnTheTransport(t *testing.T) {
+	why := ""
+	if !clib.Available {
+		t.Skip("built without support for C libraries")
+	} else if _, err := clib.Open("libmpi.so.40"); err != nil {
+		why = err.Error()
+	}
+	need.Part(t, "openmpi", why)
+	c, binary := onCluster(t, 2)
+	able, bare := rdmaHost(t), t.TempDir()
+	for _, s := range []struct {
+		name, second string // the root of the second node's devices
+		transports   []string
+	}{
+		{"both", able, []string{"joined 0 mpi", "joined 1 mpi", "joined 2 mpi", "joined 3 mpi"}},
+		{"one", bare, []string{"joined 0 shm", "joined 1 tcp", "joined 2 shm", "joined 3 tcp"}}, // to the next rank
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			task := fmt.Sprintf(`root=%s; [ "$SLURM_NODEID" = 0 ] || root=%s; %s=$root exec %s -test.run='^TestChoosingRank$'`, able, s.second, rootVariable, binary)
+			r := c.Exec(ctx, "env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+				"srun", "--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2", "--distribution=block", "sh", "-c", task)
+			for rank, want := range s.transports {
+				if r.Code != 0 || !strings.Contains(r.Stdout, want+"\n") || !strings.Contains(r.Stdout, fmt.Sprintf("parted %d <nil>", rank)) {
+					t.Fatalf("want %q: %v", want, r)
+				}
 			}
 		})
 	}

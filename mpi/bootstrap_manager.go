@@ -34,9 +34,10 @@ type notice struct {
 func (m *meeting) askManager(ctx context.Context) error {
 	l := m.l
 	switch l.kind {
-	case byMPICH, byPMI2:
+	case ByMPICH, ByPMI2:
 		if !pmi.Present(m.cfg.lookup()) {
-			return fmt.Errorf("mpi: %w: rank %d of %d of a process manager (%s), but neither PMI_FD nor PMI_PORT is set", ErrLauncher, l.rank, l.size, l.reason)
+			return fmt.Errorf("mpi: %w: rank %d of %d of a process manager (%s), but neither PMI_FD nor PMI_PORT is set, by which ranks could meet without an MPI library; "+
+				"use the one of this launcher (Config.Transport, --transport mpi), or start with srun or mpiexec.hydra", ErrLauncher, l.rank, l.size, l.reason)
 		}
 		client, err := pmi.Open(ctx, m.cfg.lookup(), pmi.Config{})
 		if err != nil {
@@ -51,7 +52,7 @@ func (m *meeting) askManager(ctx context.Context) error {
 			l.job = client.JobID()
 		}
 		m.manager = client
-	case byOpenMPI, byPMIx:
+	case ByOpenMPI, ByPMIx:
 		if l.step != nil {
 			return nil // the step's own rendezvous
 		}

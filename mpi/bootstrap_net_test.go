@@ -19,7 +19,7 @@ import (
 func startHosts(t *testing.T, hosts *lab.Hosts, n int, options string) []*proc {
 	t.Helper()
 	secret := wire.NewSecret()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	procs := make([]*proc, n)
 	for rank := range procs {
@@ -41,8 +41,9 @@ func startHosts(t *testing.T, hosts *lab.Hosts, n int, options string) []*proc {
 // A cable is pulled and stays out: both sides learn of it, by name, within
 // twice the peer timeout.
 func TestBootstrapCablePulled(t *testing.T) {
+	t.Parallel()
 	hosts := lab.Net(t, 4)
-	procs := startHosts(t, hosts, 4, "peer-timeout=2s")
+	procs := startHosts(t, hosts, 4, "peer-timeout=4s")
 	pulled := time.Now()
 	hosts.Unplug(2)
 	for _, rank := range []int{0, 1, 3} {
@@ -51,7 +52,7 @@ func TestBootstrapCablePulled(t *testing.T) {
 	for _, rank := range []int{0, 1, 3} {
 		procs[2].await(t, fmt.Sprintf("lost %d ", rank), patience)
 	}
-	if took := time.Since(pulled); took > 6*time.Second {
+	if took := time.Since(pulled); took > 40*time.Second { // five times that: the machine may have other work
 		t.Errorf("noticed after %v", took)
 	}
 	for _, rank := range []int{0, 1, 3} {
@@ -59,7 +60,7 @@ func TestBootstrapCablePulled(t *testing.T) {
 			t.Errorf("rank %d heard of %d losses, want 1", rank, n)
 		}
 	}
-	orderAll([]*proc{procs[0], procs[1], procs[3]}, "bye 20s")
+	orderAll([]*proc{procs[0], procs[1], procs[3]}, "bye 1m")
 	for _, rank := range []int{0, 1, 3} {
 		procs[rank].await(t, "parted <nil>", patience)
 	}
@@ -67,14 +68,15 @@ func TestBootstrapCablePulled(t *testing.T) {
 
 // The root's cable: the others find a new one, and the root is alone.
 func TestBootstrapRootUnplugged(t *testing.T) {
+	t.Parallel()
 	hosts := lab.Net(t, 4)
-	procs := startHosts(t, hosts, 4, "peer-timeout=2s")
+	procs := startHosts(t, hosts, 4, "peer-timeout=4s")
 	hosts.Unplug(0)
 	for _, p := range procs[1:] {
 		p.await(t, "lost 0 no sign of life", patience)
 		procs[0].await(t, fmt.Sprintf("lost %d ", p.rank), patience)
 	}
-	orderAll(procs[1:], "bye 20s")
+	orderAll(procs[1:], "bye 1m")
 	for _, p := range procs[1:] {
 		if line := p.await(t, "parted", patience); line != "parted <nil>" || p.times("lost") != 1 {
 			t.Errorf("rank %d: %s, %d losses", p.rank, line, p.times("lost"))
@@ -85,7 +87,7 @@ func TestBootstrapRootUnplugged(t *testing.T) {
 // A cable that is out for less than the peer timeout is ridden through.
 func TestBootstrapCableBack(t *testing.T) {
 	hosts := lab.Net(t, 2)
-	procs := startHosts(t, hosts, 2, "peer-timeout=6s")
+	procs := startHosts(t, hosts, 2, "peer-timeout=15s")
 	hosts.Unplug(1)
 	outage := time.Now().Add(1500 * time.Millisecond)
 	for _, p := range procs {
@@ -94,7 +96,55 @@ func TestBootstrapCableBack(t *testing.T) {
 		}
 	}
 	hosts.Plug(1)
-	orderAll(procs, "bye 20s")
+	orderAll(procs, "bye 1m")
+	for _, p := range procs {
+		if line := p.await(t, "parted", patience); line != "parted <nil>" || p.said("lost") {
+			t.Errorf("rank %d: %s", p.rank, line)
+		}
+	}
+}
+
+// A goodbye that a network keeps back for a while is no loss.
+func TestBootstrapGoodbyeKeptBack(t *testing.T) {
+	t.Parallel()
+	hosts := lab.Net(t, 2)
+	procs := startHosts(t, hosts, 2, "peer-timeout=30s")
+	procs[1].order("bye 1m")
+	procs[0].order("hear 1")
+	procs[0].await(t, "heard 1", patience)
+	hosts.Unplug(0)
+	procs[0].order("bye 1m")
+	// So long that what rank 1 says when the cable is in again comes before what rank 0 has tried to say, and finds it gone if it
+	// does not wait.
+	if line, said := procs[1].says("parted", 2400*time.Millisecond); said {
+		t.Fatalf("rank 1, while the cable was out: %s", line)
+	}
+	hosts.Plug(0)
+	for _, p := range procs {
+		if line := p.await(t, "parted", patience); line != "parted <nil>" || p.said("lost") {
+			t.Errorf("rank %d: %s", p.rank, line)
+		}
+	}
+}
+
+// An outage that TCP's own attempts, 6.4 s apart by then, would not meet the end of before the peer timeout is over, is
+// ridden through, too.
+func TestBootstrapCableBackLate(t *testing.T) {
+	t.Parallel()
+	const timeout, out = 13 * time.Second, 8500 * time.Millisecond
+	hosts := lab.Net(t, 3)
+	procs := startHosts(t, hosts, 3, "peer-timeout=13s")
+	hosts.Unplug(0) // the one that all others hang below
+	unplugged := time.Now()
+	for _, until := range []time.Duration{out, timeout + time.Second} {
+		for _, p := range procs {
+			if line, said := p.says("lost", time.Until(unplugged.Add(until))); said {
+				t.Fatalf("rank %d, %v after the cable was pulled for %v: %s", p.rank, time.Since(unplugged), out, line)
+			}
+		}
+		hosts.Plug(0)
+	}
+	orderAll(procs, "bye 1m")
 	for _, p := range procs {
 		if line := p.await(t, "parted", patience); line != "parted <nil>" || p.said("lost") {
 			t.Errorf("rank %d: %s", p.rank, line)
@@ -106,13 +156,7 @@ func TestBootstrapCableBack(t *testing.T) {
 // slurm.conf that names its socket.
 func startMunge(t *testing.T) (conf, socket string) {
 	t.Helper()
-	munged, err := exec.LookPath("munged")
-	if err != nil {
-		munged = "/usr/sbin/munged"
-		if _, err = os.Stat(munged); err != nil {
-			need.Part(t, "munge", "no munged in PATH or /usr/sbin")
-		}
-	}
+	munged := need.Program(t, "munge", "munged")
 	dir, err := os.MkdirTemp("", "fisterra-munge.")
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +217,7 @@ func TestBootstrapByMunge(t *testing.T) {
 		procs[rank] = start(t, rank, ownBinary(), append(slurmEnv(rank, 3, job), "SLURM_CONF="+conf, rankVariable+"="))
 	}
 	awaitAll(t, procs, "ready", patience)
-	orderAll(procs, "bye 20s")
+	orderAll(procs, "bye 1m")
 	awaitAll(t, procs, "parted <nil>", patience)
 }
 
@@ -182,10 +226,7 @@ func TestBootstrapOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		need.Part(t, "root", "another user's process can be started only by root")
 	}
-	setpriv, err := exec.LookPath("setpriv")
-	if err != nil {
-		need.Part(t, "root", "no setpriv")
-	}
+	setpriv := need.Program(t, "root", "setpriv")
 	conf, _ := startMunge(t)
 	job := fmt.Sprint(90000 + os.Getpid()%20000)
 	root := start(t, 1, ownBinary(), append(slurmEnv(1, 2, job), "SLURM_CONF="+conf, rankVariable+"=start-timeout=6s"))
@@ -213,49 +254,29 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 // Ranks of other launchers, without any MPI library: PMI by a descriptor, PMI by a port, PMIx.
-func TestHydraBootstrap(t *testing.T) {
-	hydra := anyOfPrograms("mpiexec.hydra", "mpiexec.mpich")
-	need.Part(t, "mpich", absent(hydra, "mpiexec.hydra or mpiexec.mpich"))
-	meetUnder(t, "", hydra, "-n", "3")
+func TestMPIBootstrapByHydra(t *testing.T) {
+	meetUnder(t, "", lab.MPICH)
 }
 
 // PMI_PORT answers anybody, so the secret goes another way.
-func TestHydraPortBootstrap(t *testing.T) {
-	hydra := anyOfPrograms("mpiexec.hydra", "mpiexec.mpich")
-	need.Part(t, "mpich", absent(hydra, "mpiexec.hydra or mpiexec.mpich"))
-	meetUnder(t, "secret-dir="+t.TempDir(), hydra, "-pmi-port", "-n", "3")
+func TestMPIBootstrapByHydraPort(t *testing.T) {
+	byPort := lab.MPICH
+	byPort.Argv = append(byPort.Argv, "-pmi-port")
+	meetUnder(t, "secret-dir="+t.TempDir(), byPort)
 }
 
-func TestPMIxBootstrap(t *testing.T) {
-	mpirun := anyOfPrograms("mpirun.openmpi")
-	need.Part(t, "openmpi", absent(mpirun, "mpirun.openmpi"))
-	meetUnder(t, "", mpirun, "--oversubscribe", "-n", "3")
-}
-
-func anyOfPrograms(names ...string) string {
-	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	return ""
-}
-
-func absent(path, what string) string {
-	if path == "" {
-		return "no " + what
-	}
-	return ""
+func TestMPIBootstrapByPMIx(t *testing.T) {
+	meetUnder(t, "", lab.OpenMPI)
 }
 
 // meetUnder has three ranks meet under another launcher and part again.
-func meetUnder(t *testing.T, options string, launcher ...string) {
+func meetUnder(t *testing.T, options string, l lab.Launcher) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	l.Needed(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	cmd := lab.Command(ctx, t, launcher[0], append(launcher[1:], os.Args[0], "-test.run=^TestBootstrapRank$")...)
-	cmd.Env = append(os.Environ(), rankVariable+"=order=bye "+options,
-		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+	cmd := l.Command(ctx, t, 3, os.Args[0], "-test.run=^TestBootstrapRank$")
+	cmd.Env = append(cmd.Env, rankVariable+"=order=bye "+options)
 	r := cmd.Run()
 	for rank := range 3 {
 		if !strings.Contains(r.Stdout, fmt.Sprintf("ready %d %d ", rank, rank)) {

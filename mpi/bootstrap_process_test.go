@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,7 +38,7 @@ func TestBootstrapRank(t *testing.T) {
 		t.Skip("a rank of the other tests")
 	}
 	var orders io.Reader = os.Stdin
-	cfg := &Config{StartTimeout: 20 * time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	cfg := &Config{StartTimeout: 2 * time.Minute, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	for option := range strings.FieldsSeq(options) {
 		key, value, _ := strings.Cut(option, "=")
 		switch key {
@@ -91,18 +92,30 @@ func playRank(cfg *Config, in io.Reader) {
 		case "bye":
 			wait, _ := time.ParseDuration(rest)
 			if rest == "" {
-				wait = 20 * time.Second
+				wait = time.Minute
 			}
 			ctx, cancel := context.WithTimeout(ctx, wait)
 			fmt.Println("parted", tr.Bye(ctx))
 			cancel()
 			tr.Close()
 			return
+		case "hear": // tells when a rank's goodbye has come
+			rank, _ := strconv.Atoi(rest)
+			for look := time.Tick(time.Millisecond); !tr.heardBye(rank); {
+				<-look
+			}
+			fmt.Println("heard", rank)
 		case "abort":
 			tr.Abort(3, rest)
 			return
 		}
 	}
+}
+
+func (t *tree) heardBye(rank int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.left[rank]
 }
 
 // proc is such a process.
@@ -222,7 +235,8 @@ func secretPipe(t *testing.T, secret []byte) *os.File {
 	return r
 }
 
-// job starts n ranks as Fisterra's launcher does.
+// job starts n ranks as Fisterra's launcher does. What opts says counts, and else a peer timeout that is longer than
+// a busy machine forgets a rank that lives.
 type job struct {
 	root   *net.TCPListener
 	secret []byte
@@ -237,7 +251,7 @@ func newJob(t *testing.T) *job {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() })
-	return &job{root: listener.(*net.TCPListener), secret: wire.NewSecret(), opts: func(int) string { return "" }}
+	return &job{root: listener.(*net.TCPListener), secret: wire.NewSecret(), opts: func(int) string { return "peer-timeout=20s" }}
 }
 
 func (j *job) start(t *testing.T, rank, size int) *proc {

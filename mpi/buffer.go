@@ -8,9 +8,13 @@ import "math/bits"
 type bufferPool struct {
 	free     [40][][]byte
 	arrivals *arrival
+	spare    int // of arrivals
 }
 
-const keepBuffers = 64 // of each size
+const (
+	keepBuffers  = 64 // of each size
+	keepArrivals = 4096
+)
 
 func (b *bufferPool) buffer(n int) []byte {
 	if n == 0 {
@@ -41,11 +45,16 @@ func (b *bufferPool) arrival() *arrival {
 		return new(arrival)
 	}
 	b.arrivals = a.seqNext
+	b.spare--
 	a.seqNext = nil
 	return a
 }
 
 func (b *bufferPool) giveArrival(a *arrival) {
+	if b.spare == keepArrivals {
+		return
+	}
 	*a = arrival{seqNext: b.arrivals}
 	b.arrivals = a
+	b.spare++
 }

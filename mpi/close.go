@@ -4,8 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-
-	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
 // The end of a world, also while goroutines wait in calls on it: first nobody
@@ -96,7 +94,7 @@ func (e *engine) end() []*Comm {
 	e.finishAll(e.takeBack)
 	for e.match.first != nil {
 		a := e.match.first
-		e.match.release(a)
+		e.release(a)
 		e.recycle(a)
 	}
 	for _, p := range e.peers {
@@ -132,7 +130,7 @@ func (e *engine) takeBack(o *op) bool {
 		e.unpost(o)
 	case o.exposed:
 		p := e.peer(int(o.peer))
-		return p.memory.Withdraw(p.rank, transport.Key(o.key))
+		return p.memory.Withdraw(p.rank, o.key)
 	}
 	return true
 }

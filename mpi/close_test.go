@@ -15,7 +15,7 @@ import (
 // ErrClosed, none touches memory that is gone, and what the window mapped goes when the
 // program forgets it.
 func TestCloseEndsWindowOperations(t *testing.T) {
-	onBoth(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+	onEach(t, 2, func(ctx context.Context, c *mpi.Comm) error {
 		const n = 1 << 16
 		part, err := mpi.Alloc[float64](c, n)
 		if err != nil {

@@ -11,6 +11,10 @@ import (
 // its own. Messages sent on one communicator are never received on another. All
 // methods may be called from any goroutine; those that take a context are collective unless
 // they say otherwise: every member calls them, in the same order.
+//
+// Of Dup, Split, Node, NewWindow, Window.Fence and Window.Free, one that fails on a member ends with
+// ErrCancelled on the members that still need that one, and all may call it again. Members that do not may have
+// finished it by then: where that matters, all say how they fared before they go on.
 type Comm struct {
 	dev   device
 	world *World
@@ -26,6 +30,7 @@ type Comm struct {
 	native  any   // the native device's communicator
 
 	attributes atomic.Pointer[attribute]
+	calls      atomic.Uint64 // collective calls of this package so far, on the shadow
 
 	revoked atomic.Bool
 	freed   atomic.Bool
@@ -61,7 +66,7 @@ func newComm(w *World, dev device, name string, rank int, group []int32, context
 	return c
 }
 
-// Rank is this process's rank in the communicator. Size is the number of ranks.
+// Rank is this process's rank in the communicator.
 func (c *Comm) Rank() int { return c.rank }
 
 // Size is the number of ranks.
@@ -99,7 +104,7 @@ func (c *Comm) Transport(rank int) (name, reason string) {
 }
 
 // Networked reports whether a rank is reached over the network even by the ranks of
-// its host, as with --transport tcp. All ranks get the same answer. Not collective.
+// its host, as with Config.Transport "tcp". All ranks get the same answer. Not collective.
 func (c *Comm) Networked(rank int) bool {
 	at := c.world.members[c.group[rank]].Addresses
 	_, network := at["tcp"]
@@ -118,6 +123,7 @@ func (c *Comm) Shadow() *Comm { return c.shadow }
 // Free gives the communicator back, with what libraries keep with it. No operation may be under
 // way on it here; other members may still be in theirs. Later ones are ErrClosed. The
 // world's own communicator stays until Close. All members call it, but do not wait for each other.
+// What they have sent here that has not been received is dropped: large sends end with ErrClosed there.
 func (c *Comm) Free() {
 	if c == c.world.comm || c.freed.Swap(true) {
 		return
@@ -166,8 +172,10 @@ func (c *Comm) rankRange(rank int) string {
 func tagRange(tag int) string { return fmt.Sprintf("tag %d, tags run from 0 to %d", tag, MaxTag) }
 
 // Dup makes a communicator of the same ranks with its own message space.
-func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
-	id, err := c.agreeContext(ctx)
+func (c *Comm) Dup(ctx context.Context) (_ *Comm, err error) {
+	k := c.begin(collectiveDup)
+	defer func() { k.end(err) }()
+	id, err := k.context(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -12,13 +12,16 @@ type Config struct {
 	// where this package reads it.
 	Lookup func(string) (string, bool)
 
-	// Transport picks how messages travel: "" or "auto" (shared memory between
-	// ranks of one host, else TCP), "shm", "tcp", or "mpi" (the system's MPI library).
+	// Transport picks how messages travel: "" or "auto" (as InfiniBand says), "shm", "tcp" (also
+	// between ranks of one host), or "mpi" (the system's MPI library).
 	Transport string
 
-	// InfiniBand is "auto" (or ""), "on" or "off". On requires a transport that
-	// can do RDMA and is an error where there is none; off is TCP over the host's ordinary
-	// address.
+	// InfiniBand is "auto" (or ""), "on" or "off". Auto is the system's MPI library where the
+	// launcher can start it and a device and a library are there, of all ranks in a Slurm step, of this one
+	// elsewhere; else shared memory between ranks of one host, and TCP. On requires a transport that
+	// can do RDMA, and a usable device on this host, and is an error where there is none; off is TCP over
+	// the host's ordinary address. Off with Transport "mpi" is an error where the library would use a
+	// device: on hosts that have one, unless all ranks are on this host.
 	InfiniBand string
 
 	// AddressRule says which address of this host is published for TCP: the
@@ -30,8 +33,14 @@ type Config struct {
 	// Empty: the one that the launcher implies, else what the loader finds.
 	MPILibrary string
 
+	// OutlivesRanks says that the program goes on when ranks are lost. The system's MPI
+	// library cannot: it does not tell who is lost, and its launcher ends the job. Then it is used only
+	// where it is asked for, by Transport or InfiniBand, and a warning says what that means.
+	OutlivesRanks bool
+
 	// PeerTimeout is how long a silent rank is waited for before it counts as
-	// lost. 0 is 5 s; negative turns heartbeats off.
+	// lost. 0 is 5 s; negative turns heartbeats off. It has no meaning for Transport "mpi": the
+	// launcher notices who has died, and nobody who is silent.
 	PeerTimeout time.Duration
 
 	// StartTimeout bounds the time from Init until all ranks have met. 0 is 60 s.

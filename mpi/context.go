@@ -1,9 +1,6 @@
 package mpi
 
-import (
-	"context"
-	"maps"
-)
+import "context"
 
 // Context ids tell the messages of communicators apart: which communicators are
 // in use on this rank, and which ids are free.
@@ -14,11 +11,12 @@ func (e *engine) attach(_ context.Context, c *Comm) error {
 	if e.closed {
 		return c.fail("create", ProcNull, AnyTag, ErrClosed, "")
 	}
+	_, revoked := e.revokedEarly[c.context]
+	delete(e.revokedEarly, c.context)
+	e.ended.again(c.context)
 	for _, m := range []*Comm{c, c.shadow} {
 		e.comms[m.context] = m
-		if e.doomed[m.context] {
-			m.revoked.Store(true)
-		}
+		m.revoked.Store(revoked)
 		for _, l := range e.losses {
 			if m.RankOf(l.rank) >= 0 {
 				m.unacked++
@@ -26,7 +24,7 @@ func (e *engine) attach(_ context.Context, c *Comm) error {
 		}
 		e.answerEarly(m.context)
 	}
-	if c.revoked.Load() {
+	if revoked {
 		e.tellRevoked(c)
 	}
 	return nil
@@ -35,14 +33,14 @@ func (e *engine) attach(_ context.Context, c *Comm) error {
 func (e *engine) detach(c *Comm) {
 	e.lock()
 	defer e.unlock()
-	maps.DeleteFunc(e.shrinks, func(id shrinkID, _ *shrinkState) bool { return id.comm.shadow == c.shadow })
+	e.ended.add(c.context, e.forgetShrinks(c))
 	for _, m := range []*Comm{c, c.shadow} {
 		delete(e.comms, m.context)
 		m.revoked.Store(true) // off the fast paths, which broken then explains
 		for a := e.match.first; a != nil; {
 			next := a.seqNext
 			if a.env.context == m.context {
-				e.discard(a)
+				e.discard(a, errFreed)
 			}
 			a = next
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
+	"github.com/fisterra-hpc/fisterra/mpi/native"
 	"github.com/fisterra-hpc/fisterra/slurm"
 	"github.com/fisterra-hpc/fisterra/slurm/pmi"
 )
@@ -15,7 +16,7 @@ import (
 // launch is what the environment says of who started this process and which
 // rank of how many it is.
 type launch struct {
-	kind   string // "fisterra", "openmpi", "mpich", "pmi2", "pmix", "slurm", "singleton"
+	kind   string // one of the By constants
 	reason string // the variables that decided it
 
 	rank, size           int
@@ -32,17 +33,19 @@ type launch struct {
 	aliveFD  int    // fisterra: reads EOF when the launcher is gone; else -1
 
 	step *slurm.Job // slurm
+
+	native native.Launcher // the same for the system's MPI library
 }
 
-// The launchers, by the names that World.Launcher gives them.
+// Kinds of launchers, as LaunchInfo and World.Launcher name them.
 const (
-	byFisterra  = "fisterra"
-	byOpenMPI   = "openmpi"
-	byMPICH     = "mpich"
-	byPMI2      = "pmi2"
-	byPMIx      = "pmix"
-	bySlurm     = "slurm"
-	bySingleton = "singleton"
+	ByFisterra  = "fisterra"
+	ByOpenMPI   = "openmpi"
+	ByMPICH     = "mpich"
+	ByPMI2      = "pmi2"
+	ByPMIx      = "pmix"
+	BySlurm     = "slurm"
+	BySingleton = "singleton"
 )
 
 // detect finds out who started this process. It only reads the environment.
@@ -56,10 +59,10 @@ func detect(lookup func(string) (string, bool)) (*launch, error) {
 	l := &launch{localRank: -1, localSize: -1, node: -1, local: -1, rootFD: -1, secretFD: -1, aliveFD: -1}
 	switch {
 	case e.has(wire.EnvRank):
-		l.kind, l.reason = byFisterra, wire.EnvRank
+		l.kind, l.reason = ByFisterra, wire.EnvRank
 		l.fisterra(&e)
 	case e.has("OMPI_COMM_WORLD_SIZE"):
-		l.kind, l.reason = byOpenMPI, "OMPI_COMM_WORLD_SIZE"
+		l.kind, l.reason = ByOpenMPI, "OMPI_COMM_WORLD_SIZE"
 		l.size = e.number("OMPI_COMM_WORLD_SIZE", 1)
 		l.rank = e.number("OMPI_COMM_WORLD_RANK", 0)
 		l.localRank = e.optional("OMPI_COMM_WORLD_LOCAL_RANK")
@@ -71,10 +74,10 @@ func detect(lookup func(string) (string, bool)) (*launch, error) {
 		// srun --mpi=pmix: the step says all that is needed, without libpmix.
 		if step, err := slurm.FromEnv(lookup); err == nil {
 			l.fromStep(step)
-			l.kind, l.reason = byPMIx, "PMIX_RANK inside a Slurm step"
+			l.kind, l.reason = ByPMIx, "PMIX_RANK inside a Slurm step"
 			break
 		}
-		l.kind, l.reason = byPMIx, "PMIX_RANK"
+		l.kind, l.reason = ByPMIx, "PMIX_RANK"
 		l.rank = e.number("PMIX_RANK", 0)
 		l.job = e.text("PMIX_NAMESPACE", "")
 		l.size = -1 // only libpmix knows
@@ -83,9 +86,9 @@ func detect(lookup func(string) (string, bool)) (*launch, error) {
 		switch {
 		case err == nil:
 			l.fromStep(step)
-			l.kind, l.reason = bySlurm, "SLURM_STEP_ID"
+			l.kind, l.reason = BySlurm, "SLURM_STEP_ID"
 		case errors.Is(err, slurm.ErrNotSlurm):
-			l.kind, l.reason = bySingleton, "no launcher's variables are set"
+			l.kind, l.reason = BySingleton, "no launcher's variables are set"
 			l.size, l.localSize, l.localRank, l.job = 1, 1, 0, "singleton"
 		default:
 			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
@@ -97,7 +100,29 @@ func detect(lookup func(string) (string, bool)) (*launch, error) {
 	if e.err != nil {
 		return nil, fmt.Errorf("mpi: %w: started by %s (%s): %w", ErrLauncher, l.kind, l.reason, e.err)
 	}
+	l.native = native.Launcher{Kind: l.nativeKind(&e), Why: l.reason}
 	return l, nil
+}
+
+// nativeKind is the launcher as the system's MPI library is to know it.
+func (l *launch) nativeKind(e *environment) native.LauncherKind {
+	switch {
+	case l.kind == ByOpenMPI:
+		return native.ByOpenMPI
+	case l.kind == ByMPICH && e.has("PALS_RANKID"):
+		return native.ByPALS
+	case l.kind == ByMPICH:
+		return native.ByHydra
+	case l.kind == ByPMI2:
+		return native.BySlurmByPMI2
+	case l.kind == ByPMIx && l.step != nil:
+		return native.BySlurmByPMIx
+	case l.kind == ByPMIx:
+		return native.ByPMIx
+	case l.kind == BySlurm:
+		return native.BySlurm
+	}
+	return native.NoLauncher
 }
 
 func (l *launch) fisterra(e *environment) {
@@ -120,7 +145,7 @@ func (l *launch) fisterra(e *environment) {
 
 // pmi is a rank of a process manager: srun --mpi=pmi2, or mpiexec.hydra and its relatives.
 func (l *launch) pmi(e *environment) {
-	l.kind, l.reason = byMPICH, "PMI_RANK"
+	l.kind, l.reason = ByMPICH, "PMI_RANK"
 	for _, name := range []string{"PMI_FD", "PMI_PORT"} {
 		if e.has(name) {
 			l.reason = name
@@ -129,7 +154,7 @@ func (l *launch) pmi(e *environment) {
 	}
 	if step, err := slurm.FromEnv(e.lookup); err == nil {
 		l.fromStep(step)
-		l.kind, l.reason = byPMI2, l.reason+" inside a Slurm step"
+		l.kind, l.reason = ByPMI2, l.reason+" inside a Slurm step"
 		return
 	}
 	l.localRank = e.optional("MPI_LOCALRANKID")

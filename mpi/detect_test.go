@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
+	"github.com/fisterra-hpc/fisterra/mpi/native"
 )
 
 // captured is the environment of a real task: see slurm/testdata.
@@ -43,18 +44,18 @@ func TestDetectCaptured(t *testing.T) {
 		node, local int
 		job         string
 	}{
-		{"block-4n2t.t3", bySlurm, 3, 8, 1, 1, ""},
-		{"cyclic-4n2t.t3", bySlurm, 3, 8, 3, 0, ""},
-		{"arbitrary-5t.t0", bySlurm, 0, 5, 1, 0, "18.0"},
-		{"requeue.1.t0", bySlurm, 0, 0, 0, 0, ""},
-		{"hetbatch.both.t2", bySlurm, 2, 4, 1, 0, "39.1"},
-		{"pmi2-4n2t.t3", byPMI2, 3, 8, 1, 1, "19.0"},
-		{"pmix-4n2t.t3", byPMIx, 3, 8, 1, 1, "20.0"},
-		{"mpirun-local-4t.r2", byOpenMPI, 2, 4, -1, -1, "1159856129"},
-		{"mpirun-slurm-4n2t.r5", byOpenMPI, 5, 8, -1, -1, "1157627905"},
-		{"hydra-local-4t.r3", byMPICH, 3, 4, -1, -1, ""},
-		{"hydra-slurm-4n2t.r5", byMPICH, 5, 8, -1, -1, ""},
-		{"hydra-local-pmiport-4t.rid2", byMPICH, 0, -1, -1, -1, ""},
+		{"block-4n2t.t3", BySlurm, 3, 8, 1, 1, ""},
+		{"cyclic-4n2t.t3", BySlurm, 3, 8, 3, 0, ""},
+		{"arbitrary-5t.t0", BySlurm, 0, 5, 1, 0, "18.0"},
+		{"requeue.1.t0", BySlurm, 0, 0, 0, 0, ""},
+		{"hetbatch.both.t2", BySlurm, 2, 4, 1, 0, "39.1"},
+		{"pmi2-4n2t.t3", ByPMI2, 3, 8, 1, 1, "19.0"},
+		{"pmix-4n2t.t3", ByPMIx, 3, 8, 1, 1, "20.0"},
+		{"mpirun-local-4t.r2", ByOpenMPI, 2, 4, -1, -1, "1159856129"},
+		{"mpirun-slurm-4n2t.r5", ByOpenMPI, 5, 8, -1, -1, "1157627905"},
+		{"hydra-local-4t.r3", ByMPICH, 3, 4, -1, -1, ""},
+		{"hydra-slurm-4n2t.r5", ByMPICH, 5, 8, -1, -1, ""},
+		{"hydra-local-pmiport-4t.rid2", ByMPICH, 0, -1, -1, -1, ""},
 	} {
 		if _, err := os.Stat(filepath.Join("..", "slurm", "testdata", "slurm-env", c.env+".env")); err != nil {
 			if strings.HasPrefix(c.env, "requeue") {
@@ -72,6 +73,48 @@ func TestDetectCaptured(t *testing.T) {
 		}
 		if l.reason == "" {
 			t.Errorf("%s: no reason", c.env)
+		}
+	}
+}
+
+// What the system's MPI library is told of its launcher: the same that the ranks go by.
+func TestLauncherOfTheLibrary(t *testing.T) {
+	const step = " SLURM_JOB_ID=5 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NODEID=0 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=n0 SLURM_STEP_TASKS_PER_NODE=2"
+	for _, c := range []struct {
+		env        string
+		kind       native.LauncherKind
+		rank, size int
+	}{
+		{"", native.NoLauncher, 0, 1},
+		{"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3 PMIX_RANK=3" + step, native.ByOpenMPI, 3, 4},
+		{"PMI_RANK=3 PMI_SIZE=4 PMI_FD=7 MPI_LOCALRANKID=1" + step, native.ByHydra, 3, 4},
+		{"PMI_RANK=3 PMI_SIZE=4 PMI_FD=7 MPI_LOCALRANKID=1 SLURM_MPI_TYPE=pmi2" + step, native.ByHydra, 3, 4},
+		{"PMI_RANK=1 PMI_SIZE=2 PMI_FD=7 MPI_LOCALRANKID=0 SLURM_MPI_TYPE=pmi2" + step, native.BySlurmByPMI2, 1, 2}, // srun in a rank of Hydra's
+		{"PMI_PORT=host:1 PMI_ID=1", native.ByHydra, 0, -1},
+		{"PMI_RANK=1 PMI_SIZE=2 PMI_FD=13" + step, native.BySlurmByPMI2, 1, 2},
+		{"PMIX_RANK=1 PMIX_NAMESPACE=slurm.pmix.1.0" + step, native.BySlurmByPMIx, 1, 2},
+		{"PMIX_RANK=2 PMIX_NAMESPACE=prterun", native.ByPMIx, 2, -1},
+		{"PALS_RANKID=9 PMI_RANK=9 PMI_SIZE=16", native.ByPALS, 9, 16},
+		{step, native.BySlurm, 1, 2},
+	} {
+		env := map[string]string{}
+		for kv := range strings.FieldsSeq(c.env) {
+			k, v, _ := strings.Cut(kv, "=")
+			env[k] = v
+		}
+		l, err := detect(lookupIn(env))
+		if err != nil || l.native.Kind != c.kind || l.native.Why == "" || l.rank != c.rank || l.size != c.size {
+			t.Errorf("%q: %+v, %v, want %q, rank %d of %d", c.env, l, err, c.kind, c.rank, c.size)
+		}
+	}
+	// As captured from a rank of each launcher, in a Slurm job and outside.
+	for name, want := range map[string]native.LauncherKind{
+		"hydra-slurm-4n2t.r1": native.ByHydra, "hydra-local-4t.r1": native.ByHydra, "hydra-local-pmiport-4t.rid1": native.ByHydra,
+		"mpirun-slurm-4n2t.r1": native.ByOpenMPI, "mpirun-local-4t.r1": native.ByOpenMPI,
+		"pmi2-4n2t.t1": native.BySlurmByPMI2, "pmix-4n2t.t1": native.BySlurmByPMIx, "block-4n2t.t1": native.BySlurm,
+	} {
+		if l, err := detect(captured(t, name)); err != nil || l.native.Kind != want {
+			t.Errorf("%s: %+v, %v, want %q", name, l, err, want)
 		}
 	}
 }
@@ -100,7 +143,7 @@ func TestDetectEveryCapture(t *testing.T) {
 		}
 		steps[l.kind]++
 	}
-	for _, kind := range []string{bySlurm, byPMI2, byPMIx, byOpenMPI, byMPICH} {
+	for _, kind := range []string{BySlurm, ByPMI2, ByPMIx, ByOpenMPI, ByMPICH} {
 		if steps[kind] == 0 {
 			t.Errorf("no environment of %s: %v", kind, steps)
 		}
@@ -133,12 +176,12 @@ func TestDetectOrder(t *testing.T) {
 		kind string
 		err  string
 	}{
-		{"nothing", nil, bySingleton, ""},
-		{"own launcher", fisterra, byFisterra, ""},
-		{"own launcher in a step under mpirun", with(fisterra, "SLURM_STEP_ID", "0", "OMPI_COMM_WORLD_SIZE", "9"), byFisterra, ""},
-		{"mpirun in a step", with(step, "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "1"), byOpenMPI, ""},
-		{"mpiexec in a step, where pmi2 is the default", with(step, "PMI_FD", "7", "PMI_RANK", "1", "PMI_SIZE", "2", "MPI_LOCALRANKID", "1", "SLURM_MPI_TYPE", "pmi2"), byMPICH, ""},
-		{"step", step, bySlurm, ""},
+		{"nothing", nil, BySingleton, ""},
+		{"own launcher", fisterra, ByFisterra, ""},
+		{"own launcher in a step under mpirun", with(fisterra, "SLURM_STEP_ID", "0", "OMPI_COMM_WORLD_SIZE", "9"), ByFisterra, ""},
+		{"mpirun in a step", with(step, "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "1"), ByOpenMPI, ""},
+		{"mpiexec in a step, where pmi2 is the default", with(step, "PMI_FD", "7", "PMI_RANK", "1", "PMI_SIZE", "2", "MPI_LOCALRANKID", "1", "SLURM_MPI_TYPE", "pmi2"), ByMPICH, ""},
+		{"step", step, BySlurm, ""},
 		{"rank out of range", with(fisterra, wire.EnvRank, "4"), "", "rank 4, but the job has 4 ranks"},
 		{"rank no number", with(fisterra, wire.EnvRank, "one"), "", `FISTERRA_RANK is "one"`},
 		{"no secret", with(fisterra, wire.EnvSecretFD, ""), "", "FISTERRA_SECRET_FD is not set"},
@@ -207,5 +250,24 @@ func TestOtherLauncherRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		t.Log(err)
+	}
+}
+
+// Ranks of PALS know rank and size, but have no process manager that Fisterra could ask.
+func TestManagerOutOfReachNamesTheWayOut(t *testing.T) {
+	cfg := &Config{Lookup: lookupIn(map[string]string{"PALS_RANKID": "1", "PMI_RANK": "1", "PMI_SIZE": "2"})}
+	l, err := detect(cfg.Lookup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := meet(t.Context(), cfg, l)
+	if err == nil {
+		m.close()
+		t.Fatal("a rank met without its process manager")
+	}
+	for _, want := range []string{"rank 1 of 2", "PMI_RANK", "--transport mpi"} {
+		if !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
 	}
 }

@@ -20,6 +20,10 @@ type device interface {
 	probe(ctx context.Context, c *Comm, src, tag int) (Status, error)
 	iprobe(c *Comm, src, tag int) (Status, bool, error)
 
+	// recvAlloc receives a message into memory that alloc makes once it is found. If that fails, the
+	// message stays where it is.
+	recvAlloc(ctx context.Context, c *Comm, src, tag int, alloc func(Status) ([]byte, error)) (Status, error)
+
 	wait(ctx context.Context, r Request) (Status, error)
 	test(r Request) (Status, bool, error)
 	cancel(r Request)
@@ -54,7 +58,7 @@ type device interface {
 
 // DeviceCaps says what the device under a communicator can do.
 type DeviceCaps struct {
-	Name string
+	Name string // "fisterra", or "mpi" over the system's library
 	// NamesLost: operations with a lost rank fail with ErrPeerLost and name
 	// it. Without it the system's MPI ends the job, or hangs, as its site configured.
 	NamesLost bool

@@ -27,25 +27,30 @@ type engine struct {
 
 	providers []transport.Provider
 	members   []Member
-	routes    []*route // by world rank, found on first use
-	peers     []*peer  // by world rank, made on first use
-	backlog   []*peer  // peers with a non-empty outbox
-	unread    []*op    // sends whose exposed memory could not be withdrawn yet
-	hdr       transport.Header
+	routes    []*route         // by world rank, found on first use
+	peers     []*peer          // by world rank, made on first use
+	backlog   []*peer          // peers with a non-empty outbox
+	unread    []*op            // sends whose exposed memory could not be withdrawn yet
+	hdr       transport.Header // of the message that is being sent, here since a local one would be allocated
+	selfHeld  int              // bytes of copied messages of this rank to itself, as in peer.held
 
-	comms    map[uint32]*Comm // by context id, user and shadow
-	context  uint32           // next free context id
-	doomed   map[uint32]bool  // contexts revoked before they were attached here
-	shrinks  map[shrinkID]*shrinkState
-	early    []earlyAsk // shrink.go
-	handlers [256]func(peer int, h *transport.Header, payload []byte)
-	windows  windowTable
+	comms   map[uint32]*Comm // by context id, user and shadow
+	context uint32           // next free context id
+	// Even contexts revoked before they were attached here, and who said so first.
+	revokedEarly  map[uint32]int
+	ended         freedComms
+	shrinks       map[shrinkID]*shrinkState
+	early         map[earlyAsk]struct{} // shrink.go
+	mostKept      int                   // hoard.go
+	mostAnnounced int                   // likewise
+	handlers      [256]func(peer int, h *transport.Header, payload []byte)
+	windows       windowTable
 
 	losses   []loss                         // in the order in which they became known
 	reported []report                       // to be believed by whoever leads
 	onLoss   func(rank int, err *lostError) // tells the bootstrap tree and the user; must not block
 	closing  bool                           // own goodbye said: a closing peer is not a loss
-	closed   bool
+	closed   bool                           // no operation may begin any more
 
 	progress
 }
@@ -53,11 +58,14 @@ type engine struct {
 func newEngine(rank, size int, log *slog.Logger) *engine {
 	e := &engine{
 		rank: rank, size: size, log: log,
-		peers:   make([]*peer, size),
-		routes:  make([]*route, size),
-		comms:   make(map[uint32]*Comm),
-		doomed:  make(map[uint32]bool),
-		shrinks: make(map[shrinkID]*shrinkState),
+		peers:         make([]*peer, size),
+		routes:        make([]*route, size),
+		comms:         make(map[uint32]*Comm),
+		revokedEarly:  make(map[uint32]int),
+		shrinks:       make(map[shrinkID]*shrinkState),
+		early:         make(map[earlyAsk]struct{}),
+		mostKept:      mostKept,
+		mostAnnounced: mostAnnounced,
 	}
 	e.ops.dev = e
 	e.own = e.ops.get()
@@ -80,7 +88,7 @@ func (e *engine) unlock() { e.mu.Unlock() }
 // finishWait waits for an op that nobody else knows, with the lock held, and
 // gives it back.
 func (e *engine) finishWait(ctx context.Context, o *op) (Status, error) {
-	if !o.finished() {
+	if !o.over() {
 		if err := e.await(ctx, o); err != nil {
 			return e.giveUp(ctx, o)
 		}
@@ -88,8 +96,11 @@ func (e *engine) finishWait(ctx context.Context, o *op) (Status, error) {
 	return e.collect(o)
 }
 
-// collect takes the outcome of a finished op and gives the op back.
+// collect takes the outcome of an op that is over and, if it has finished, gives the op back.
 func (e *engine) collect(o *op) (Status, error) {
+	if !o.finished() {
+		return Status{}, e.leave(o, o.stranded)
+	}
 	s, err := o.status, o.err
 	if err != nil {
 		err = e.describe(o, err)
@@ -130,7 +141,7 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 			e.ops.put(r.o)
 			continue
 		}
-		if !r.o.finished() && e.await(ctx, r.o) != nil {
+		if !r.o.over() && e.await(ctx, r.o) != nil {
 			n, err := giveUpAll(e, rs[i:], func(r Request) {
 				if r.o.gen == r.gen && !r.o.finished() {
 					e.abort(r.o, context.Cause(ctx))
@@ -158,10 +169,10 @@ func (e *engine) test(r Request) (Status, bool, error) {
 	if r.o.gen != r.gen {
 		return Status{}, true, spent("test")
 	}
-	if !r.o.finished() {
+	if !r.o.over() {
 		e.pollOnce()
 	}
-	if !r.o.finished() {
+	if !r.o.over() {
 		return Status{}, false, nil
 	}
 	s, err := e.collect(r.o)
@@ -179,7 +190,7 @@ func (e *engine) cancel(r Request) {
 func (e *engine) doneChan(r Request) <-chan struct{} {
 	e.lock()
 	defer e.unlock()
-	if r.o.gen != r.gen || r.o.finished() {
+	if r.o.gen != r.gen || r.o.over() {
 		return closedChan
 	}
 	return e.watch(r.o)
@@ -202,7 +213,8 @@ func (e *engine) waitAny(ctx context.Context, rs []Request) (int, Status, error)
 	e.lock()
 	defer e.unlock()
 	e.calls++
-	any := &anyOf{rs: rs, at: -1}
+	any := e.anyOf(rs)
+	defer e.keepAnyOf(any)
 	if err := e.await(ctx, any); err != nil {
 		return -1, Status{}, &Error{Op: "waitany", Peer: ProcNull, Tag: AnyTag, Err: err}
 	}

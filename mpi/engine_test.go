@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 )
 
@@ -30,7 +31,7 @@ func runLocal(t *testing.T, n int, o LocalOptions, f func(ctx context.Context, c
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	for r, w := range worlds {
@@ -184,6 +185,61 @@ func TestCancelledSendGivesItsBufferBack(t *testing.T) {
 		_, err := Recv(ctx, c, got, 0, 2)
 		if err != nil || got[0] != 9 {
 			return fmt.Errorf("got %d, %v", got[0], err)
+		}
+		return nil
+	})
+}
+
+// TestSelfBoundsMemory: what a rank sends to itself and does not receive costs no more than what a peer sends. What is
+// beyond stays where it is, in its order.
+func TestSelfBoundsMemory(t *testing.T) {
+	runLocal(t, 1, LocalOptions{}, func(ctx context.Context, c *Comm) error {
+		const n, size = 200, 60 << 10
+		e := c.dev.(*engine)
+		held := func() (bytes int) {
+			e.lock()
+			defer e.unlock()
+			for a := e.match.first; a != nil; a = a.seqNext {
+				bytes += len(a.payload)
+			}
+			return bytes
+		}
+		for range 2 { // the second time there is as much room as the first
+			rs, copied := make([]Request, n), 0
+			for i := range rs {
+				buf := make([]byte, size)
+				buf[0] = byte(i)
+				rs[i] = Isend(c, buf, 0, 1)
+				if _, done, err := rs[i].Test(); err != nil {
+					return err
+				} else if done {
+					copied++
+					buf[0], rs[i] = 255, Request{}
+				}
+			}
+			if want := selfCreditBytes / (size + transport.EnvelopeBytes); copied != want || held() != want*size {
+				return fmt.Errorf("%d messages are copied, %d bytes in all, want %d messages", copied, held(), want)
+			}
+			short, cancel := context.WithTimeout(ctx, time.Millisecond)
+			err := Send(short, c, make([]byte, size), 0, 1)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrInFlight) {
+				return fmt.Errorf("a send beyond the bound ends with %w", err)
+			}
+			got := make([]byte, size)
+			for i := range n {
+				if _, err := Recv(ctx, c, got, 0, 1); err != nil || got[0] != byte(i) {
+					return fmt.Errorf("message %d of %d: %w", got[0], i, err)
+				}
+			}
+			if err := WaitAll(ctx, rs); err != nil {
+				return err
+			}
+		}
+		e.lock()
+		defer e.unlock()
+		if e.selfHeld != 0 {
+			return fmt.Errorf("%d bytes are counted as held", e.selfHeld)
 		}
 		return nil
 	})

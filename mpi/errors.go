@@ -11,22 +11,34 @@ import (
 // What went wrong. Errors returned by this package wrap one of these, or the
 // context's cause; who did what with whom stands in *Error.
 var (
+	// ErrTruncated: the message is longer than the buffer, which holds its beginning.
 	ErrTruncated = errors.New("message truncated")
-	ErrPeerLost  = errors.New("peer lost")
-	ErrRevoked   = errors.New("communicator revoked")
-	ErrRank      = errors.New("invalid rank")
-	ErrTag       = errors.New("invalid tag")
-	ErrRequest   = errors.New("request is not active")
+	// ErrPeerLost: a rank that the operation needs has died, or cannot be reached any more. Error.Peer is that rank.
+	ErrPeerLost = errors.New("peer lost")
+	// ErrRevoked: a member has called Revoke.
+	ErrRevoked = errors.New("communicator revoked")
+	// ErrRank: no such rank in the communicator.
+	ErrRank = errors.New("invalid rank")
+	// ErrTag: a tag outside 0 to MaxTag; receives take AnyTag besides.
+	ErrTag = errors.New("invalid tag")
+	// ErrRequest: the request has been waited for already, or a Persistent one has not yet.
+	ErrRequest = errors.New("request is not active")
+	// ErrCancelled: the operation was given up, by Request.Cancel, or by another member where all are needed.
 	ErrCancelled = errors.New("cancelled")
-	ErrClosed    = errors.New("world closed") // or the communicator, or the window, freed
-	ErrLauncher  = errors.New("launcher and ranks disagree")
-	ErrLayout    = errors.New("ranks disagree on the job's layout")
-	ErrMismatch  = errors.New("ranks disagree on the operation")
+	// ErrClosed: the world has been closed, or the communicator or the window freed.
+	ErrClosed = errors.New("world closed")
+	// ErrLauncher: what the launcher says of the ranks is not what there is, or it cannot be asked.
+	ErrLauncher = errors.New("launcher and ranks disagree")
+	// ErrLayout: the ranks were started with different Config.Layouts.
+	ErrLayout = errors.New("ranks disagree on the job's layout")
+	// ErrMismatch: members called different things where all have to call the same.
+	ErrMismatch = errors.New("ranks disagree on the operation")
+	// ErrTransport: there is no way for messages to a rank, or none that can do what is asked for.
 	ErrTransport = errors.New("no usable transport")
 	// ErrStartTimeout: not all ranks have met within Config.StartTimeout.
 	ErrStartTimeout = errors.New("the ranks have not met in time")
 
-	// ErrInFlight: the operation was given up but a peer or the network may still touch
+	// ErrInFlight: the operation was given up, or its peer is lost, but a peer or the network may still touch
 	// its buffer, which stays the library's until Error.Done is closed.
 	ErrInFlight = errors.New("buffer still in flight")
 )
@@ -40,6 +52,7 @@ func (f freed) Is(target error) bool { return target == ErrClosed }
 
 const (
 	errFreed       = freed("communicator")
+	errFreedThere  = freed("receiver's communicator")
 	errWindowFreed = freed("window")
 )
 
@@ -65,7 +78,7 @@ type Error struct {
 	Detail string // numbers and names that help, may be ""
 	Err    error
 
-	// Done is set with ErrInFlight: closed when the buffer is free again.
+	// Done is set with ErrInFlight: closed when the buffer is free again, or all buffers of a call that had several.
 	Done <-chan struct{}
 }
 
@@ -118,6 +131,7 @@ func (e *engine) describe(o *op, err error) error {
 		peer = c.RankOf(int(o.peer))
 	}
 	var detail string
+	inFlight := errors.Is(err, ErrInFlight)
 	switch {
 	case errors.Is(err, ErrTruncated):
 		detail = fmt.Sprintf("%d B into %d B", o.status.Bytes, len(o.buf))
@@ -125,7 +139,9 @@ func (e *engine) describe(o *op, err error) error {
 		var l *lostError
 		if errors.As(err, &l) {
 			peer, detail = c.RankOf(l.rank), l.why
-			err = ErrPeerLost
+			if err = ErrPeerLost; inFlight {
+				err = fmt.Errorf("%w: %w", ErrInFlight, ErrPeerLost)
+			}
 		}
 	}
 	return c.fail(what, peer, int(o.env.tag), err, detail)

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -26,6 +24,11 @@ import (
 // The errors wrap ErrLauncher, ErrLayout, ErrTransport or ErrStartTimeout, or ctx's cause. A process
 // calls Init once under a launcher: what it inherits can be read only once.
 func Init(ctx context.Context, cfg *Config) (*World, error) {
+	return initOn(ctx, cfg, &ib.Host{})
+}
+
+// initOn is Init on a host.
+func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
@@ -35,26 +38,49 @@ func Init(ctx context.Context, cfg *Config) (*World, error) {
 	}
 	watchLauncher(l.aliveFD)
 	library := sync.OnceValues(func() (*native.Library, error) {
-		return native.Open(native.Config{Path: cfg.MPILibrary, Lookup: cfg.lookup(), Log: cfg.log()})
+		return native.Open(native.Config{Path: cfg.MPILibrary, Launcher: l.native, Log: cfg.log()})
 	})
-	choice, err := choose(cfg, l, func() error { return (&ib.Host{}).Survey().Err() }, library)
+	log := cfg.log()
+	log.Info("ranks", "launcher", l.kind, "because", l.reason, "rank", l.rank, "size", l.size)
+	survey := func() error { return host.Survey().Err() }
+	var met *meeting // of ranks that have agreed on the choice
+	choice, err := choose(cfg, l, survey, func() (c choice, err error) {
+		c, met, err = consult(ctx, cfg, l, look(l, survey, library))
+		return c, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	log := cfg.log()
-	log.Info("ranks", "launcher", l.kind, "because", l.reason, "rank", l.rank, "size", l.size)
-	level := slog.LevelInfo
-	if choice.lacks && l.rank == 0 {
-		level = slog.LevelWarn
+	choice.report(ctx, log, l)
+	if met != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, met.deadline, startTimeout(cfg.startTimeout()))
+		defer cancel()
 	}
-	log.Log(ctx, level, "transport", "choice", choice.transport, "because", choice.reason)
 	var w *World
 	if choice.transport == "mpi" {
 		w, err = openNative(ctx, cfg, l, library)
-	} else {
+		if choice.byHost && l.step != nil && errors.Is(err, native.ErrLauncher) {
+			// Every rank has found its library in a world other than the step's, and none waits for another in it.
+			choice = choice.without(err)
+			choice.report(ctx, log, l)
+		}
+	}
+	switch {
+	case choice.transport == "mpi":
+		if met != nil {
+			met.close()
+		}
+	case met != nil:
+		w, err = openOver(ctx, cfg, l, met, choice.transport)
+	default:
 		w, err = openOwn(ctx, cfg, l, choice.transport)
 	}
-	return w, choice.explain(err)
+	if err != nil {
+		return nil, choice.explain(err)
+	}
+	w.choice = choice
+	return w, nil
 }
 
 // openOwn makes this process a rank of a world over Fisterra's own transports.
@@ -67,12 +93,17 @@ func openOwn(ctx context.Context, cfg *Config, l *launch, transport string) (*Wo
 	if err != nil {
 		return nil, err
 	}
+	return openOver(ctx, &own, l, m, transport)
+}
+
+// openOver is openOwn for ranks that have met. It ends the meeting.
+func openOver(ctx context.Context, cfg *Config, l *launch, m *meeting, transport string) (*World, error) {
 	set, err := newSleepSet()
 	if err != nil {
 		m.close()
 		return nil, fmt.Errorf("mpi: %w", err)
 	}
-	p, err := openProviders(&own, l, m, set, transport)
+	p, err := openProviders(cfg, l, m, set, transport)
 	if err != nil {
 		m.close()
 		set.close()
@@ -148,75 +179,6 @@ func openProviders(cfg *Config, l *launch, m *meeting, set *sleepSet, choice str
 	return o, nil
 }
 
-// choice is which transport a world uses, and why.
-type choice struct {
-	transport string // "auto" (shm and tcp), "shm", "tcp" or "mpi"
-	reason    string
-	byHost    bool // what was found on this host has decided
-	lacks     bool // a device is not used for want of a library
-}
-
-// explain adds to the error of a start what may be behind it: every rank chooses by what it
-// finds on its own host, before it can ask the others, since what a process manager has for the MPI
-// library can be read only once.
-func (c choice) explain(err error) error {
-	if !c.byHost || !errors.Is(err, ErrStartTimeout) && !errors.Is(err, ErrLauncher) {
-		return err
-	}
-	return fmt.Errorf("%w; this rank chose transport %s (%s): if ranks on other hosts found something else, name one transport for all (Config.Transport, --transport)", err, c.transport, c.reason)
-}
-
-// choose decides between Fisterra's own transports and the system's MPI
-// library. What is found on this host matters only where the choice is left open: survey
-// is nil if an RDMA device is usable, library opens the MPI library.
-func choose(cfg *Config, l *launch, survey func() error, library func() (*native.Library, error)) (choice, error) {
-	switch cfg.Transport {
-	case "", "auto":
-	case "shm", "tcp", "mpi":
-		if cfg.InfiniBand == "on" && cfg.Transport != "mpi" {
-			return choice{}, fmt.Errorf("mpi: %w: transport %s cannot do RDMA, and InfiniBand is asked for; use auto or mpi", ErrTransport, cfg.Transport)
-		}
-		return choice{transport: cfg.Transport, reason: "asked for"}, nil
-	default:
-		return choice{}, fmt.Errorf("mpi: %w: %q is none; there are auto, shm, tcp, mpi", ErrTransport, cfg.Transport)
-	}
-	own := "shared memory on one host, else TCP"
-	switch cfg.InfiniBand {
-	case "off":
-		return choice{transport: "auto", reason: own + " over the host's ordinary address: InfiniBand is off"}, nil
-	case "on":
-		if err := survey(); err != nil {
-			return choice{}, fmt.Errorf("mpi: %w: InfiniBand is asked for, but no device is usable: %w", ErrTransport, err)
-		}
-		return choice{transport: "mpi", reason: "InfiniBand is on, which the system's MPI library drives"}, nil
-	case "", "auto":
-		if l.size == 1 || !l.canStartMPI() {
-			return choice{transport: "auto", reason: own}, nil
-		}
-		if survey() != nil {
-			return choice{transport: "auto", reason: own + ": no usable RDMA device", byHost: true}, nil
-		}
-		if cfg.MPILibrary == "" { // one that is named must open
-			if _, err := library(); err != nil {
-				why, _, _ := strings.Cut(err.Error(), "; tried:\n")
-				return choice{transport: "auto", reason: own + ": an RDMA device is usable, but not the MPI library that would drive it: " + why, byHost: true, lacks: true}, nil
-			}
-		}
-		return choice{transport: "mpi", reason: "an RDMA device is usable, and the system's MPI library drives it", byHost: true}, nil
-	}
-	return choice{}, fmt.Errorf("mpi: %w: InfiniBand %q is none of auto, on, off", ErrTransport, cfg.InfiniBand)
-}
-
-// canStartMPI reports whether the system's MPI library finds its ranks under
-// this launcher.
-func (l *launch) canStartMPI() bool {
-	switch l.kind {
-	case byOpenMPI, byMPICH, byPMI2, byPMIx:
-		return true
-	}
-	return false
-}
-
 // orphanTime is how long a rank whose launcher is gone has for its own end.
 const orphanTime = 5 * time.Second
 
@@ -240,22 +202,13 @@ func watchLauncher(fd int) {
 	}()
 }
 
-// Kinds of launchers, as LaunchInfo and World.Launcher name them.
-const (
-	ByFisterra  = byFisterra
-	ByOpenMPI   = byOpenMPI
-	ByMPICH     = byMPICH
-	ByPMI2      = byPMI2
-	ByPMIx      = byPMIx
-	BySlurm     = bySlurm
-	BySingleton = bySingleton
-)
-
 // LaunchInfo is what the environment says of who started this process.
 type LaunchInfo struct {
 	Kind       string // one of the By constants
 	Reason     string // the variables that decided it
 	Rank, Size int    // Size is -1 where only the launcher's library knows it
+
+	Native native.Launcher // which of the system's MPI libraries find the ranks
 }
 
 // Detect finds out who started this process, without connecting to anything.
@@ -264,5 +217,5 @@ func Detect(lookup func(string) (string, bool)) (LaunchInfo, error) {
 	if err != nil {
 		return LaunchInfo{}, err
 	}
-	return LaunchInfo{Kind: l.kind, Reason: l.reason, Rank: l.rank, Size: l.size}, nil
+	return LaunchInfo{Kind: l.kind, Reason: l.reason, Rank: l.rank, Size: l.size, Native: l.native}, nil
 }

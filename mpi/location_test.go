@@ -23,7 +23,7 @@ func TestMap(t *testing.T) {
 	}
 	for _, k := range tests {
 		t.Run(k.name, func(t *testing.T) {
-			runWorlds(t, mpitest.SharedMemoryWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
+			mpitest.Together(t, mpitest.SharedMemoryWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
 				where := make([]int64, 2)
 				if c.Rank() == 0 {
 					buf, err := mpi.Alloc[byte](c, n)

@@ -1,10 +1,8 @@
 package mpi
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"time"
+	"maps"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -13,10 +11,6 @@ import (
 // goes on. Operations with it fail; so do AnySource receives on communicators
 // that contain it, until acknowledged, and everything on the shadow
 // communicators (collectives) that contain it. The words follow ULFM (Bland et al. 2013).
-
-// takeBackTime is how long a caller whose context has ended waits for the
-// peer to confirm that a buffer is free before it gets ErrInFlight.
-const takeBackTime = 250 * time.Millisecond
 
 // sound reports whether operations may be started on c. Callers hold the lock.
 func (c *Comm) sound() bool {
@@ -48,15 +42,22 @@ func (e *engine) lastLoss(c *Comm) error {
 	return ErrPeerLost
 }
 
-// gone is the error of a provider that no longer knows a peer.
+// gone is the error of what finds a peer gone (outcome).
 func (e *engine) gone(p *peer) error {
 	if p.lost != nil {
 		return p.lost
 	}
-	if e.closing {
-		return ErrClosed // the peer was first
+	return ErrClosed // the peer was first
+}
+
+// outcome is what a provider's answer means for a peer. One that takes nothing more for a peer says why at the
+// next Poll: until then all waits, so that it ends with the reason.
+func (e *engine) outcome(p *peer, out transport.Outcome) transport.Outcome {
+	if out != transport.Gone || p.lost != nil || e.closing {
+		return out
 	}
-	return &lostError{rank: p.rank, why: "it has said goodbye"}
+	e.rouse()
+	return transport.Full
 }
 
 // Lost implements transport.Sink: a connection broke.
@@ -150,14 +151,16 @@ func (e *engine) lose(rank int, why string) {
 	for a := e.match.first; a != nil; {
 		next := a.seqNext
 		if int(a.env.source) == rank && a.token != 0 {
-			e.match.release(a)
+			e.release(a)
 			e.recycle(a)
 		}
 		a = next
 	}
+	maps.DeleteFunc(e.early, func(a earlyAsk, _ struct{}) bool { return a.from == rank })
 	e.windows.lost(rank)
 	e.sighted()
 	e.wakeParked()
+	e.strandLater(rank)
 	e.rouse() // the provider has what was under way to report
 	if e.onLoss != nil {
 		e.onLoss(rank, err)
@@ -175,8 +178,10 @@ func (e *engine) abort(o *op, err error) {
 		e.unpost(o)
 		e.finish(o, err)
 	case phaseQueued:
-		e.withdraw(e.peer(int(o.peer)), o)
+		p := e.peer(int(o.peer))
+		e.withdraw(p, o)
 		e.finish(o, err)
+		p.out.giveUp()
 	case phaseOffered:
 		if int(o.peer) == e.rank {
 			e.takeBackSelf(o, err)
@@ -201,43 +206,12 @@ func (e *engine) abort(o *op, err error) {
 func (e *engine) takeBackSelf(o *op, err error) {
 	for a := e.match.first; a != nil; a = a.seqNext {
 		if a.sender == o {
-			e.match.release(a)
+			e.release(a)
 			e.recycle(a)
 			e.finish(o, err)
 			return
 		}
 	}
-}
-
-// giveUp ends a wait whose context has ended. The lock is held.
-func (e *engine) giveUp(ctx context.Context, o *op) (Status, error) {
-	e.abort(o, context.Cause(ctx))
-	if o.finished() {
-		return e.collect(o)
-	}
-	grace, cancel := context.WithTimeout(context.Background(), takeBackTime)
-	defer cancel()
-	return e.takenBack(ctx, grace, o)
-}
-
-// takenBack waits within grace for an op that ctx has aborted.
-func (e *engine) takenBack(ctx, grace context.Context, o *op) (Status, error) {
-	if !o.finished() {
-		_ = e.await(grace, o) // unfinished: reported below
-	}
-	if o.finished() {
-		return e.collect(o)
-	}
-	o.gaveUp = true
-	if o == e.own {
-		e.own = e.ops.get()
-	}
-	err := e.describe(o, fmt.Errorf("%w: %w", ErrInFlight, context.Cause(ctx)))
-	var at *Error
-	if errors.As(err, &at) {
-		at.Done = e.watch(o)
-	}
-	return Status{}, err
 }
 
 func (e *engine) lost(c *Comm) []int {
@@ -269,20 +243,31 @@ func (e *engine) acknowledge(c *Comm) []int {
 func (e *engine) revoke(c *Comm) {
 	e.lock()
 	defer e.unlock()
-	e.revokeContext(c.context &^ 1)
+	if c := e.comms[c.context&^1]; c != nil {
+		e.revokeComm(c)
+	}
 }
 
-func (e *engine) revokeContext(context uint32) {
-	if e.doomed[context] {
+// revokeContext is told by a rank that a communicator has been revoked.
+func (e *engine) revokeContext(from int, context uint32) {
+	if c := e.comms[context]; c != nil {
+		e.revokeComm(c)
 		return
 	}
-	e.doomed[context], e.doomed[context+1] = true, true
-	c := e.comms[context]
-	if c == nil {
-		return // attached later, revoked from the start, and passed on then
+	if _, known := e.revokedEarly[context]; known || e.ended.has(context) ||
+		hoards(e, from, "revocations", len(e.revokedEarly), maps.Values(e.revokedEarly), func(by int) bool { return by == from }) {
+		return
+	}
+	e.revokedEarly[context] = from // attached later, revoked from the start, and passed on then
+}
+
+func (e *engine) revokeComm(c *Comm) {
+	if c.revoked.Load() {
+		return
 	}
 	c.revoked.Store(true)
 	c.shadow.revoked.Store(true)
+	context := c.context
 	for _, o := range e.ops.all {
 		if o.underWay() && o.env.context&^1 == context {
 			e.abort(o, ErrRevoked)
@@ -291,7 +276,7 @@ func (e *engine) revokeContext(context uint32) {
 	for a := e.match.first; a != nil; {
 		next := a.seqNext
 		if a.env.context&^1 == context {
-			e.discard(a)
+			e.discard(a, ErrRevoked)
 		}
 		a = next
 	}

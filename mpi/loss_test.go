@@ -3,7 +3,9 @@ package mpi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
@@ -48,15 +50,128 @@ func TestRevokedBeforeAttached(t *testing.T) {
 	}
 	revoke()
 	p.heard(t, "a revocation that comes early")
-	c, err := p.c.derive(t.Context(), "dup", p.c.group, 0, contextStep)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := p.child(t)
 	p.heard(t, "the communicator is there", "-> 1 revoke", "-> 2 revoke")
 	revoke()
 	p.heard(t, "the revocation again")
 	if err := Send(t.Context(), c, []byte{1}, 1, 0); !errors.Is(err, ErrRevoked) {
 		t.Errorf("a send: %v", err)
+	}
+}
+
+// TestOutboxForgetsGivenUp: sends that are given up before there is room for them do not wait on, and those between
+// them leave in their order.
+func TestOutboxForgetsGivenUp(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	t.Cleanup(p.e.set.close)
+	p.s.full = true
+	var kept []Request
+	var want []string
+	const rounds, each = 4, 1000 // two a round are kept, for which there is credit
+	for round := range rounds {
+		for i := range each {
+			r := Isend(p.c, make([]byte, 10), 1, 0)
+			if i%(each/2) == round {
+				kept = append(kept, Isend(p.c, make([]byte, 5), 1, len(kept)))
+				want = append(want, fmt.Sprintf("-> 1 eager tag %d, 5 B", len(want)))
+			}
+			r.Cancel()
+			if _, err := r.Wait(t.Context()); !errors.Is(err, ErrCancelled) {
+				t.Fatalf("a send given up ends with %v", err)
+			}
+		}
+		if out := &p.e.peer(1).out; len(out.q)-out.head > 2*len(kept)+overMost+1 {
+			t.Fatalf("%d parcels wait for %d sends", len(out.q)-out.head, len(kept))
+		}
+	}
+	p.s.full = false
+	if err := WaitAll(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	p.heard(t, "there is room", want...)
+	if out := &p.e.peer(1).out; !out.empty() || out.over != 0 || len(p.e.backlog) != 0 {
+		t.Errorf("%d parcels are left, %d of them given up", len(out.q)-out.head, out.over)
+	}
+}
+
+// TestLossHasItsReason: whoever finds that a provider takes nothing more for a peer learns why, as those do that
+// wait for it.
+func TestLossHasItsReason(t *testing.T) {
+	reason := errors.New("no memory for the ring to rank 1: check the job's memory limit")
+	rts := transport.Header{Kind: kindRTS, Tag: 3, Token: 500, Bytes: 300}
+	type call func(p *play) error
+	for name, does := range map[string]call{
+		"small send":  func(p *play) error { return Send(t.Context(), p.c, make([]byte, 50), 1, 0) },
+		"large send":  func(p *play) error { return Send(t.Context(), p.c, make([]byte, 150), 1, 0) },
+		"pulled send": func(p *play) error { return Send(t.Context(), p.c, make([]byte, 5000), 1, 0) },
+		"isend": func(p *play) error {
+			r := Isend(p.c, make([]byte, 50), 1, 0)
+			_, err := r.Wait(t.Context())
+			return err
+		},
+		"cleared send": func(p *play) error {
+			p.s.gone = nil
+			r := Isend(p.c, make([]byte, 150), 1, 0)
+			p.s.gone = reason
+			p.e.lock()
+			p.e.Message(1, &transport.Header{Kind: kindCTS, Token: r.o.token(), Aux: 9, Bytes: 150}, nil)
+			p.e.unlock()
+			_, err := r.Wait(t.Context())
+			return err
+		},
+		"receive": func(p *play) error {
+			p.e.lock()
+			p.e.Message(1, &rts, nil)
+			p.e.unlock()
+			_, err := Recv(t.Context(), p.c, make([]byte, 300), 1, 3)
+			return err
+		},
+		"pulled receive": func(p *play) error {
+			p.e.lock()
+			p.e.Message(1, &rts, make([]byte, keyBytes))
+			p.e.unlock()
+			_, err := Recv(t.Context(), p.c, make([]byte, 300), 1, 3)
+			return err
+		},
+		"flush": func(p *play) error {
+			w := p.window()
+			return errors.Join(w.Put(t.Context(), 1, 0, []float64{1}), w.Flush(t.Context(), 1))
+		},
+		"compare": func(p *play) error {
+			_, err := p.window().CompareAndSwap(t.Context(), 1, 0, 1, 2)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlay(0, []string{"2", "pull"})
+			t.Cleanup(p.e.set.close)
+			p.s.gone = reason
+			err := does(p)
+			var at *Error
+			if !errors.Is(err, ErrPeerLost) || !errors.As(err, &at) || at.Peer != 1 || !strings.Contains(err.Error(), reason.Error()) {
+				t.Errorf("it ends with %v, want the loss of rank 1 and %q", err, reason)
+			}
+			if n := len(p.e.losses); n != 1 {
+				t.Errorf("%d losses are known", n)
+			}
+			if p.e.lock(); p.e.poll() != 0 || len(p.e.backlog) > 0 || !p.e.peer(1).out.empty() {
+				t.Error("something waits for the lost rank")
+			}
+			p.e.unlock()
+		})
+	}
+}
+
+// TestGoneAfterGoodbye: who has said goodbye takes a peer that is gone for one that was quicker.
+func TestGoneAfterGoodbye(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	t.Cleanup(p.e.set.close)
+	p.s.gone = errors.New("it has closed the connection")
+	p.e.lock()
+	p.e.closing = true
+	p.e.unlock()
+	if err := Send(t.Context(), p.c, make([]byte, 50), 1, 0); !errors.Is(err, ErrClosed) {
+		t.Errorf("a send ends with %v, want %v", err, ErrClosed)
 	}
 }
 

@@ -45,6 +45,9 @@ type arrival struct {
 	binNext, binPrev *arrival // those of one bin, likewise
 }
 
+// eager: the message itself is here.
+func (a *arrival) eager() bool { return a.token == 0 && a.sender == nil }
+
 type opQueue struct{ head, tail *op }
 
 func (q *opQueue) push(o *op) {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestAllocRefusals(t *testing.T) {
-	runWorlds(t, mpitest.SharedMemoryWorlds(t, 1), func(_ context.Context, c *mpi.Comm) error {
+	mpitest.Together(t, mpitest.SharedMemoryWorlds(t, 1), func(_ context.Context, c *mpi.Comm) error {
 		if _, err := mpi.Alloc[byte](c, -1); err == nil {
 			return errors.New("a negative length was allocated")
 		}

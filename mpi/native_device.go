@@ -139,6 +139,19 @@ func (d *nativeDevice) iprobe(c *Comm, src, tag int) (Status, bool, error) {
 	return d.look(c, src, tag, func(*native.Request) (bool, error) { return false, nil })
 }
 
+// recvAlloc finds a message and receives the next like it: see RecvAlloc.
+func (d *nativeDevice) recvAlloc(ctx context.Context, c *Comm, src, tag int, alloc func(Status) ([]byte, error)) (Status, error) {
+	status, err := d.probe(ctx, c, src, tag)
+	if err != nil {
+		return status, err
+	}
+	buf, err := alloc(status)
+	if err != nil {
+		return status, c.fail("recv", status.Source, status.Tag, err, "")
+	}
+	return d.recv(ctx, c, buf, status.Source, status.Tag)
+}
+
 // look looks for a message, and calls otherwise if there is none yet.
 func (d *nativeDevice) look(c *Comm, src, tag int, otherwise func(*native.Request) (bool, error)) (Status, bool, error) {
 	n, err := d.comm(c)

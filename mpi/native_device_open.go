@@ -16,7 +16,7 @@ import (
 func openNative(ctx context.Context, cfg *Config, l *launch, open func() (*native.Library, error)) (*World, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.startTimeout(), startTimeout(cfg.startTimeout()))
 	defer cancel()
-	if from := native.FromEnv(cfg.lookup()); l.kind == byFisterra && l.size > 1 && from.Name == "none" {
+	if l.kind == ByFisterra && l.size > 1 {
 		return nil, fmt.Errorf("mpi: %w: ranks started by fisterra run are strangers to an MPI library: start them by mpirun, mpiexec or srun, or use another transport than mpi", ErrLauncher)
 	}
 	registrations, err := registrationRule(cfg.lookup())

@@ -1,5 +1,7 @@
 package mpi
 
+import "github.com/fisterra-hpc/fisterra/mpi/transport"
+
 // op is one send or receive under way. Ops are pooled per world: a Request
 // names one together with its generation, so that a spent handle is noticed.
 // Everything in it is guarded by the device's lock.
@@ -17,12 +19,14 @@ type op struct {
 	status Status
 	err    error
 
-	sender  uint64 // receive in rendezvous: the sender's token
-	key     [24]byte
-	exposed bool // send: buf is exposed under key
-	busy    bool // the provider holds buf (SendFrom, Pull)
-	gaveUp  bool // the caller has gone with ErrInFlight; recycle when finished
-	retract bool // send: the receiver was asked to forget it
+	sender  uint64        // receive in rendezvous: the sender's token
+	key     transport.Key // of exposed memory: this rank's or, to be pulled, the sender's
+	exposed bool          // send: buf is exposed under key
+	busy    bool          // the provider holds buf (SendFrom, Pull)
+	gaveUp  bool          // the caller has gone with ErrInFlight; recycle when finished
+	retract bool          // send: the receiver was asked to forget it
+
+	stranded error // why the caller need not wait although the op has not finished
 
 	waiter *waiter
 	done   chan struct{} // made on demand, closed when finished
@@ -85,7 +89,7 @@ func (t *opTable) put(o *op) {
 	o.gen++
 	o.phase = phaseFree
 	o.comm, o.buf, o.err, o.waiter, o.done = nil, nil, nil, nil, nil
-	o.status, o.sender = Status{}, 0
+	o.status, o.sender, o.stranded = Status{}, 0, nil
 	o.exposed, o.busy, o.gaveUp, o.retract = false, false, false, false
 	t.free = append(t.free, o)
 }

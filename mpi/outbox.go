@@ -9,8 +9,14 @@ type parcel struct {
 	gen  uint32
 	o    *op
 	h    transport.Header // stepControl: the message; stepPull: what ends it when the receive was given up
-	more []byte           // stepControl: payload, owned by the parcel
+	more []byte           // stepControl, stepAnswer: payload, owned by the parcel
 }
+
+// answers: the peer has asked for it.
+func (x *parcel) answers() bool { return x.step >= stepAnswer }
+
+// stale: the op is over.
+func (x *parcel) stale() bool { return x.o.gen != x.gen || x.o.finished() }
 
 type step uint8
 
@@ -19,30 +25,66 @@ const (
 	stepPush                // payload of a cleared send
 	stepPull                // receive by pulling
 	stepControl             // message of the protocol's own
+	stepAnswer              // likewise, that the peer has asked for: about a window, or by an announcement
+	stepGet                 // likewise, to h, that is read from the window when it leaves
 )
 
-// outbox is a first-in first-out queue of parcels for one peer. What it holds
-// is bounded by the operations that the program has under way.
+// outbox is a first-in first-out queue of parcels for one peer. What it holds is bounded by the operations
+// that the program has under way, of which given-up sends are as many again at most, and by those that the
+// peer has announced or asks for (hoard.go).
 type outbox struct {
-	q    []parcel
-	head int
+	q       []parcel
+	head    int
+	answers int // parcels that are
+	over    int // offers whose ops have been given up
 }
 
 func (b *outbox) empty() bool { return b.head == len(b.q) }
 
-func (b *outbox) push(x parcel) { b.q = append(b.q, x) }
+func (b *outbox) push(x parcel) {
+	if x.answers() {
+		b.answers++
+	}
+	b.q = append(b.q, x)
+}
 
 func (b *outbox) front() *parcel { return &b.q[b.head] }
 
 func (b *outbox) pop() {
+	if b.q[b.head].answers() {
+		b.answers--
+	}
 	b.q[b.head] = parcel{}
 	b.head++
 	if b.head == len(b.q) {
-		b.q, b.head = b.q[:0], 0
+		b.q, b.head, b.over = b.q[:0], 0, 0
 	} else if b.head >= 64 && b.head*2 >= len(b.q) {
 		n := copy(b.q, b.q[b.head:])
 		clear(b.q[n:])
 		b.q, b.head = b.q[:n], 0
+	}
+}
+
+// overMost is how many given-up offers an outbox keeps in any case.
+const overMost = 64
+
+// giveUp counts an offer whose op has been given up. When they are more than the others they are thrown out, but for
+// the front: an outbox becomes empty by flush alone.
+func (b *outbox) giveUp() {
+	b.over++
+	if b.over <= overMost || 2*b.over <= len(b.q)-b.head {
+		return
+	}
+	kept := b.q[:b.head+1]
+	for _, x := range b.q[b.head+1:] {
+		if x.step != stepOffer || !x.stale() {
+			kept = append(kept, x)
+		}
+	}
+	clear(b.q[len(kept):])
+	b.q, b.over = kept, 0
+	if x := b.front(); x.step == stepOffer && x.stale() {
+		b.over = 1
 	}
 }
 
@@ -79,7 +121,7 @@ func (e *engine) flush() int {
 	for i := 0; i < len(e.unread); {
 		o := e.unread[i]
 		p := e.peer(int(o.peer))
-		if p.lost == nil && !p.memory.Withdraw(p.rank, transport.Key(o.key)) {
+		if p.lost == nil && !p.memory.Withdraw(p.rank, o.key) {
 			i++
 			continue
 		}
@@ -91,9 +133,17 @@ func (e *engine) flush() int {
 	return n
 }
 
+// passes reports whether a parcel need not wait: it has left, or its peer is lost.
+func (e *engine) passes(p *peer, x *parcel) bool {
+	return p.lost != nil || p.out.empty() && e.dispatch(p, x) != transport.Full
+}
+
 func (e *engine) dispatch(p *peer, x *parcel) transport.Outcome {
 	step := x.step
-	if step != stepControl && (x.o.gen != x.gen || x.o.finished()) {
+	if x.o != nil && x.stale() {
+		if step == stepOffer {
+			p.out.over--
+		}
 		if step != stepPull {
 			return transport.Gone
 		}
@@ -111,5 +161,9 @@ func (e *engine) dispatch(p *peer, x *parcel) transport.Outcome {
 		return transport.Gone
 	}
 	e.hdr = x.h
-	return p.provider.Send(p.rank, &e.hdr, x.more)
+	payload := x.more
+	if step == stepGet {
+		e.hdr, payload = e.windows.got(&x.h)
+	}
+	return e.outcome(p, p.provider.Send(p.rank, &e.hdr, payload))
 }

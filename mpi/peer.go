@@ -28,8 +28,11 @@ type peer struct {
 	caps     transport.Caps
 	credit   int // bytes that may still be sent eagerly
 	owed     int // bytes consumed and not yet credited back
-	out      outbox
-	lost     error
+	held     int // bytes of its eager messages that no receive has asked for yet
+	// Announcements of large messages that no receive has asked for yet.
+	announced int
+	out       outbox
+	lost      error
 }
 
 func (e *engine) caps() DeviceCaps {

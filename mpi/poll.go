@@ -26,6 +26,8 @@ const (
 	yields       = 10
 	yieldAlone   = 250 * time.Microsecond
 	yieldCrowded = 1 * time.Millisecond
+	// And never longer than this: other programs want the core.
+	yieldMost = 5 * time.Millisecond
 
 	clockPolls  = 16 // polls between two looks at the clock
 	glancePolls = 64
@@ -145,7 +147,7 @@ func (e *engine) yieldSome(cond condition) bool {
 	}
 	start := time.Now()
 	now := start
-	for i := 0; i < yields || now.Sub(start) < most; i++ {
+	for i := 0; i < yields && now.Sub(start) < yieldMost || now.Sub(start) < most; i++ {
 		e.unlock()
 		osyield.Yield()
 		e.lock()

@@ -13,10 +13,44 @@ func (e *engine) probe(ctx context.Context, c *Comm, src, tag int) (Status, erro
 	defer e.unlock()
 	e.calls++
 	look := &sighting{prober: prober{e: e}, c: c, env: c.envelope(src, tag)}
-	if err := e.await(ctx, look); err != nil {
+	if err := e.sight(ctx, look); err != nil {
 		return Status{}, c.fail("probe", src, tag, err, "")
 	}
-	return look.status(src, tag)
+	return look.status("probe", src, tag)
+}
+
+// recvAlloc receives a message into memory that alloc makes for it. The message is taken out of the queue when it
+// is found, under one hold of the lock: no other receive gets it, and its sender cannot take it back.
+func (e *engine) recvAlloc(ctx context.Context, c *Comm, src, tag int, alloc func(Status) ([]byte, error)) (Status, error) {
+	e.lock()
+	defer e.unlock()
+	e.calls++
+	look := &sighting{prober: prober{e: e}, c: c, env: c.envelope(src, tag)}
+	if err := e.sight(ctx, look); err != nil {
+		return Status{}, c.fail("recv", src, tag, err, "")
+	}
+	status, err := look.status("recv", src, tag)
+	if err != nil {
+		return status, err
+	}
+	buf, err := alloc(status)
+	if err != nil {
+		return status, c.fail("recv", status.Source, status.Tag, err, "")
+	}
+	o := e.ops.get()
+	o.kind, o.comm, o.buf, o.peer, o.env = opRecv, c, buf, -1, look.env
+	e.release(look.found)
+	e.receive(o, look.found)
+	return e.finishWait(ctx, o)
+}
+
+// sight waits for a message that can be received. With it found, the lock has not been given up since.
+func (e *engine) sight(ctx context.Context, look *sighting) error {
+	for {
+		if err := e.await(ctx, look); err != nil || look.met() {
+			return err
+		}
+	}
 }
 
 // iprobe looks once, after making some progress if nothing is there.
@@ -31,7 +65,7 @@ func (e *engine) iprobe(c *Comm, src, tag int) (Status, bool, error) {
 	if !look.met() {
 		return Status{}, false, nil
 	}
-	status, err := look.status(src, tag)
+	status, err := look.status("probe", src, tag)
 	return status, err == nil, err
 }
 
@@ -67,10 +101,10 @@ func (s *sighting) met() bool {
 	return s.err != nil
 }
 
-// status describes what was found for a probe of src and tag.
-func (s *sighting) status(src, tag int) (Status, error) {
+// status describes what was found by a call for src and tag.
+func (s *sighting) status(what string, src, tag int) (Status, error) {
 	if s.err != nil {
-		return Status{}, s.c.fail("probe", src, tag, s.err, "")
+		return Status{}, s.c.fail(what, src, tag, s.err, "")
 	}
 	v := s.found.env
 	return Status{Source: s.c.RankOf(int(v.source)), Tag: int(v.tag), Bytes: s.found.bytes}, nil

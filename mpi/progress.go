@@ -20,6 +20,7 @@ type progress struct {
 	asleep  bool      // the leader is in the kernel
 	parked  []*waiter // waiters that do not lead
 	waiters []*waiter // free ones
+	anyOfs  []*anyOf  // free ones
 	probers []*waiter // of parked callers whose condition is not an op
 	calls   uint64    // of the API, so that the keeper can tell whether the program communicates
 	watched int       // ops whose Done channel somebody holds
@@ -53,7 +54,7 @@ type condition interface {
 	watch(w *waiter)
 }
 
-func (o *op) met() bool { return o.phase == phaseFinished }
+func (o *op) met() bool { return o.over() }
 
 func (o *op) watch(w *waiter) { o.waiter = w }
 
@@ -63,9 +64,26 @@ type anyOf struct {
 	at int
 }
 
+// anyOf gets a condition; keepAnyOf takes it back. The lock is held.
+func (e *engine) anyOf(rs []Request) *anyOf {
+	n := len(e.anyOfs)
+	if n == 0 {
+		return &anyOf{rs: rs, at: -1}
+	}
+	a := e.anyOfs[n-1]
+	e.anyOfs = e.anyOfs[:n-1]
+	*a = anyOf{rs: rs, at: -1}
+	return a
+}
+
+func (e *engine) keepAnyOf(a *anyOf) {
+	a.rs = nil
+	e.anyOfs = append(e.anyOfs, a)
+}
+
 func (a *anyOf) met() bool {
 	for i, r := range a.rs {
-		if r.o != nil && (r.o.gen != r.gen || r.o.finished()) {
+		if r.o != nil && (r.o.gen != r.gen || r.o.over()) {
 			a.at = i
 			return true
 		}

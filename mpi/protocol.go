@@ -12,6 +12,7 @@ import (
 //	rendezvous   RTS → CTS → Data                              large, copied by the network
 //	             RTS(key) → pull → FIN                         large, memory can be pulled
 //	taking back  Retract → Retracted                           a send given up before it was matched
+//	             RTS → Retracted                               the receiver's communicator is revoked or freed
 //
 // Eager messages that find no receive are copied and kept. What one peer may
 // have in that state is bounded by credit, which the receiver returns as it
@@ -25,7 +26,7 @@ const (
 	kindFIN       = transport.Data + 4 // Token: sender's op: pulled
 	kindCredit    = transport.Data + 5 // Aux: bytes
 	kindRetract   = transport.Data + 6 // Token: sender's op (at the sender)
-	kindRetracted = transport.Data + 7 // Token: sender's op
+	kindRetracted = transport.Data + 7 // Token: sender's op; Aux: retractedFreed or nothing
 	kindRevoke    = transport.Data + 8 // Context
 	kindShrink    = transport.Data + 9
 	kindWindow    = transport.Data + 10 // one-sided operations on windows, window.go
@@ -42,7 +43,7 @@ func (e *engine) controlWith(p *peer, h transport.Header, payload []byte) {
 	}
 	if p.out.empty() {
 		e.hdr = h
-		if p.provider.Send(p.rank, &e.hdr, payload) != transport.Full {
+		if e.outcome(p, p.provider.Send(p.rank, &e.hdr, payload)) != transport.Full {
 			return
 		}
 	}
@@ -107,13 +108,16 @@ func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
 		p := e.peer(rank)
 		p.credit = min(p.credit+int(min(h.Aux, uint64(p.caps.CreditBytes))), p.caps.CreditBytes)
 	case kindRevoke:
-		e.revokeContext(h.Context)
+		e.revokeContext(rank, h.Context)
 	case kindShrink:
 		e.shrinkMessage(rank, h, payload)
 	case kindRetract:
 		e.retracted(rank, h.Token)
 	case kindRetracted:
-		if o := e.ops.find(h.Token); o != nil && o.retract && int(o.peer) == rank && o.phase == phaseOffered {
+		if o := e.ops.find(h.Token); o != nil && o.kind == opSend && int(o.peer) == rank && o.phase == phaseOffered {
+			if !o.retract {
+				o.err = withdrawn(h.Aux)
+			}
 			o.phase = phaseMoving
 			e.reclaim(o)
 		}

@@ -18,9 +18,12 @@ import (
 type script struct {
 	caps transport.Caps
 	full bool
+	gone error // why it takes nothing any more, for a loss of rank 1 that Poll has yet to report
 	said []string
 	name func(token uint64) string
 	poll func(s transport.Sink) int // what arrives; nil: nothing
+	// carry is shown what is sent; may be nil.
+	carry func(h *transport.Header, payload []byte)
 }
 
 func (s *script) say(format string, a ...any) { s.said = append(s.said, fmt.Sprintf(format, a...)) }
@@ -36,6 +39,9 @@ func (s *script) Abandon(op uint64)         { s.say("abandon %s", s.name(op)) }
 func (s *script) Detach(peer int)           { s.say("detach %d", peer) }
 
 func (s *script) Poll(sink transport.Sink) int {
+	if s.gone != nil {
+		sink.Lost(1, s.gone)
+	}
 	if s.poll == nil {
 		return 0
 	}
@@ -43,8 +49,14 @@ func (s *script) Poll(sink transport.Sink) int {
 }
 
 func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.Outcome {
+	if s.gone != nil {
+		return transport.Gone
+	}
 	if s.full || len(payload) > s.caps.EagerBytes {
 		return transport.Full
+	}
+	if s.carry != nil {
+		s.carry(h, payload)
 	}
 	switch h.Kind {
 	case kindEager:
@@ -64,7 +76,7 @@ func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.O
 	case kindRetract:
 		s.say("-> %d retract %s", peer, s.name(h.Token))
 	case kindRetracted:
-		s.say("-> %d retracted %d", peer, h.Token)
+		s.say("-> %d retracted %d%s", peer, h.Token, map[uint64]string{retractedFreed: " freed"}[h.Aux])
 	case kindRevoke:
 		s.say("-> %d revoke", peer)
 	case kindShrink:
@@ -77,6 +89,9 @@ func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.O
 }
 
 func (s *script) SendFrom(peer int, h *transport.Header, payload []byte, op uint64) transport.Outcome {
+	if s.gone != nil {
+		return transport.Gone
+	}
 	if s.full {
 		return transport.Full
 	}
@@ -84,7 +99,7 @@ func (s *script) SendFrom(peer int, h *transport.Header, payload []byte, op uint
 	return transport.Sent
 }
 
-var windowWords = map[windowCode]string{windowPut: "put", windowFlush: "flush", windowLock: "lock", windowCancel: "cancel"}
+var windowWords = map[windowCode]string{windowPut: "put", windowFlush: "flush", windowLock: "lock", windowCancel: "cancel", windowAnswer: "answer", windowFailed: "failed"}
 
 // pullScript can also pull.
 type pullScript struct{ *script }
@@ -95,6 +110,9 @@ func (s pullScript) Expose(peer int, buf []byte) (transport.Key, bool) {
 }
 
 func (s pullScript) Pull(peer int, _ transport.Key, dst []byte, op uint64) transport.Outcome {
+	if s.gone != nil {
+		return transport.Gone
+	}
 	if s.full {
 		return transport.Full
 	}
@@ -118,7 +136,7 @@ func (s pullScript) Withdraw(peer int, _ transport.Key) bool {
 //	fin PEER NAME
 //	credit PEER BYTES
 //	retract PEER TOKEN
-//	retracted PEER NAME
+//	retracted PEER NAME [freed]
 //	placed PEER NAME                the payload of a Data message is in
 //	complete NAME [gone]            the provider is done with the memory of NAME; the peer has died
 //	full | room                     the provider takes nothing, or again; room also polls
@@ -267,7 +285,11 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 	case "retract":
 		arrive(kindRetract, transport.Header{Token: uint64(num(2))}, nil)
 	case "retracted":
-		arrive(kindRetracted, transport.Header{Token: token(2)}, nil)
+		h := transport.Header{Token: token(2)}
+		if len(w) > 3 {
+			h.Aux = retractedFreed
+		}
+		arrive(kindRetracted, h, nil)
 	case "placed":
 		h := transport.Header{Kind: kindData, Token: token(2)}
 		p.s.say("place %d B", len(p.e.Place(num(1), &h, 0, 1<<20)))
@@ -290,7 +312,7 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 	case "lose":
 		p.e.lose(num(1), "it was killed")
 	case "revoke":
-		p.e.revokeContext(0)
+		p.e.revokeComm(p.c)
 	default:
 		t.Fatalf("line %d: unknown command %q", line, w[0])
 	}

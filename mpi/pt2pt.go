@@ -9,7 +9,8 @@ import (
 
 // Send sends buf to rank dst with a tag. It blocks until buf may be used
 // again: small messages are copied and leave at once, large ones wait for
-// their receiver. Any goroutine may call it. An ended ctx is as in Request.Wait.
+// their receiver, and so do small ones when some MiB of this rank's wait there already. To
+// oneself is no different. Any goroutine may call it. An ended ctx is as in Request.Wait.
 func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
 	if err := c.checkSend(dst, tag); err != nil || dst == ProcNull {
 		return err
@@ -55,7 +56,8 @@ func (c *Comm) irecv(b []byte, src, tag int) Request {
 }
 
 // Sendrecv sends to dst and receives from src at the same time, so that two
-// ranks may exchange without deadlock. send and recv must not overlap.
+// ranks may exchange without deadlock. send and recv must not overlap. With ErrInFlight both are the
+// library's until Error.Done is closed.
 func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, recv []T, src, recvTag int) (Status, error) {
 	in := Irecv(c, recv, src, recvTag)
 	sendErr := Send(ctx, c, send, dst, sendTag)
@@ -63,25 +65,24 @@ func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, 
 		in.Cancel()
 	}
 	status, err := in.Wait(ctx)
-	if sendErr != nil {
-		err = sendErr
-	}
-	return status, err
+	return status, worse(sendErr, err)
 }
 
 // RecvAlloc receives a message of any length into new memory. One that its sender says is longer
-// than this machine's memory is an error, and is left where it is. Between finding
-// and receiving a message no other goroutine must receive with the same source and tag.
+// than this machine's memory is an error, and is left where it is. Over the system's MPI library no other goroutine
+// must receive with the same source and tag between finding and receiving a message.
 func RecvAlloc[T Elem](ctx context.Context, c *Comm, src, tag int) ([]T, Status, error) {
-	status, err := c.Probe(ctx, src, tag)
-	if err != nil {
-		return nil, status, err
+	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+		return nil, Status{Source: ProcNull, Tag: AnyTag}, err
 	}
-	if err := holdable(status.Bytes); err != nil {
-		return nil, status, c.fail("recv", status.Source, status.Tag, err, "")
-	}
-	buf := make([]T, Count[T](status))
-	status, err = Recv(ctx, c, buf, status.Source, status.Tag)
+	var buf []T
+	status, err := c.dev.recvAlloc(ctx, c, src, tag, func(s Status) ([]byte, error) {
+		if err := holdable(s.Bytes); err != nil {
+			return nil, err
+		}
+		buf = make([]T, Count[T](s))
+		return Bytes(buf), nil
+	})
 	return buf, status, err
 }
 

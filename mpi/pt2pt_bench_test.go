@@ -15,7 +15,7 @@ func BenchmarkSendRecv(b *testing.B) {
 	ws := mpitest.SharedMemoryWorlds(b, 2)
 	out, in := make([]byte, 8), make([]byte, 8)
 	ended := make(chan struct{})
-	runWorlds(b, ws, func(ctx context.Context, c *mpi.Comm) error {
+	mpitest.Together(b, ws, func(ctx context.Context, c *mpi.Comm) error {
 		peer := 1 - c.Rank()
 		if _, err := mpi.Sendrecv(ctx, c, []byte{1}, peer, 1, make([]byte, 1), peer, 1); err != nil || c.Rank() == 1 {
 			<-ended

@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"errors"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -100,7 +101,7 @@ func (e *engine) startRecv(c *Comm, buf []byte, src, tag int) *op {
 		return o
 	}
 	if a := e.match.find(o.env); a != nil {
-		e.match.release(a)
+		e.release(a)
 		e.receive(o, a)
 		return o
 	}
@@ -188,7 +189,7 @@ func (e *engine) begin(o *op, v envelope, n int, token uint64, key []byte) {
 }
 
 func (e *engine) pull(p *peer, o *op) transport.Outcome {
-	out := p.memory.Pull(p.rank, transport.Key(o.key), o.buf[:min(o.status.Bytes, len(o.buf))], o.token())
+	out := e.outcome(p, p.memory.Pull(p.rank, o.key, o.buf[:min(o.status.Bytes, len(o.buf))], o.token()))
 	switch out {
 	case transport.Sent:
 		o.busy = true
@@ -220,11 +221,16 @@ func (e *engine) Placed(rank int, h *transport.Header) {
 	}
 }
 
-// freed returns the credit of a held message that has left the engine.
+// freed returns the credit of an eager message that was held.
 func (e *engine) freed(a *arrival) {
-	if source := int(a.env.source); source != e.rank {
-		e.consumed(e.peer(source), a.bytes)
+	cost := a.bytes + transport.EnvelopeBytes
+	if int(a.env.source) == e.rank {
+		e.selfHeld -= cost
+		return
 	}
+	p := e.peer(int(a.env.source))
+	p.held -= cost
+	e.consumed(p, a.bytes)
 }
 
 // consumed returns credit for an eager message of n bytes that the engine does not
@@ -238,30 +244,95 @@ func (e *engine) consumed(p *peer, n int) {
 	}
 }
 
-// hold keeps a message that no receive has asked for yet.
+// hold keeps a message that no receive has asked for yet, if one may.
 func (e *engine) hold(a *arrival) {
-	if c := e.comms[a.env.context]; c != nil && c.revoked.Load() || e.doomed[a.env.context] {
-		e.drop(a)
+	if a.token != 0 && !e.announced(a) {
+		e.recycle(a)
+		return
+	}
+	if err := e.unwanted(a.env.context); err != nil {
+		e.forget(a)
+		e.refuse(a, err)
+		return
+	}
+	if a.eager() && int(a.env.source) != e.rank && !e.charge(a) {
+		e.recycle(a)
 		return
 	}
 	e.match.hold(a)
 	e.sighted()
 }
 
-// discard drops a held message and gives back what it holds.
-func (e *engine) discard(a *arrival) {
+// release takes a message that is held out of the queues.
+func (e *engine) release(a *arrival) {
 	e.match.release(a)
-	e.drop(a)
+	e.forget(a)
 }
 
-func (e *engine) drop(a *arrival) {
+// forget is announced backwards.
+func (e *engine) forget(a *arrival) {
+	if a.token != 0 {
+		e.peer(int(a.env.source)).announced--
+	}
+}
+
+// unwanted says why nothing is kept for a context; nil if it is, also for a communicator that has yet to
+// be made here.
+func (e *engine) unwanted(context uint32) error {
+	if c := e.comms[context]; c != nil {
+		if c.revoked.Load() {
+			return ErrRevoked
+		}
+		return nil
+	}
+	if _, revoked := e.revokedEarly[context&^1]; revoked {
+		return ErrRevoked
+	}
+	if e.ended.has(context) {
+		return errFreed
+	}
+	return nil
+}
+
+// discard drops a held message and gives back what it holds. Its sender hears why.
+func (e *engine) discard(a *arrival, why error) {
+	e.release(a)
+	if a.eager() {
+		e.freed(a)
+		e.recycle(a)
+		return
+	}
+	e.refuse(a, why)
+}
+
+// retractedFreed in the Aux of a kindRetracted that was not asked for says that the receiver has
+// freed the communicator; else it is revoked.
+const retractedFreed = 1
+
+// withdrawn is what a send ends with whose receiver has dropped its announcement.
+func withdrawn(aux uint64) error {
+	if aux == retractedFreed {
+		return errFreedThere
+	}
+	return ErrRevoked
+}
+
+// refuse drops a message that is not held.
+func (e *engine) refuse(a *arrival, why error) {
 	switch {
 	case a.sender != nil:
-		e.finish(a.sender, ErrRevoked)
+		e.finish(a.sender, why)
 	case a.token != 0:
-		e.control(e.peer(int(a.env.source)), transport.Header{Kind: kindRetracted, Token: a.token})
-	default:
-		e.freed(a)
+		h := transport.Header{Kind: kindRetracted, Token: a.token}
+		if errors.Is(why, errFreed) {
+			h.Aux = retractedFreed
+		}
+		p, x := e.peer(int(a.env.source)), parcel{step: stepAnswer, h: h}
+		if !e.passes(p, &x) {
+			e.enqueue(p, x)
+		}
+	case int(a.env.source) != e.rank:
+		e.consumed(e.peer(int(a.env.source)), a.bytes)
 	}
 	e.recycle(a)
 }
@@ -271,7 +342,7 @@ func (e *engine) drop(a *arrival) {
 func (e *engine) retracted(rank int, token uint64) {
 	for a := e.match.first; a != nil; a = a.seqNext {
 		if a.token == token && int(a.env.source) == rank {
-			e.discard(a)
+			e.discard(a, ErrCancelled)
 			return
 		}
 	}

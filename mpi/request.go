@@ -97,12 +97,28 @@ func WaitAll(ctx context.Context, rs []Request) error {
 }
 
 // worse is the error to return of two, the first of which came first: it, unless only the other says that a
-// buffer is in use.
+// buffer is in use. Where both do, Done is closed when both buffers are free.
 func worse(first, err error) error {
-	if first == nil || errors.Is(err, ErrInFlight) && !errors.Is(first, ErrInFlight) {
+	switch {
+	case first == nil:
+		return err
+	case !errors.Is(err, ErrInFlight):
+		return first
+	case !errors.Is(first, ErrInFlight):
 		return err
 	}
-	return first
+	var a, b *Error
+	if !errors.As(first, &a) || !errors.As(err, &b) {
+		return first
+	}
+	both, done := *a, make(chan struct{})
+	both.Done = done
+	go func() {
+		<-a.Done
+		<-b.Done
+		close(done)
+	}()
+	return &both
 }
 
 // giveUpAll ends the wait for those of rs that are of device d, up to the first of another: all are asked back
@@ -132,7 +148,8 @@ func giveUpAll(d device, rs []Request, askBack func(Request), takenBack func(gra
 
 // WaitAny waits until one of the requests has finished, sets it to null and
 // returns its index and outcome. Null requests are passed over; with none
-// left the index is -1. When ctx ends first nothing is cancelled and the index is -1.
+// left the index is -1 and the error nil. When ctx ends first nothing is cancelled, the index is -1 and the error
+// wraps ctx's cause.
 func WaitAny(ctx context.Context, rs []Request) (int, Status, error) {
 	var dev device
 	for i := range rs {

@@ -85,7 +85,7 @@ func (e *engine) offer(p *peer, o *op) transport.Outcome {
 	h := &e.hdr
 	*h = transport.Header{Kind: kindEager, Context: o.env.context, Tag: o.env.tag, Bytes: uint64(n)}
 	if cost := n + transport.EnvelopeBytes; (n < p.caps.RendezvousBytes || n == 0) && n <= p.caps.EagerBytes && cost <= p.credit && !o.exposed {
-		out := p.provider.Send(p.rank, h, o.buf)
+		out := e.outcome(p, p.provider.Send(p.rank, h, o.buf))
 		switch out {
 		case transport.Sent:
 			p.credit -= cost
@@ -105,7 +105,7 @@ func (e *engine) offer(p *peer, o *op) transport.Outcome {
 			key = o.key[:]
 		}
 	}
-	out := p.provider.Send(p.rank, h, key)
+	out := e.outcome(p, p.provider.Send(p.rank, h, key))
 	switch out {
 	case transport.Sent:
 		o.phase = phaseOffered
@@ -119,7 +119,7 @@ func (e *engine) offer(p *peer, o *op) transport.Outcome {
 // push moves the payload of a send that the receiver has cleared.
 func (e *engine) push(p *peer, o *op) transport.Outcome {
 	e.hdr = transport.Header{Kind: kindData, Context: o.env.context, Tag: o.env.tag, Bytes: uint64(o.status.Bytes), Token: o.sender}
-	out := p.provider.SendFrom(p.rank, &e.hdr, o.buf[:o.status.Bytes], o.token())
+	out := e.outcome(p, p.provider.SendFrom(p.rank, &e.hdr, o.buf[:o.status.Bytes], o.token()))
 	switch out {
 	case transport.Sent:
 		o.busy = true
@@ -133,7 +133,7 @@ func (e *engine) push(p *peer, o *op) transport.Outcome {
 // as the peer cannot be reading it any more.
 func (e *engine) reclaim(o *op) {
 	p := e.peer(int(o.peer))
-	if o.exposed && p.lost == nil && !p.memory.Withdraw(p.rank, transport.Key(o.key)) {
+	if o.exposed && p.lost == nil && !p.memory.Withdraw(p.rank, o.key) {
 		e.unread = append(e.unread, o)
 		return
 	}
@@ -144,13 +144,17 @@ func (e *engine) reclaim(o *op) {
 // withdraw takes exposed memory back that nobody has been told of.
 func (e *engine) withdraw(p *peer, o *op) {
 	if o.exposed {
-		p.memory.Withdraw(p.rank, transport.Key(o.key))
+		p.memory.Withdraw(p.rank, o.key)
 		o.exposed = false
 	}
 }
 
-// selfEagerBytes is what a rank may send to itself without a receive waiting.
-const selfEagerBytes = 64 << 10
+const (
+	// selfEagerBytes is the longest message that a rank may send to itself without a receive waiting.
+	selfEagerBytes = 64 << 10
+	// selfCreditBytes bounds those, counting EnvelopeBytes for each, as credit does those of peers.
+	selfCreditBytes = 4 << 20
+)
 
 // sendSelf is a message from this rank to itself: copied to a waiting
 // receive, or held by reference until one comes.
@@ -162,7 +166,8 @@ func (e *engine) sendSelf(o *op) {
 	}
 	a := e.pool.arrival()
 	a.env, a.bytes = o.env, len(o.buf)
-	if len(o.buf) <= selfEagerBytes {
+	if cost := len(o.buf) + transport.EnvelopeBytes; len(o.buf) <= selfEagerBytes && e.selfHeld+cost <= selfCreditBytes {
+		e.selfHeld += cost
 		a.payload = e.pool.buffer(len(o.buf))
 		copy(a.payload, o.buf)
 		e.finish(o, nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
@@ -65,12 +66,13 @@ func (id shrinkID) context() uint32 {
 }
 
 type shrinkState struct {
+	by      int // world rank that has this one keep it
 	decided bool
 	lost    []int
 	asked   map[int]bool  // members this rank has asked
 	answers map[int][]int // what they said to it as coordinator
-	heeded  int           // the last coordinator that this rank has answered: those before it decide nothing any more
-	curious []int         // members that wait to be told
+	round   int           // the last whose coordinator, of that rank, this one has answered: those before it decide nothing any more
+	waiting []int         // members that have asked and wait to be told
 	w       *waiter
 }
 
@@ -85,13 +87,14 @@ const (
 	shrinkAsk    = iota // coordinator: whom do you miss?
 	shrinkAnswer        // these
 	shrinkDecide        // these are lost
-	shrinkWonder        // to the coordinator: has it been decided?
+	shrinkQuery         // to the coordinator: has it been decided?
 )
 
-func (e *engine) shrinkState(id shrinkID) *shrinkState {
+// shrinkState is what is kept of an agreement; new ones are kept for the world rank by.
+func (e *engine) shrinkState(id shrinkID, by int) *shrinkState {
 	s := e.shrinks[id]
 	if s == nil {
-		s = &shrinkState{asked: make(map[int]bool), answers: make(map[int][]int)}
+		s = &shrinkState{by: by, asked: make(map[int]bool), answers: make(map[int][]int)}
 		e.shrinks[id] = s
 	}
 	return s
@@ -99,19 +102,18 @@ func (e *engine) shrinkState(id shrinkID) *shrinkState {
 
 // earlyAsk is a question about a communicator that this rank does not have yet.
 type earlyAsk struct {
-	from int
-	h    transport.Header
+	from    int // world rank
+	context uint32
+	n       uint32
+	what    uint64 // shrinkAsk or shrinkQuery
 }
 
 // answerEarly answers what was asked before a communicator was attached.
 func (e *engine) answerEarly(context uint32) {
-	asks := e.early
-	e.early = nil
-	for _, a := range asks {
-		if a.h.Context == context {
-			e.shrinkMessage(a.from, &a.h, nil)
-		} else {
-			e.early = append(e.early, a)
+	for a := range e.early {
+		if a.context == context {
+			delete(e.early, a)
+			e.shrinkMessage(a.from, &transport.Header{Kind: kindShrink, Context: context, Tag: int32(a.n), Aux: a.what}, nil)
 		}
 	}
 }
@@ -136,13 +138,13 @@ func (a *agreement) met() bool {
 	for slices.Contains(known, coordinator) {
 		coordinator++
 	}
-	if s.heeded > coordinator && !slices.Contains(known, s.heeded) {
-		coordinator = s.heeded // which knows of losses that have not been heard of here
+	if s.round > coordinator && !slices.Contains(known, s.round) {
+		coordinator = s.round // which knows of losses that have not been heard of here
 	}
 	if coordinator != c.rank {
 		if coordinator > 0 && !s.asked[coordinator] {
 			s.asked[coordinator] = true
-			e.say(a.id, coordinator, shrinkWonder, nil)
+			e.say(a.id, coordinator, shrinkQuery, nil)
 		}
 		return false
 	}
@@ -186,7 +188,7 @@ func (a *agreement) decide(lost []int) {
 func (e *engine) agreeLost(ctx context.Context, id shrinkID) ([]int, error) {
 	e.lock()
 	defer e.unlock()
-	a := &agreement{e: e, id: id, s: e.shrinkState(id)}
+	a := &agreement{e: e, id: id, s: e.shrinkState(id, e.rank)}
 	if err := e.await(ctx, a); err != nil {
 		return nil, fmt.Errorf("survivors have not agreed: %w", err)
 	}
@@ -197,12 +199,45 @@ func (e *engine) agreeLost(ctx context.Context, id shrinkID) ([]int, error) {
 }
 
 func (e *engine) say(id shrinkID, rank int, what uint64, lost []int) {
+	e.sayOf(id.comm.context, id.n, int(id.comm.group[rank]), what, lost)
+}
+
+// sayOf says something to a world rank about the n-th Shrink of a communicator.
+func (e *engine) sayOf(context, n uint32, world int, what uint64, lost []int) {
 	payload := make([]byte, 0, 4*len(lost))
 	for _, r := range lost {
 		payload = binary.LittleEndian.AppendUint32(payload, uint32(r))
 	}
-	h := transport.Header{Kind: kindShrink, Context: id.comm.context, Tag: int32(id.n), Aux: what, Bytes: uint64(len(payload))}
-	e.controlWith(e.peer(int(id.comm.group[rank])), h, payload)
+	h := transport.Header{Kind: kindShrink, Context: context, Tag: int32(n), Aux: what, Bytes: uint64(len(payload))}
+	e.controlWith(e.peer(world), h, payload)
+}
+
+// forgetShrinks ends the agreements on a communicator and returns what they have decided.
+func (e *engine) forgetShrinks(c *Comm) []decision {
+	var decided []decision
+	maps.DeleteFunc(e.shrinks, func(id shrinkID, s *shrinkState) bool {
+		mine := id.comm.shadow == c.shadow
+		if mine && s.decided {
+			decided = append(decided, decision{context: id.comm.context, n: id.n, lost: s.lost})
+		}
+		return mine
+	})
+	return decided
+}
+
+// askedAbsent is asked about the Shrink of a communicator that this rank does not have: it has freed it, or
+// has yet to finish the Shrink that makes it.
+func (e *engine) askedAbsent(from int, h *transport.Header) {
+	a := earlyAsk{from: from, context: h.Context, n: uint32(h.Tag), what: h.Aux}
+	if e.ended.has(a.context) {
+		if lost, ok := e.ended.decision(a.context, a.n); ok {
+			e.sayOf(a.context, a.n, from, shrinkDecide, lost)
+		}
+		return
+	}
+	if !hoards(e, from, "questions about communicators", len(e.early), maps.Keys(e.early), func(a earlyAsk) bool { return a.from == from }) {
+		e.early[a] = struct{}{}
+	}
 }
 
 // shrinkMessage handles a message of the agreement, also before this rank has
@@ -210,8 +245,8 @@ func (e *engine) say(id shrinkID, rank int, what uint64, lost []int) {
 func (e *engine) shrinkMessage(from int, h *transport.Header, payload []byte) {
 	c := e.comms[h.Context]
 	if c == nil {
-		if h.Aux == shrinkAsk || h.Aux == shrinkWonder { // this rank has yet to finish the Shrink that makes that communicator
-			e.early = append(e.early, earlyAsk{from, *h})
+		if h.Aux == shrinkAsk || h.Aux == shrinkQuery {
+			e.askedAbsent(from, h)
 		}
 		return
 	}
@@ -220,7 +255,10 @@ func (e *engine) shrinkMessage(from int, h *transport.Header, payload []byte) {
 		return
 	}
 	id := shrinkID{comm: c, n: uint32(h.Tag)}
-	s := e.shrinkState(id)
+	if e.shrinks[id] == nil && hoards(e, from, "agreements", len(e.shrinks), maps.Values(e.shrinks), func(s *shrinkState) bool { return s.by == from }) {
+		return
+	}
+	s := e.shrinkState(id, from)
 	var lost []int
 	for ; len(payload) > 0; payload = payload[4:] {
 		lost = append(lost, int(binary.LittleEndian.Uint32(payload)))
@@ -230,23 +268,23 @@ func (e *engine) shrinkMessage(from int, h *transport.Header, payload []byte) {
 		if s.decided {
 			e.say(id, rank, shrinkDecide, s.lost)
 		} else {
-			s.heeded = max(s.heeded, rank)
+			s.round = max(s.round, rank)
 			e.say(id, rank, shrinkAnswer, e.lostOf(c))
 		}
 	case shrinkAnswer:
 		s.answers[rank] = lost
-	case shrinkWonder:
+	case shrinkQuery:
 		if s.decided {
 			e.say(id, rank, shrinkDecide, s.lost)
-		} else {
-			s.curious = append(s.curious, rank)
+		} else if !slices.Contains(s.waiting, rank) {
+			s.waiting = append(s.waiting, rank)
 		}
 	case shrinkDecide:
-		if s.decided || rank < s.heeded {
+		if s.decided || rank < s.round {
 			break
 		}
 		s.decided, s.lost = true, lost
-		for _, r := range s.curious {
+		for _, r := range s.waiting {
 			e.say(id, r, shrinkDecide, lost)
 		}
 	}

@@ -11,14 +11,11 @@ import (
 // TestFreeForgetsShrinks: what is kept of the agreements on a communicator goes with it.
 func TestFreeForgetsShrinks(t *testing.T) {
 	p := newPlay(0, []string{"2"})
-	c, err := p.c.derive(t.Context(), "dup", p.c.group, 0, contextStep)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := p.child(t)
 	p.e.lock()
-	kept := p.e.shrinkState(shrinkID{comm: p.c, n: 1})
-	p.e.shrinkState(shrinkID{comm: c, n: 1})
-	p.e.shrinkState(shrinkID{comm: c, n: 2})
+	kept := p.e.shrinkState(shrinkID{comm: p.c, n: 1}, 0)
+	p.e.shrinkState(shrinkID{comm: c, n: 1}, 0)
+	p.e.shrinkState(shrinkID{comm: c, n: 2}, 0)
 	p.e.unlock()
 	c.Free()
 	p.e.lock()
@@ -61,12 +58,12 @@ func TestShrinkAgrees(t *testing.T) {
 			{"decide", 1, []int{3}, nil},
 		}, []int{3}},
 		{"another has heard nothing, and this one hears later", 1, []step{
-			{"wonder", 2, nil, nil},
+			{"query", 2, nil, nil},
 			{"decide", 0, []int{3}, []string{"-> 2 shrink 2, 1 lost"}},
 		}, []int{3}},
 		{"another has heard nothing, and this one has", 1, []step{
 			{"decide", 0, []int{3}, nil},
-			{"wonder", 2, nil, []string{"-> 2 shrink 2, 1 lost"}},
+			{"query", 2, nil, []string{"-> 2 shrink 2, 1 lost"}},
 		}, []int{3}},
 		{"a late decision of the dead, after the next has been answered", 2, []step{
 			{"ask", 1, nil, []string{"-> 1 shrink 1, 0 lost"}},
@@ -89,7 +86,7 @@ func TestShrinkAgrees(t *testing.T) {
 			e.lock()
 			defer e.unlock()
 			id := shrinkID{comm: p.c, n: 1}
-			a := &agreement{e: e, id: id, s: e.shrinkState(id)}
+			a := &agreement{e: e, id: id, s: e.shrinkState(id, e.rank)}
 			waits := false
 			for i, s := range k.steps {
 				p.s.said = nil
@@ -100,7 +97,7 @@ func TestShrinkAgrees(t *testing.T) {
 					e.lose(s.rank, "it was killed")
 					p.s.said = nil
 				default:
-					what := map[string]uint64{"ask": shrinkAsk, "answer": shrinkAnswer, "decide": shrinkDecide, "wonder": shrinkWonder}[s.does]
+					what := map[string]uint64{"ask": shrinkAsk, "answer": shrinkAnswer, "decide": shrinkDecide, "query": shrinkQuery}[s.does]
 					var payload []byte
 					for _, r := range s.lost {
 						payload = binary.LittleEndian.AppendUint32(payload, uint32(r))

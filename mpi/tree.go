@@ -40,8 +40,10 @@ type tree struct {
 	left     map[int]bool   // said goodbye
 	away     map[int]bool   // said goodbye and closed its connection to this rank
 	edges    map[int]*edge
-	parent   int  // rank; -1: none
-	moving   bool // looking for a new parent
+	parent   int    // rank; -1: none
+	moving   bool   // looking for a new parent
+	target   int    // rank that is tried as one, while moving
+	forsake  func() // ends the attempt
 	closing  bool
 	cutOff   bool              // this rank was given up by the others
 	orphans  map[int]time.Time // living ranks that should come to this one, and since when
@@ -195,19 +197,30 @@ func (t *tree) joinOnce(ctx context.Context, w welcome) error {
 	return nil
 }
 
-// dial opens a tree connection to a rank.
+// dial opens a tree connection to a rank. A first sign of life shows that this end has taken it up.
 func (t *tree) dial(ctx context.Context, rank int, address string, deadline time.Time) (net.Conn, error) {
 	dialer := net.Dialer{Deadline: deadline}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	return t.greet(ctx, conn, rank, deadline)
+}
+
+// greet makes a new connection to a rank one of the tree; it closes it where that fails.
+func (t *tree) greet(ctx context.Context, conn net.Conn, rank int, deadline time.Time) (net.Conn, error) {
+	stop := context.AfterFunc(ctx, func() { conn.Close() }) // a deadline may be set anew meanwhile
 	t.mu.Lock()
 	self := t.self
 	t.mu.Unlock()
-	if _, err := wire.Greet(conn, &self, wire.Tree, rank, deadline); err != nil {
+	_, err := wire.Greet(conn, &self, wire.Tree, rank, deadline)
+	if err == nil {
+		_, err = conn.Write(wire.AppendFrame(nil, framePing, nil))
+	}
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -225,7 +238,8 @@ func (t *tree) admit(p wire.Peer) wire.Verdict {
 	return onlyFor(p, wire.Tree)
 }
 
-// enter takes a rank that hangs itself below this one.
+// enter takes a rank that hangs itself below this one, once it has given a sign of life: it may
+// have given up the connection when it was admitted.
 func (t *tree) enter(conn net.Conn, p wire.Peer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,10 +247,23 @@ func (t *tree) enter(conn net.Conn, p wire.Peer) {
 		conn.Close()
 		return
 	}
-	delete(t.orphans, p.Rank)
-	e := t.addEdge(conn, p.Rank)
-	e.roster = true
-	e.ring()
+	t.work.Go(func() {
+		conn.SetReadDeadline(time.Now().Add(dialWait))
+		if _, _, err := wire.ReadFrame(conn, nil, maxRosterBytes); err != nil || conn.SetReadDeadline(time.Time{}) != nil {
+			conn.Close()
+			return
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if _, lost := t.lost[p.Rank]; lost || t.closing {
+			conn.Close()
+			return
+		}
+		delete(t.orphans, p.Rank)
+		e := t.addEdge(conn, p.Rank)
+		e.roster = true
+		e.ring()
+	})
 }
 
 // learn takes a fact that came over an edge, or arose here (nil), and passes
@@ -258,6 +285,9 @@ func (t *tree) learn(f fact, from *edge) {
 		t.lost[f.Rank] = f.Why
 		t.report(f.Rank)
 		delete(t.orphans, f.Rank)
+		if t.forsake != nil && t.target == f.Rank {
+			t.forsake()
+		}
 	}
 	for _, e := range t.edges {
 		if e != from {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
+	"golang.org/x/sys/unix"
 )
 
 // edge is one connection of the tree. A reader and a writer goroutine serve
@@ -35,7 +36,7 @@ type edge struct {
 var beginning = time.Now()
 
 // lastWait bounds how long a closing connection waits for the other side to take what is said last,
-// and then to end.
+// and then to end. A network that is out has as long as a neighbour may be silent.
 const lastWait = time.Second
 
 // addEdge takes a connection into service. Callers hold the lock.
@@ -43,6 +44,7 @@ func (t *tree) addEdge(conn net.Conn, rank int) *edge {
 	if old := t.edges[rank]; old != nil { // it came again: the newer one counts
 		old.conn.Close()
 	}
+	resendSoon(conn)
 	e := &edge{t: t, rank: rank, conn: conn, bell: make(chan struct{}, 1), done: make(chan struct{})}
 	e.heard()
 	t.edges[rank] = e
@@ -51,6 +53,27 @@ func (t *tree) addEdge(conn net.Conn, rank int) *edge {
 	t.work.Go(e.write)
 	e.ring()
 	return e
+}
+
+// tcpRTOMaxMs is TCP_RTO_MAX_MS of Linux from 6.15 on.
+const tcpRTOMaxMs = 44
+
+// resendSoon has TCP try again at least each second, where it would double the pause each time: after an outage
+// of 8 s the next attempt might come another 8 s later, when the peer timeout is over. Kernels that do not know the
+// bound at least do not double the first six pauses.
+func resendSoon(conn net.Conn) {
+	c, ok := conn.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return // it is closed, as its reader finds out
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpRTOMaxMs, 1000)
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
+	})
 }
 
 func (e *edge) heard() { e.lastHeard.Store(int64(time.Since(beginning))) }
@@ -133,14 +156,40 @@ func (e *edge) write() {
 // closing with unread input would take back what was just sent.
 func (e *edge) end() {
 	defer e.conn.Close()
-	if c, ok := e.conn.(*net.TCPConn); ok && c.CloseWrite() == nil {
-		timer := time.NewTimer(lastWait)
-		defer timer.Stop()
+	c, ok := e.conn.(*net.TCPConn)
+	if !ok || c.CloseWrite() != nil {
+		return
+	}
+	timer := time.NewTimer(lastWait)
+	defer timer.Stop()
+	for begin := time.Now(); ; timer.Reset(lastWait / 10) {
 		select {
 		case <-e.done:
+			return
 		case <-timer.C:
 		}
+		// A network that is out for a while keeps it back, and a goodbye that never comes is a loss.
+		if time.Since(begin) > e.t.timeout || e.isLost() || !untaken(c) {
+			return
+		}
 	}
+}
+
+func (e *edge) isLost() bool {
+	e.t.mu.Lock()
+	defer e.t.mu.Unlock()
+	_, lost := e.t.lost[e.rank]
+	return lost
+}
+
+// untaken reports whether the other side's host has yet to acknowledge what was sent.
+func untaken(c *net.TCPConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	left := 0
+	return raw.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }) == nil && err == nil && left > 0
 }
 
 func (e *edge) read() {
@@ -172,8 +221,13 @@ func (t *tree) take(e *edge, kind byte, body []byte) error {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		// Who was lost meanwhile may have stood still, and take for silent whom it has not heard. A
+		// goodbye is the word of the one that leaves.
+		_, lost := t.lost[e.rank]
 		for _, f := range facts {
-			t.learn(f, e)
+			if f.Left || !lost {
+				t.learn(f, e)
+			}
 		}
 		return nil
 	}

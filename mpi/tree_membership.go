@@ -96,7 +96,8 @@ func (t *tree) Abort(code int, reason string) {
 }
 
 // Close implements Membership. What was said before still reaches the
-// neighbours; it takes a second, two at the most, if they do not answer.
+// neighbours; it takes a second, two at the most, if they do not answer, and up to the peer timeout where
+// the network does not carry it to them.
 func (t *tree) Close() {
 	t.mu.Lock()
 	select {

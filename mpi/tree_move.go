@@ -37,7 +37,7 @@ func (t *tree) lowest() int {
 	return t.self.Rank
 }
 
-// grace is how long a rank without a parent looks for one.
+// grace is how long the host of a new parent may be out of reach.
 func (t *tree) grace() time.Duration {
 	if t.timeout == 0 {
 		return defaultPeerTimeout / 2
@@ -58,27 +58,13 @@ func (t *tree) moveOnce() (again bool) {
 		return false
 	}
 	address := t.roster.Seats[to].Tree
-	t.mu.Unlock()
-
-	ctx, cancel := context.WithTimeout(context.Background(), t.grace())
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	t.target, t.forsake = to, cancel
+	t.mu.Unlock()
 	stop := t.cancelOnEnd(cancel)
 	defer stop()
-	var conn net.Conn
-	var err error
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		deadline, _ := ctx.Deadline()
-		conn, err = t.dial(ctx, to, address, deadline)
-		if err == nil || ctx.Err() != nil || errors.Is(err, wire.ErrRefused) || errors.Is(err, syscall.ECONNREFUSED) {
-			break
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
-	}
+	conn, err := t.call(ctx, to, address)
 	alive := true
 	if err != nil && !errors.Is(err, wire.ErrRefused) && !errors.Is(err, syscall.ECONNREFUSED) {
 		alive = t.probe(to)
@@ -86,11 +72,18 @@ func (t *tree) moveOnce() (again bool) {
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.forsake = nil
+	_, lost := t.lost[to]
 	switch {
 	case t.closing || t.cutOff:
 		if conn != nil {
 			conn.Close()
 		}
+	case lost: // another has found out
+		if conn != nil {
+			conn.Close()
+		}
+		return true
 	case err == nil:
 		t.parent = to
 		t.addEdge(conn, to)
@@ -117,6 +110,35 @@ func (t *tree) moveOnce() (again bool) {
 	}
 	t.moving = false
 	return false
+}
+
+// call tries to reach a new parent. Its host has the grace to answer, and the rank itself the peer timeout, like any
+// neighbour: it may stand still. Without a timeout it is waited for until ctx ends.
+func (t *tree) call(ctx context.Context, rank int, address string) (net.Conn, error) {
+	var deadline time.Time // of the rank
+	if t.timeout > 0 {
+		deadline = time.Now().Add(t.timeout)
+	}
+	reachable := time.Now().Add(t.grace()) // the host, until then
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		dialer := net.Dialer{Deadline: reachable}
+		conn, err := dialer.DialContext(ctx, "tcp", address)
+		if err == nil {
+			conn, err = t.greet(ctx, conn, rank, deadline)
+			reachable = time.Now().Add(t.grace())
+		}
+		now := time.Now()
+		if err == nil || ctx.Err() != nil || errors.Is(err, wire.ErrRefused) || errors.Is(err, syscall.ECONNREFUSED) ||
+			!now.Before(reachable) || !deadline.IsZero() && !now.Before(deadline) {
+			return conn, err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
 }
 
 // probe tells a peer that is gone from a network that is: it reports whether

@@ -5,8 +5,10 @@ import (
 	"time"
 )
 
-// interval is the pause between two signs of life; 0: none are sent.
-func (t *tree) interval() time.Duration { return t.timeout / 5 }
+// interval is the pause between two signs of life; 0: none are sent. It is a second at most, for the sake of outages
+// of the network: TCP doubles the pause between its attempts, and the sooner the first of them the
+// less of the timeout is over when one meets the end of the outage.
+func (t *tree) interval() time.Duration { return min(t.timeout/5, time.Second) }
 
 // watch looks for silent neighbours, and for ranks that should have come here.
 func (t *tree) watch() {

@@ -56,7 +56,7 @@ func (e *engine) validateShrink(h *transport.Header, payload []byte) error {
 	if c := e.comms[h.Context]; c != nil {
 		size = c.Size()
 	}
-	if h.Aux > shrinkWonder || len(payload)%4 != 0 || len(payload)/4 > size {
+	if h.Aux > shrinkQuery || len(payload)%4 != 0 || len(payload)/4 > size {
 		return fmt.Errorf("malformed message: step %d of an agreement, with %d bytes about the losses among %d ranks", h.Aux, len(payload), size)
 	}
 	for ; len(payload) > 0; payload = payload[4:] {

@@ -45,7 +45,7 @@ var malformed = []utterance{
 	{"an agreement on more losses than ranks", transport.Header{Kind: kindShrink, Tag: 1, Aux: shrinkDecide}, ranksLost(0, 1, 2, 0)},
 	{"an agreement on the loss of nobody", transport.Header{Kind: kindShrink, Tag: 1, Aux: shrinkAnswer}, ranksLost(3)},
 	{"half a rank", transport.Header{Kind: kindShrink, Tag: 1, Aux: shrinkAnswer}, make([]byte, 2)},
-	{"an agreement's fifth step", transport.Header{Kind: kindShrink, Tag: 1, Aux: shrinkWonder + 1}, nil},
+	{"an agreement's fifth step", transport.Header{Kind: kindShrink, Tag: 1, Aux: shrinkQuery + 1}, nil},
 	{"a window's twelfth operation", transport.Header{Kind: kindWindow, Context: sceneWindow, Tag: windowWord(windowFailed+1, 0)}, nil},
 	{"an answer far behind the question", transport.Header{Kind: kindWindow, Tag: windowWord(windowAnswer, 0), Token: sceneQuestion, Aux: math.MaxInt64, Bytes: 8}, make([]byte, 8)},
 	{"an answer before the question", transport.Header{Kind: kindWindow, Tag: windowWord(windowAnswer, 0), Token: sceneQuestion, Aux: 1 << 63, Bytes: 8}, make([]byte, 8)},
@@ -88,6 +88,8 @@ const (
 	sceneTokens               // end
 	sceneWindow    = 40       // of 100 elements
 	sceneStrangers = 42       // one that rank 1 is no member of
+	sceneKept      = 4        // things of a kind that rank 0 keeps for rank 1
+	sceneAnnounced = 6        // announcements, likewise
 )
 
 type scene struct {
@@ -100,6 +102,7 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	s := &scene{play: newPlay(0, []string{"3", "pull"})}
 	e := s.e
+	e.mostKept, e.mostAnnounced = sceneKept, sceneAnnounced
 	t.Cleanup(e.set.close)
 	window := func(id uint32, c *Comm) {
 		w := &Window[int64]{c: c, e: e, id: id, part: make([]int64, 100), combine: combiners[int64]()}
@@ -119,7 +122,7 @@ func newScene(t *testing.T) *scene {
 	s.ops[scenePosted] = e.startRecv(s.c, make([]byte, 100), AnySource, 1)
 	s.question, _ = e.newQuestion(1, make([]byte, 64))
 	id := shrinkID{comm: s.c, n: 1}
-	s.agreement = &agreement{e: e, id: id, s: e.shrinkState(id)}
+	s.agreement = &agreement{e: e, id: id, s: e.shrinkState(id, e.rank)}
 	s.agreement.met()
 	return s
 }
@@ -140,6 +143,9 @@ func (s *scene) say(h transport.Header, payload []byte) {
 func (s *scene) check(t *testing.T) {
 	t.Helper()
 	e := s.e
+	s.checkBounds(t)
+	s.s.full = false
+	e.poll()
 	if p := e.peer(1); p.lost == nil && !p.out.empty() {
 		t.Errorf("an answer of %d bytes never leaves", len(p.out.front().more))
 	}
@@ -155,6 +161,54 @@ func (s *scene) check(t *testing.T) {
 	}
 	if s.agreement.met(); len(s.agreement.s.lost) > s.c.Size() {
 		t.Errorf("%d of %d ranks are lost", len(s.agreement.s.lost), s.c.Size())
+	}
+}
+
+// checkBounds holds how much rank 1 may have rank 0 keep.
+func (s *scene) checkBounds(t *testing.T) {
+	t.Helper()
+	e, p := s.e, s.e.peer(1)
+	held, announced := 0, 0
+	for a := e.match.first; a != nil; a = a.seqNext {
+		switch {
+		case a.eager():
+			held += a.bytes + transport.EnvelopeBytes
+		case int(a.env.source) == 1:
+			announced++
+		}
+	}
+	if announced != p.announced || announced > sceneAnnounced {
+		t.Errorf("%d announcements are held, %d are counted, at most %d may be", announced, p.announced, sceneAnnounced)
+	}
+	if held > p.caps.CreditBytes {
+		t.Errorf("eager messages of %d bytes are held, with a credit of %d", held, p.caps.CreditBytes)
+	}
+	for id, a := range e.shrinks {
+		if len(a.waiting) > s.c.Size() {
+			t.Errorf("%d of %d ranks wait for the outcome of agreement %d", len(a.waiting), s.c.Size(), id.n)
+		}
+	}
+	wishes, copied, refused := 0, 0, 0
+	for _, w := range e.windows.byID {
+		wishes = max(wishes, len(w.(*Window[int64]).locks.queue))
+	}
+	for _, x := range p.out.q[p.out.head:] {
+		copied += len(x.more)
+		if x.h.Kind == kindRetracted {
+			refused++
+		}
+	}
+	for what, n := range map[string]int{"questions": len(e.early), "revocations": len(e.revokedEarly), "agreements": len(e.shrinks) - 1,
+		"wishes for a lock": wishes, "answers": p.out.answers - refused} {
+		if n > sceneKept {
+			t.Errorf("%d %s are kept, at most %d may be", n, what, sceneKept)
+		}
+	}
+	if refused > sceneAnnounced {
+		t.Errorf("%d refusals wait, at most %d may", refused, sceneAnnounced)
+	}
+	if most := 16 * len(p.out.q[p.out.head:]); copied > most {
+		t.Errorf("answers that wait hold copies of %d bytes", copied)
 	}
 }
 
@@ -233,6 +287,15 @@ func FuzzMessage(f *testing.F) {
 		all = pack(all, u)
 	}
 	f.Add(all)
+	deaf := utterance{"it does not read", transport.Header{}, nil}
+	f.Add(pack(pack(nil, deaf), utterance{"", transport.Header{Kind: kindWindow, Context: sceneWindow, Tag: windowWord(windowGet, 0), Token: 1, Bytes: 80}, nil}))
+	for _, u := range hoarding {
+		one := pack(nil, deaf)
+		for i := range 4 * sceneKept {
+			one = pack(one, utterance{u.name, u.nth(i), u.payload})
+		}
+		f.Add(one)
+	}
 	for _, u := range malformed {
 		f.Add(pack(nil, u))
 	}
@@ -245,6 +308,9 @@ func FuzzMessage(f *testing.F) {
 			h := transport.Header{Kind: transport.Kind(b[0]), Context: le.Uint32(b[1:]), Tag: int32(le.Uint32(b[5:])),
 				Bytes: le.Uint64(b[9:]), Token: le.Uint64(b[17:]), Aux: le.Uint64(b[25:])}
 			n := min(int(b[33]), len(b)-headBytes)
+			if h.Kind == 0 { // it stops to read, or goes on
+				s.s.full = !s.s.full
+			}
 			s.say(h, b[headBytes:headBytes+n])
 			b = b[headBytes+n:]
 		}

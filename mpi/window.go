@@ -52,12 +52,14 @@ func (p *posted) outstanding() bool { return p.all.Load() != p.confirmed.Load() 
 // differ in length and be empty. buf is the caller's to read and write, and
 // stays in the window until Free. Collective over c. Windows need Fisterra's own
 // transports: over the system's MPI library it is ErrTransport.
-func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (*Window[T], error) {
+func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err error) {
 	e, ok := c.dev.(*engine)
 	if !ok || e.caps().SizesOnly {
 		return nil, c.fail("window", ProcNull, AnyTag, ErrTransport, "windows need transports of Fisterra's own that carry payloads")
 	}
-	id, err := c.agreeContext(ctx)
+	k := c.begin(collectiveWindow)
+	defer func() { k.end(err) }()
+	id, err := k.context(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +74,7 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (*Window[T], error
 	}
 	// A world that closes forgets the window, while goroutines may still read parts in it.
 	w.unmap = runtime.AddCleanup(w, (*windowMaps).release, w.maps)
-	if err := w.exchange(ctx); err != nil {
+	if err := w.exchange(ctx, k); err != nil {
 		w.Release()
 		return nil, err
 	}
@@ -80,7 +82,7 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (*Window[T], error
 }
 
 // exchange tells all members where this rank's part is and maps theirs.
-func (w *Window[T]) exchange(ctx context.Context) error {
+func (w *Window[T]) exchange(ctx context.Context, k *collectiveCall) error {
 	c := w.c
 	const words = 4 // length, bytes per element, handle (its length and up to 8 bytes), offset
 	mine := [words + 1]uint64{uint64(len(w.part)), uint64(SizeOf[T]())}
@@ -99,7 +101,7 @@ func (w *Window[T]) exchange(ctx context.Context) error {
 	}
 	all := make([]uint64, len(mine)*c.Size())
 	copy(all[c.rank*len(mine):], mine[:])
-	if err := allgather(ctx, c.shadow, all, len(mine), tagWindow); err != nil {
+	if err := k.allgather(ctx, all, len(mine)); err != nil {
 		return err
 	}
 	for r := range c.Size() {
@@ -116,8 +118,7 @@ func (w *Window[T]) exchange(ctx context.Context) error {
 		w.direct[r] = w.reach(ctx, mapper, r, handle[:min(theirs[2], 8)], int(theirs[4]))
 	}
 	// Nobody may free its memory before all have mapped it.
-	_, err := c.maximum(ctx, 0)
-	return err
+	return k.barrier(ctx)
 }
 
 // reach maps the part of a rank that shares memory with this one.
@@ -334,7 +335,9 @@ func (w *Window[T]) Flush(ctx context.Context, target int) error {
 
 // Fence blocks until all members have called it and all that any of them has
 // done to the window before has taken effect. Collective.
-func (w *Window[T]) Fence(ctx context.Context) error {
+func (w *Window[T]) Fence(ctx context.Context) (err error) {
+	k := w.c.begin(collectiveFence)
+	defer func() { k.end(err) }()
 	for target := range w.c.Size() {
 		if w.posted[target].outstanding() {
 			if err := w.Flush(ctx, target); err != nil {
@@ -342,8 +345,7 @@ func (w *Window[T]) Fence(ctx context.Context) error {
 			}
 		}
 	}
-	_, err := w.c.maximum(ctx, 0)
-	return err
+	return k.barrier(ctx)
 }
 
 // Free ends the window. The parts are their owners' alone again. Collective; no lock
@@ -361,13 +363,16 @@ func (w *Window[T]) Free(ctx context.Context) error {
 
 // Release ends the window on this rank alone, also after an error or when the world is closed.
 // The other members keep what they reach of this rank's part directly, also when it is given
-// back by [Free] then; their messages to it are answered by an error. Not collective.
+// back by [Free] then; their messages to it are answered by an error, and so is who waits for its lock. Not collective.
 func (w *Window[T]) Release() {
 	if w.freed.Swap(true) {
 		return
 	}
 	w.e.lock()
 	delete(w.e.windows.byID, w.id)
+	if !w.e.closed {
+		w.locks.refuse(w)
+	}
 	w.e.unlock()
 	w.unmap.Stop()
 	w.maps.release()

@@ -29,10 +29,16 @@ type lockWish struct {
 }
 
 // grants sends the answers. It is the part of a Window that does not depend on T.
-type grants interface{ grant(lockWish) }
+type grants interface {
+	grant(lockWish)
+	refuse(lockWish)
+}
 
-func (w *Window[T]) grant(l lockWish) {
-	answer := windowHeader{code: windowAnswer, token: l.token}
+func (w *Window[T]) grant(l lockWish)  { w.reply(l, windowAnswer) }
+func (w *Window[T]) refuse(l lockWish) { w.reply(l, windowFailed) }
+
+func (w *Window[T]) reply(l lockWish, code windowCode) {
+	answer := windowHeader{code: code, token: l.token}
 	if l.rank == w.c.rank {
 		w.e.answered(w.e.rank, answer, nil)
 		return
@@ -63,6 +69,14 @@ func (k *windowLocks) serve(g grants) {
 		k.queue = k.queue[1:]
 		g.grant(l)
 	}
+}
+
+// refuse ends all wishes: the part leaves the window.
+func (k *windowLocks) refuse(g grants) {
+	for _, l := range k.queue {
+		g.refuse(l)
+	}
+	k.queue = nil
 }
 
 // release takes back one lock of a rank and reports whether it had one.
@@ -127,7 +141,7 @@ func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 		err = e.post(ctx, e.peer(world), h.header(w.id), nil)
 	}
 	if err == nil {
-		if err = e.outcome(ctx, q); err != nil && !q.failed {
+		if err = e.answerTo(ctx, q); err != nil && !q.failed {
 			w.giveUp(target, token)
 		}
 	}
@@ -143,7 +157,7 @@ func (w *Window[T]) giveUp(target int, token uint64) {
 		w.locks.cancel(w, target, token)
 		return
 	}
-	w.e.answer(int(w.c.group[target]), w.id, windowHeader{code: windowCancel, token: token}, nil)
+	w.e.tell(int(w.c.group[target]), w.id, windowHeader{code: windowCancel, token: token})
 }
 
 // cancel takes back a wish of a rank. One that does not wait any more has been granted, since a wish comes
@@ -167,7 +181,7 @@ func (w *Window[T]) Unlock(ctx context.Context, target int) error {
 	w.e.lock()
 	defer w.e.unlock()
 	if target != w.c.rank {
-		w.e.answer(int(w.c.group[target]), w.id, windowHeader{code: windowUnlock}, nil) // it is not waited for
+		w.e.tell(int(w.c.group[target]), w.id, windowHeader{code: windowUnlock}) // it is not waited for
 		return nil
 	}
 	if !w.locks.release(w, target) {

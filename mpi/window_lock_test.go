@@ -1,10 +1,14 @@
 package mpi
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 // ledger writes down who was granted the lock.
@@ -13,6 +17,9 @@ type ledger []string
 func (l *ledger) grant(w lockWish) {
 	*l = append(*l, fmt.Sprintf("%d%c%s", w.rank, "sx"[w.mode], strings.Repeat("'", int(w.token))))
 }
+
+// refuse: in a play nobody leaves.
+func (l *ledger) refuse(lockWish) { *l = append(*l, "refused") }
 
 // TestWindowLocks plays wishes, releases, wishes given up and losses against
 // the order of grants. "1x" is rank 1 that wants the lock exclusively, "1s"
@@ -57,4 +64,62 @@ func TestWindowLocks(t *testing.T) {
 			t.Errorf("%s: granted %v, want %v", test.name, got, want)
 		}
 	}
+}
+
+// TestReleaseRefusesWishes: who waits for the lock of a part that leaves the window is told, here and elsewhere.
+func TestReleaseRefusesWishes(t *testing.T) {
+	const waiting = 2 // at rank 0, for its own lock and by message
+	worlds, err := Local(3, LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	rank := func(c *Comm) error {
+		w, err := NewWindow(ctx, c, make([]int, 1))
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			if err := w.Lock(ctx, 0, LockExclusive); err != nil {
+				return err
+			}
+		}
+		if err := w.Fence(ctx); err != nil {
+			return err
+		}
+		lock := func() error {
+			var at *Error
+			if err := w.Lock(ctx, 0, LockShared); !errors.Is(err, ErrMismatch) || !errors.As(err, &at) || at.Peer != 0 {
+				return fmt.Errorf("wait for a lock that its owner has released: %v, want %v of rank 0", err, ErrMismatch)
+			}
+			return nil
+		}
+		switch c.Rank() {
+		case 0:
+			local := make(chan error, 1)
+			go func() { local <- lock() }()
+			queued := 0
+			for queued < waiting && ctx.Err() == nil {
+				w.e.lock()
+				w.e.pollOnce()
+				queued = len(w.locks.queue)
+				w.e.unlock()
+			}
+			w.Release()
+			return <-local
+		case 2:
+			return lock()
+		}
+		return nil
+	}
+	var all sync.WaitGroup
+	for r, w := range worlds {
+		all.Go(func() {
+			if err := errors.Join(rank(w.Comm()), w.Close(ctx)); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	all.Wait()
 }

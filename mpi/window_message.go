@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -51,6 +52,8 @@ func windowHeaderOf(h *transport.Header) windowHeader {
 type anyWindow interface {
 	// take handles a message from a world rank, with the lock held.
 	take(world int, h windowHeader, payload []byte)
+	// view is memory of the own part, from an element on.
+	view(at, nBytes int) []byte
 	// lost forgets a rank's locks.
 	lost(world int)
 }
@@ -146,10 +149,39 @@ func (e *engine) windowMessage(world int, h *transport.Header, payload []byte) {
 	e.answer(world, h.Context, windowHeader{code: windowFailed, token: v.token}, nil)
 }
 
-// answer sends a message of kindWindow from inside the engine.
+// answer answers a message of kindWindow.
 func (e *engine) answer(world int, id uint32, h windowHeader, payload []byte) {
 	h.nBytes = len(payload)
-	e.controlWith(e.peer(world), h.header(id), payload)
+	e.reply(e.peer(world), parcel{step: stepAnswer, h: h.header(id), more: payload})
+}
+
+// reply sends an answer, whose payload is copied if it cannot leave at once. A peer that asks and asks
+// and takes no answer is lost.
+func (e *engine) reply(p *peer, x parcel) {
+	if e.passes(p, &x) {
+		return
+	}
+	if p.out.answers >= e.mostKept {
+		e.tooMany(p.rank, "answers", p.out.answers)
+		return
+	}
+	x.more = append([]byte(nil), x.more...)
+	e.enqueue(p, x)
+}
+
+// got is the answer to a windowGet, of the memory as it is now.
+func (t *windowTable) got(h *transport.Header) (transport.Header, []byte) {
+	v := windowHeaderOf(h)
+	w := t.byID[h.Context]
+	if w == nil {
+		return windowHeader{code: windowFailed, token: v.token}.header(h.Context), nil
+	}
+	return windowHeader{code: windowAnswer, token: v.token, nBytes: v.nBytes}.header(h.Context), w.view(v.at, v.nBytes)
+}
+
+// tell sends a message of kindWindow that has no answer.
+func (e *engine) tell(world int, id uint32, h windowHeader) {
+	e.control(e.peer(world), h.header(id))
 }
 
 // room is the condition that nothing waits to be sent to a peer.
@@ -168,7 +200,7 @@ func (e *engine) post(ctx context.Context, p *peer, h transport.Header, payload 
 		}
 		if p.out.empty() {
 			e.hdr = h
-			switch p.provider.Send(p.rank, &e.hdr, payload) {
+			switch e.outcome(p, p.provider.Send(p.rank, &e.hdr, payload)) {
 			case transport.Sent:
 				return nil
 			case transport.Gone:
@@ -232,7 +264,7 @@ func (w *Window[T]) gather(ctx context.Context, target, at int, dst []T) error {
 		if q == nil {
 			return nil
 		}
-		err := e.outcome(ctx, q)
+		err := e.answerTo(ctx, q)
 		delete(e.windows.questions, tokens[slot])
 		return err
 	}
@@ -257,8 +289,8 @@ func (w *Window[T]) gather(ctx context.Context, target, at int, dst []T) error {
 	return nil
 }
 
-// outcome waits for the answer to a question, with the lock held.
-func (e *engine) outcome(ctx context.Context, q *question) error {
+// answerTo waits for the answer to a question, with the lock held.
+func (e *engine) answerTo(ctx context.Context, q *question) error {
 	if err := e.await(ctx, q); err != nil {
 		return err
 	}
@@ -279,7 +311,7 @@ func (w *Window[T]) ask(ctx context.Context, what string, target int, h windowHe
 	h.token, h.nBytes = token, len(payload)
 	err := e.post(ctx, e.peer(world), h.header(w.id), payload)
 	if err == nil {
-		err = e.outcome(ctx, q)
+		err = e.answerTo(ctx, q)
 	}
 	if err != nil {
 		return w.c.fail(what, target, AnyTag, err, "")
@@ -294,6 +326,7 @@ func (w *Window[T]) take(world int, h windowHeader, payload []byte) {
 	switch h.code {
 	case windowGet:
 		n = h.nBytes / size
+		h.nBytes = n * size
 	case windowFetch, windowSwap:
 		n = 1
 	case windowFlush, windowLock, windowUnlock, windowCancel:
@@ -313,7 +346,7 @@ func (w *Window[T]) take(world int, h windowHeader, payload []byte) {
 	case windowAccumulate:
 		accumulate(w.part[h.at:], elements[T](payload), w.combine[h.acc])
 	case windowGet:
-		w.e.answer(world, w.id, answer, Bytes(w.part[h.at:h.at+n]))
+		w.e.reply(w.e.peer(world), parcel{step: stepGet, h: h.header(w.id)})
 	case windowFetch:
 		f, b := w.combine[h.acc], elements[T](payload)[0]
 		was := [1]T{change(&w.part[h.at], func(a T) T { return f(a, b) })}
@@ -325,6 +358,9 @@ func (w *Window[T]) take(world int, h windowHeader, payload []byte) {
 	case windowFlush:
 		w.e.answer(world, w.id, answer, nil)
 	case windowLock:
+		if hoards(w.e, world, "wishes for a lock", len(w.locks.queue), slices.Values(w.locks.queue), func(l lockWish) bool { return l.rank == rank }) {
+			return
+		}
 		w.locks.ask(w, lockWish{rank: rank, mode: LockMode(h.acc), token: h.token})
 	case windowUnlock:
 		w.locks.release(w, rank)
@@ -332,6 +368,8 @@ func (w *Window[T]) take(world int, h windowHeader, payload []byte) {
 		w.locks.cancel(w, rank, h.token)
 	}
 }
+
+func (w *Window[T]) view(at, nBytes int) []byte { return Bytes(w.part[at : at+nBytes/SizeOf[T]()]) }
 
 // elements views a payload as elements, or copies it where it is not aligned for them.
 func elements[T Elem](payload []byte) []T {

@@ -16,6 +16,7 @@ type World struct {
 	shares     map[string]float64 // by host, see ranksPerCore
 	processor  int                // see processorOf
 	launcher   string
+	choice     choice
 	log        *slog.Logger
 	dev        device
 	comm       *Comm
@@ -75,9 +76,12 @@ func (w *World) Host(rank int) string { return w.members[rank].Host }
 // roles follow. It differs from the rank under cyclic or arbitrary distribution.
 func (w *World) Position(rank int) int { return w.members[rank].Position }
 
-// Launcher says who started the ranks: "fisterra", "slurm", "pmi2", "pmix",
-// "openmpi", "mpich", "singleton".
+// Launcher says who started the ranks: one of the By constants, or "sim" for worlds from Local.
 func (w *World) Launcher() string { return w.launcher }
+
+// Choice is the transport that was chosen for the whole world, and why: "auto" (shared
+// memory on one host, else TCP), "shm", "tcp" or "mpi". Both are empty for a world that Init has not opened.
+func (w *World) Choice() (transport, reason string) { return w.choice.transport, w.choice.reason }
 
 // TransportInfo says how a rank is reached.
 type TransportInfo struct {

@@ -44,7 +44,7 @@ func BenchmarkPushPull(b *testing.B) {
 				job, _ := json.Marshal(benchJob{transport, n, max(b.N, 20)})
 				var out, log bytes.Buffer
 				outcome, err := launch.Run(context.Background(), launch.Config{
-					Ranks: 2, Program: os.Args[0], Env: []string{benchVariable + "=" + string(job)}, Stdout: &out, Stderr: &log, Timeout: 2 * time.Minute,
+					Ranks: 2, Program: os.Args[0], Env: []string{benchVariable + "=" + string(job)}, Stdout: &out, Stderr: &log, Timeout: patience,
 				})
 				if err != nil || outcome.Code != 0 {
 					b.Fatalf("%+v %v\n%s%s", outcome, err, &out, &log)
@@ -74,7 +74,7 @@ func benchRank(text string) error {
 	if err := json.Unmarshal([]byte(text), &job); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	world, err := mpi.Init(ctx, &mpi.Config{Transport: job.Transport})
 	if err != nil {
@@ -167,7 +167,7 @@ func TestBenchmarkedExchange(t *testing.T) {
 		job, _ := json.Marshal(benchJob{transport, 256 << 10, 20})
 		var out, log bytes.Buffer
 		outcome, err := launch.Run(context.Background(), launch.Config{
-			Ranks: 2, Program: os.Args[0], Env: []string{benchVariable + "=" + string(job)}, Stdout: &out, Stderr: &log, Timeout: time.Minute,
+			Ranks: 2, Program: os.Args[0], Env: []string{benchVariable + "=" + string(job)}, Stdout: &out, Stderr: &log, Timeout: patience,
 		})
 		if err != nil || outcome.Code != 0 || bytes.Count(out.Bytes(), []byte(strconv.Quote("FinalRight")+":true")) != 3 {
 			t.Fatalf("%s: %+v %v\n%s%s", transport, outcome, err, &out, &log)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -16,7 +17,6 @@ import (
 func TestSyncEndsForAllWhenAWorkerIsLost(t *testing.T) {
 	for _, servers := range []int{1, 2} {
 		for _, n := range lengths {
-			begin := time.Now()
 			s := play(t, oneTable(servers, 3, n, Sync), func(ctx context.Context, w *Worker) error {
 				return train(ctx, w, n, 1000, func(step int) error {
 					if w.Index() == 2 && step == 3 {
@@ -39,9 +39,6 @@ func TestSyncEndsForAllWhenAWorkerIsLost(t *testing.T) {
 						t.Errorf("%d ps: rank %d says %q, which lacks %q", servers, rank, err, want)
 					}
 				}
-			}
-			if took := time.Since(begin); took > 10*time.Second {
-				t.Errorf("%d ps: it took %v", servers, took)
 			}
 			if t.Failed() {
 				t.Logf("log:\n%s", s.log)
@@ -162,7 +159,11 @@ func TestAsyncEndsWhenTheChiefIsLostBeforeTheValuesAreSet(t *testing.T) {
 	}
 }
 
-func TestSilentWorkerIsNamedAfterTheDeadline(t *testing.T) {
+// In a bubble of synctest time stands still while a rank has something to do: however slow the machine is, only those
+// are silent for long that say nothing.
+func TestSilentWorkerIsNamedAfterTheDeadline(t *testing.T) { synctest.Test(t, silentWorkerIsNamed) }
+
+func silentWorkerIsNamed(t *testing.T) {
 	for what, act := range map[string]actor{
 		"done": func(ctx context.Context, w *Worker) error {
 			return train(ctx, w, 100, 3, nil)
@@ -277,7 +278,9 @@ func TestHeldGradientsGoOnWhenRoomIsGivenUp(t *testing.T) {
 }
 
 // Who announces a gradient and sends none is named when others wait for the room.
-func TestSilentSenderIsNamedWhenOthersAreHeld(t *testing.T) {
+func TestSilentSenderIsNamedWhenOthersAreHeld(t *testing.T) { synctest.Test(t, silentSenderIsNamed) }
+
+func silentSenderIsNamed(t *testing.T) {
 	const n = 4096 // one block, and more than travels with its header
 	cfg := oneTable(1, 3, n, Async)
 	cfg.BlockBytes, cfg.UnappliedBytes, cfg.Deadline = 8*n, 8*n, 100*time.Millisecond

@@ -16,6 +16,12 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 )
 
+// patience bounds what a run of these tests may take, on any machine.
+const patience = 3 * time.Minute
+
+// goodbye bounds the wait for those that have died without a message to tell it by, in vain.
+const goodbye = 5 * time.Second
+
 // stage is a parameter server whose ranks are goroutines over the simulated
 // fabric.
 type stage struct {
@@ -52,7 +58,7 @@ func stagePlay(t *testing.T, cfg Config, ready chan *stage, act actor) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	s.servers = make([]*Server, n)
 	s.summaries, s.errs, s.lost = make([]Summary, n), make([]error, n), make([][]int, n)
@@ -70,7 +76,7 @@ func stagePlay(t *testing.T, cfg Config, ready chan *stage, act actor) *stage {
 	for rank := range n {
 		all.Go(func() {
 			defer func() {
-				closing, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				closing, cancel := context.WithTimeout(context.Background(), goodbye)
 				defer cancel()
 				worlds[rank].Close(closing)
 			}()

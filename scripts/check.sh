@@ -23,7 +23,7 @@ formatted() {
 }
 race() {
   if ! command -v "${CC:-gcc}" >/dev/null; then
-    if [[ ,${FISTERRA_REQUIRE:-}, == *,race,* ]]; then
+    if [[ ,${FISTERRA_REQUIRE:-}, =~ ,(race|all), ]]; then
       echo "race is required by FISTERRA_REQUIRE but absent: no ${CC:-gcc}"
       return 1
     fi

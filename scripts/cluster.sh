@@ -73,7 +73,7 @@ spawn() { # name address-suffix daemon...
   owner=$!
   disown "$owner"
   child() { init=; read -r init _ <"/proc/$owner/task/$owner/children"; [ -n "$init" ]; }
-  until_ok 5 child || die "$name did not start: $(cat "$LAB/log/$name.init")"
+  until_ok 60 child || die "$name did not start: $(cat "$LAB/log/$name.init")"
   echo "$owner $init" >"$LAB/nodes/$name"
 }
 wire() { # index...: both cables of each node, in one go
@@ -123,9 +123,9 @@ up() {
 
   spawn ctl 254 slurmctld -D -c -f "$LAB/slurm.conf"
   for ((i = 0; i < n; i++)); do start_node "$i"; done
-  until_ok 10 test -e "$LAB/state.ctl/bridge" || die "ctl has no bridge after 10 s"
+  until_ok 60 test -e "$LAB/state.ctl/bridge" || die "ctl has no bridge after 60 s"
   wire $(seq 0 $((n - 1)))
-  until_ok 30 idle "$n" || die "not every node is idle after 30 s: $(inside ctl sinfo -h -N -o '%N %T %E')"
+  until_ok 120 idle "$n" || die "not every node is idle after 120 s: $(inside ctl sinfo -h -N -o '%N %T %E')"
   if [ -n "${FISTERRA_LAB_OWNER:-}" ]; then
     watch "$FISTERRA_LAB_OWNER" </dev/null >/dev/null 2>&1 &
     echo $! >"$LAB/watch"
@@ -166,7 +166,7 @@ crash() {
   # A killed process closes its sockets, which peers would see; a machine without power does not.
   for link in $(links "$name"); do bridge link del "$link"; done
   kill -KILL "$owner"          # unshare --kill-child: init, and with it the whole pid namespace
-  until_ok 5 dead "$owner" || die "$name is still alive 5 s after SIGKILL"
+  until_ok 60 dead "$owner" || die "$name is still alive 60 s after SIGKILL"
   rm -f "$LAB/nodes/$name"
 }
 dead() { ! alive "$1"; }
@@ -176,11 +176,11 @@ boot() {
   i=$(index "$name")
   start_node "$i"
   wire "$i"
-  until_ok 20 registered "$name" || die "$name has not registered after 20 s"
+  until_ok 120 registered "$name" || die "$name has not registered after 120 s"
 }
 # A node that Slurm has not missed yet counts as idle all along: its slurmd must answer, too.
 registered() {
-  [ -e "$LAB/state.$1/ready" ] && inside ctl timeout 0.2 bash -c "exec 3<>/dev/tcp/$1/6818" &&
+  [ -e "$LAB/state.$1/ready" ] && inside ctl timeout 1 bash -c "exec 3<>/dev/tcp/$1/6818" &&
     [ "$(inside ctl sinfo -h -n "$1" -N -p main -o %t)" = idle ]
 }
 
@@ -206,7 +206,7 @@ stop() { # name...
   for name in "$@"; do
     [ -s "$LAB/nodes/$name" ] && pids "$name" && kill -KILL "$OWNER" 2>/dev/null
   done
-  until_ok 5 all_dead "$@" || die "still alive after SIGKILL: $*"
+  until_ok 60 all_dead "$@" || die "still alive after SIGKILL: $*"
 }
 all_dead() {
   local name

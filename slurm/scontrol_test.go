@@ -15,10 +15,7 @@ import (
 // Random lists of several brackets, widths, steps back and repeats: Expand and
 // Compress answer as the scontrol of this machine does.
 func TestHostlistsAgainstScontrol(t *testing.T) {
-	scontrol, err := exec.LookPath("scontrol")
-	if err != nil {
-		need.Part(t, "slurm", err.Error())
-	}
+	scontrol := need.Program(t, "slurm", "scontrol")
 	// scontrol wants a configuration it can read, but no daemon.
 	conf := filepath.Join(t.TempDir(), "slurm.conf")
 	if err := os.WriteFile(conf, []byte("ClusterName=x\nSlurmctldHost=localhost\nNodeName=n0\nPartitionName=p Nodes=n0\n"), 0o644); err != nil {

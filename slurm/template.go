@@ -50,7 +50,7 @@ type Batch struct {
 	// and handed to the program as --checkpoint. The tasks of an array have one each
 	// below it, by index.
 	Checkpoint string
-	MPI        string   // srun --mpi: none, pmi2, pmix
+	MPI        string   // srun --mpi: a name of its list, such as none, pmi2, pmix
 	Command    []string // default fisterra train
 	Args       []string // after what the script adds
 }
@@ -100,6 +100,7 @@ var (
 	arrayForm  = regexp.MustCompile(`^\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?$`)
 	wordForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.,@+=/-]*$`)
 	featForm   = regexp.MustCompile(`^[A-Za-z0-9_(\[][][A-Za-z0-9_.,&|()*+=:-]*$`)
+	mpiForm    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]*$`)
 	moduleForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+/@=:-]*$`)
 )
 
@@ -116,6 +117,7 @@ func (b *Batch) check() error {
 		{"--account", b.Account, "letters, digits and _.,@+=/-", wordForm},
 		{"--constraint", b.Constraint, "features joined by & or |", featForm},
 		{"--array", b.Array, "indices as in 0-3%2", arrayForm},
+		{"--mpi", b.MPI, "a name of srun --mpi=list, such as none, pmi2, pmix, pmix_v4", mpiForm},
 		{"--signal", b.Signal, "SIGNAL or SIGNAL@SECONDS, as in USR1@60; without B:, since the tasks must get it", signalForm},
 	} {
 		if c.value != "" && !c.form.MatchString(c.value) {
@@ -158,10 +160,8 @@ func (b *Batch) check() error {
 	if b.Memory != MemorySite && b.Memory != MemoryPerCPU {
 		return &Error{Source: "--memory", Value: string(b.Memory), Err: ErrSyntax, Detail: "want site, per-cpu or a number of MB per task"}
 	}
-	switch b.MPI {
-	case "", "none", "pmi2", "pmix":
-	default:
-		return &Error{Source: "--mpi", Value: b.MPI, Err: ErrSyntax, Detail: "want none, pmi2 or pmix"}
+	if b.MPI == "list" {
+		return &Error{Source: "--mpi", Value: b.MPI, Err: ErrSyntax, Detail: "srun would print its list instead of starting the tasks; want a name of it, such as none, pmi2, pmix"}
 	}
 	if err := b.checkSignal(); err != nil {
 		return err

@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -21,11 +19,11 @@ func batches(t *testing.T) map[string]Batch {
 		"full": {
 			JobName: "digits", Nodes: 2, TasksPerNode: 4, CPUsPerTask: 6, Time: "1-12:30", Partition: "thin-shared", Account: "phys.42", Constraint: "haswell&ib",
 			Modules: []string{"gcc/12.2", "openmpi/4.1"}, Memory: MemoryPerCPU, PS: 2, Workers: 6, Placement: Spread, Signal: "USR1@60", Requeue: true, NoKill: true,
-			Output: "logs/digits-%j.out", Error: "logs/digits-%j.err", Checkpoint: "/scratch/me/digits", MPI: "pmi2", Args: []string{"--epochs", "30"},
+			Output: "logs/digits-%j.out", Error: "logs/digits-%j.err", Checkpoint: "scratch/digits", MPI: "pmi2", Args: []string{"--epochs", "3"},
 		},
 		"array":  {TasksPerNode: 2, Array: "1-5:2%2", Checkpoint: "runs", Signal: "USR1@60", Requeue: true},
 		"roles":  {Nodes: 1, TasksPerNode: 3, MemoryPerTask: 2500, CPUsPerTask: 2, Roles: Roles{Worker, PS, Worker}, Array: "0-3%2", Checkpoint: "state of it"},
-		"quotes": {TasksPerNode: 2, Output: "my logs/out #%j.log", Checkpoint: "/tmp/it's $HOME; `id` \"x\"", Command: []string{"./my program"}, Args: []string{"", "$(touch pwned)", "a'b", "--x=*", "\\", "é", "two\nlines", "-"}},
+		"quotes": {TasksPerNode: 2, Output: "my logs/out #%j.log", Checkpoint: "it's $HOME; `touch pwned` \"x\"", Command: []string{"./my program"}, Args: []string{"", "$(touch pwned)", "a'b", "--x=*", "\\", "é", "two\nlines", "-"}},
 	}
 	for _, x := range Tutorials {
 		all["tutorial-"+x.Name] = x.Batch
@@ -106,7 +104,6 @@ func runScript(t *testing.T, b Batch, env ...string) (words []string, output str
 // Every argument reaches the program as it was given, whatever is in it.
 func TestScriptQuoting(t *testing.T) {
 	b := batches(t)["quotes"]
-	b.Checkpoint = "it's $HOME; `touch pwned` \"x\""
 	words, out, code := runScript(t, b)
 	want := append([]string{"--kill-on-bad-exit=0", "--wait=0", "./my program", "--checkpoint=" + b.Checkpoint}, b.Args...)
 	if strings.Join(words, "|") != strings.Join(want, "|") || code != 0 {
@@ -222,6 +219,15 @@ func TestScriptSignals(t *testing.T) {
 	}
 }
 
+// What srun --mpi=list names is the site's.
+func TestScriptTakesTheSitesMPI(t *testing.T) {
+	for _, name := range []string{"none", "pmi2", "pmix", "pmix_v4", "cray_shasta", "openmpi"} {
+		if text, err := (Batch{MPI: name}).Script(); err != nil || !strings.Contains(text, " --mpi="+name+" ") {
+			t.Errorf("%s: %v in\n%s", name, err, text)
+		}
+	}
+}
+
 func TestScriptRefuses(t *testing.T) {
 	for _, c := range []struct {
 		batch  Batch
@@ -245,7 +251,8 @@ func TestScriptRefuses(t *testing.T) {
 		{Batch{TasksPerNode: 1 << 20}, "--ntasks-per-node", ErrRange},
 		{Batch{CPUsPerTask: -1}, "", ErrRange},
 		{Batch{Memory: "much"}, "--memory", ErrSyntax},
-		{Batch{MPI: "openmpi"}, "--mpi", ErrSyntax},
+		{Batch{MPI: "pmix v4"}, "--mpi", ErrSyntax},
+		{Batch{MPI: "list"}, "--mpi", ErrSyntax},
 		{Batch{Placement: "middle"}, "--placement", ErrRole},
 		{Batch{PS: 1, Workers: 2}, "", ErrRoleCount},
 		{Batch{Roles: Roles{PS}}, "", ErrRoleCount},
@@ -257,51 +264,5 @@ func TestScriptRefuses(t *testing.T) {
 		if !errors.As(err, &e) || !errors.Is(err, c.is) || e.Source != c.source {
 			t.Errorf("%+v: %v; want %v of %q\n%s", c.batch, err, c.is, c.source, text)
 		}
-	}
-}
-
-// A running Slurm takes each script as it stands on sbatch's standard input, and
-// the options are what was asked for. Names of partitions, accounts and features
-// are the site's own and are left out.
-func TestClusterTakesScripts(t *testing.T) {
-	cluster := lab.Cluster(t, 1, 24)
-	for name, b := range batches(t) {
-		b.Partition, b.Account, b.Constraint = "", "", ""
-		b.CPUsPerTask, b.MemoryPerTask, b.Nodes = 1, 0, 1
-		b.TasksPerNode = max(1, min(b.TasksPerNode, 4))
-		b.PS, b.Workers, b.Roles = 0, 0, nil
-		text, err := b.Script()
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		cmd := cluster.Command(t.Context(), "sbatch", "--test-only")
-		cmd.Stdin = strings.NewReader(text)
-		if r := cmd.Run(); r.Code != 0 || r.Err != nil {
-			t.Errorf("%s: %v\n%s", name, r, text)
-		}
-	}
-	dir := cluster.Dir
-	b := Batch{
-		JobName: "golden", TasksPerNode: 2, Time: "1", Memory: MemoryPerCPU, Signal: "USR1@60", Requeue: true, Output: filepath.Join(dir, "my log #%j.txt"),
-		Checkpoint: filepath.Join(dir, "it's"), Command: []string{"bash", "-c", `echo "task $SLURM_PROCID: $*"`, "-"}, Args: []string{"$HOME", "two  blanks"},
-	}
-	text, err := b.Script()
-	if err != nil {
-		t.Fatal(err)
-	}
-	job := cluster.Submit(t.Context(), text)
-	cluster.Await(t.Context(), job, "over", lab.Job.Over)
-	got, err := os.ReadFile(filepath.Join(dir, "my log #"+job+".txt"))
-	if err != nil {
-		t.Error(err)
-	}
-	for _, want := range []string{"restart 0", "memory of a task: ", "task 0: --checkpoint=" + b.Checkpoint + " $HOME two  blanks", "task 1: ", "the tasks ended with code 0"} {
-		if !strings.Contains(string(got), want) {
-			t.Errorf("no %q in the log\n%s", want, got)
-		}
-	}
-	if _, err := os.Stat(b.Checkpoint); err != nil {
-		t.Error(err)
 	}
 }

@@ -18,10 +18,53 @@ type measured struct {
 	Reps   int     `json:"reps"`
 }
 
-// parse reads a program's output: lines of seven fields as peer.h prints them, or lines that
-// are JSON objects with the same fields. Lines starting with # are comments. Every size of
-// the group must be there, once.
+// parse reads a program's output: lines as peer.h prints them, or the document of fisterra
+// bench --format json. Every size of the group must be there, once.
 func parse(out string, g group) (launched, error) {
+	read := parseLines
+	if strings.HasPrefix(strings.TrimSpace(out), "{") {
+		read = parseDocument
+	}
+	l, err := read(out)
+	if err != nil {
+		return l, err
+	}
+	if len(l.rows) == 0 {
+		return l, errNoRows
+	}
+	for _, m := range l.rows {
+		if m.Op != g.op || m.Ranks != g.ranks {
+			return l, fmt.Errorf("asked for %s on %d ranks, it measured %s on %d", g.op, g.ranks, m.Op, m.Ranks)
+		}
+		if m.Median <= 0 || m.Reps < 1 {
+			return l, fmt.Errorf("no measurement: %+v", m)
+		}
+	}
+	for i, size := range g.sizes {
+		if i >= len(l.rows) || l.rows[i].Bytes != size {
+			return l, fmt.Errorf("no row for %d bytes in its place", size)
+		}
+	}
+	if len(l.rows) != len(g.sizes) {
+		return l, fmt.Errorf("%d rows for %d sizes", len(l.rows), len(g.sizes))
+	}
+	return l, nil
+}
+
+func parseDocument(out string) (launched, error) {
+	var d struct {
+		Title   string     `json:"title"`
+		Version string     `json:"version"`
+		Rows    []measured `json:"rows"`
+	}
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		return launched{}, fmt.Errorf("cannot read %q: %w", out, err)
+	}
+	return launched{rows: d.Rows, comment: fmt.Sprintf("Fisterra %s, %s", d.Title, d.Version)}, nil
+}
+
+// parseLines reads lines of seven fields, and comments, which start with #.
+func parseLines(out string) (launched, error) {
 	var l launched
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
@@ -36,34 +79,14 @@ func parse(out string, g group) (launched, error) {
 			if err != nil {
 				return l, fmt.Errorf("cannot read %q: %w", line, err)
 			}
-			if m.Op != g.op || m.Ranks != g.ranks {
-				return l, fmt.Errorf("asked for %s on %d ranks, it measured %s on %d", g.op, g.ranks, m.Op, m.Ranks)
-			}
-			if m.Median <= 0 || m.Reps < 1 {
-				return l, fmt.Errorf("no measurement: %q", line)
-			}
 			l.rows = append(l.rows, m)
 		}
-	}
-	if len(l.rows) == 0 {
-		return l, errNoRows
-	}
-	for i, size := range g.sizes {
-		if i >= len(l.rows) || l.rows[i].Bytes != size {
-			return l, fmt.Errorf("no row for %d bytes in its place", size)
-		}
-	}
-	if len(l.rows) != len(g.sizes) {
-		return l, fmt.Errorf("%d rows for %d sizes", len(l.rows), len(g.sizes))
 	}
 	return l, nil
 }
 
 func parseLine(line string) (measured, error) {
 	var m measured
-	if line[0] == '{' {
-		return m, json.Unmarshal([]byte(line), &m)
-	}
 	fields := strings.Fields(line)
 	if len(fields) != 7 {
 		return m, fmt.Errorf("%d fields, want op bytes ranks median p10 p90 repetitions", len(fields))

@@ -14,12 +14,18 @@ import (
 
 func TestParse(t *testing.T) {
 	g := group{"latency", "shm", 2, []int{8, 4096}}
-	good := "# A library; thread level single\nlatency 8 2 0.5 0.4 0.6 30\n" +
-		`{"op":"latency","bytes":4096,"ranks":2,"median_us":1.5,"p10_us":1,"p90_us":2,"reps":9}` + "\n"
-	l, err := parse(good, g)
-	if err != nil || l.comment != "A library; thread level single" || len(l.rows) != 2 ||
-		l.rows[0] != (measured{"latency", 8, 2, 0.5, 0.4, 0.6, 30}) || l.rows[1] != (measured{"latency", 4096, 2, 1.5, 1, 2, 9}) {
-		t.Errorf("%+v %v", l, err)
+	good := "# A library; thread level single\nlatency 8 2 0.5 0.4 0.6 30\nlatency 4096 2 1.5 1 2 9\n"
+	document := `{"title":"Latency Test","version":"fisterra 1","ranks":2,"rows":[
+{"op":"latency","bytes":8,"ranks":2,"median_us":0.5,"p10_us":0.4,"p90_us":0.6,"reps":30,"avg_us":0.55},
+{"op":"latency","bytes":4096,"ranks":2,"median_us":1.5,"p10_us":1,"p90_us":2,"reps":9}
+]}
+`
+	for comment, out := range map[string]string{"A library; thread level single": good, "Fisterra Latency Test, fisterra 1": document} {
+		l, err := parse(out, g)
+		if err != nil || l.comment != comment || len(l.rows) != 2 ||
+			l.rows[0] != (measured{"latency", 8, 2, 0.5, 0.4, 0.6, 30}) || l.rows[1] != (measured{"latency", 4096, 2, 1.5, 1, 2, 9}) {
+			t.Errorf("%+v %v", l, err)
+		}
 	}
 	for name, out := range map[string]string{
 		"nothing":         "# only words\n",
@@ -30,7 +36,8 @@ func TestParse(t *testing.T) {
 		"no time":         strings.Replace(good, "0.5", "0", 1),
 		"not a number":    strings.Replace(good, "0.5", "fast", 1),
 		"words":           good + "MPI has a warning for you\n",
-		"broken JSON":     strings.Replace(good, `"reps":9}`, "", 1),
+		"broken JSON":     strings.Replace(document, `"reps":9}`, "", 1),
+		"an empty list":   `{"title":"Latency Test","rows":[]}`,
 	} {
 		if l, err := parse(out, g); err == nil {
 			t.Errorf("%s: read as %+v", name, l)
@@ -124,7 +131,7 @@ func TestMPIPeersMeasure(t *testing.T) {
 		{"latency", "shm", 2, []int{0, 8, 4096, 1 << 20}}, {"latency", "tcp", 2, []int{8, 65536}},
 		{"bw", "shm", 2, []int{65536}}, {"bibw", "shm", 2, []int{4096}}, {"mbw_mr", "shm", 2, []int{8}},
 		{"pairs", "shm", 4, []int{8}}, {"barrier", "shm", 2, []int{0}}, {"allreduce", "tcp", 2, []int{8, 4000}},
-		{"reduce_scatter", "tcp", 2, []int{8, 4000}},
+		{"reduce_scatter", "tcp", 2, []int{8, 4000}}, {"scan", "tcp", 2, []int{8}},
 	}
 	// Two ranks, and three for a remainder: with more ranks than cores MPICH takes milliseconds a call.
 	small = append(small, group{"allreduce", "shm", 3, []int{4004}}, group{"reduce_scatter", "shm", 3, []int{4004}})

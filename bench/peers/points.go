@@ -44,6 +44,9 @@ func groups() []group {
 	messages := []int{8, 4 * kib, 64 * kib, mib, 4 * mib}
 	vectors := []int{8, 4 * kib, 64 * kib, 4 * mib, 64 * mib}
 	collectives := []string{"allreduce", "bcast", "allgather", "alltoall", "reduce_scatter"}
+	// Of the others three lengths tell enough: a group takes as long as its sizes are many.
+	few := []int{8, 64 * kib, 4 * mib}
+	others := []string{"reduce", "gather", "scatter", "scan"}
 	all := []group{
 		{"latency", "shm", 2, messages},
 		{"bw", "shm", 2, messages},
@@ -58,6 +61,9 @@ func groups() []group {
 			all = append(all, group{op, "shm", ranks, vectors})
 		}
 		all = append(all, group{"barrier", "shm", ranks, []int{0}})
+	}
+	for _, op := range others {
+		all = append(all, group{op, "shm", 4, few}, group{op, "tcp", 2, few})
 	}
 	for _, op := range collectives {
 		all = append(all, group{op, "tcp", 2, vectors})

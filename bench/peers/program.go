@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -111,7 +112,7 @@ func gloo(src, dir string) (*program, error) {
 	return &program{
 		name: "gloo",
 		can: func(g group) bool {
-			return g.transport == "tcp" && !g.pointToPoint() && g.op != "reduce_scatter"
+			return g.transport == "tcp" && slices.Contains([]string{"allreduce", "bcast", "allgather", "alltoall", "barrier"}, g.op)
 		},
 		command: func(g group, budget time.Duration) ([]string, []string) {
 			return []string{binary, g.op, "--ranks", strconv.Itoa(g.ranks), "--sizes", g.sizeList(),

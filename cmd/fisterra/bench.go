@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,22 +15,23 @@ import (
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // benchFlags are OSU's, plus how repetitions are timed and results printed.
 type benchFlags struct {
 	connectFlags
-	ranks       int
-	size        string
-	sizes       string
-	iterations  int
-	skip        int
-	window      int
-	full        bool
-	validate    bool
-	percentiles bool
-	budget      time.Duration
-	format      string
+	ranks      int
+	size       string
+	sizes      string
+	iterations int
+	skip       int
+	window     int
+	full       bool
+	validate   bool
+	tail       bool
+	budget     time.Duration
+	format     string
 }
 
 func benchCommand(env environment) *cobra.Command {
@@ -37,13 +39,15 @@ func benchCommand(env environment) *cobra.Command {
 		Use:   "bench OPERATION",
 		Short: "Measure messages and collectives on this system",
 		Long: `bench measures one operation with the flags and the output of the OSU micro-benchmarks. Alone it starts
-its ranks on this host (-n); under srun, mpirun or fisterra run it joins.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError(fmt.Errorf("unknown operation %q; fisterra bench --help lists them", args[0]))
-			}
-			return nil
-		},
+its ranks on this host (-n); under srun, mpirun or fisterra run it joins.
+
+Every result is checked before it is timed; a wrong one ends with exit code 3. The conditions (ranks,
+hosts, transports and why, versions) come first: as lines that start with # (--format osu, nccl), on stderr (csv),
+or in the document (json: an object with the conditions and a list "rows").`,
+		Example: `  fisterra bench latency                                   two ranks on this host
+  fisterra bench allreduce -n 4 --sizes 8,64K,16M --budget 200ms
+  srun -N 2 --ntasks-per-node 1 fisterra bench bw -c       between two nodes`,
+		Args: onlyCommands,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, op := range bench.Operations() {
@@ -60,40 +64,75 @@ func measureCommand(env environment, op bench.Operation) *cobra.Command {
 		Short: op.Short,
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := b.options(op)
+			o, err := b.options(op, cmd.Flags().Changed)
 			if err != nil {
 				return usageError(err)
 			}
-			j := &job{env: env, connect: b.connectFlags, ranks: b.ranks,
-				layout: []mpi.LayoutField{{Name: "operation", Value: op.Name}, {Name: "options", Value: fmt.Sprint(o)}},
-				main:   func(ctx context.Context, w *mpi.World) error { return b.measure(ctx, env, w, op, o) }}
+			p, err := bench.NewPrinter(env.stdout, env.stderr, bench.Format(b.format), bench.Detail{Full: b.full, Tail: b.tail}, op)
+			if err != nil {
+				return usageError(err)
+			}
+			j := b.job(env, op, o, func(ctx context.Context, w *mpi.World) error { return measure(ctx, w, p, op, o) })
 			return j.run(cmd.Context(), os.Args[1:])
 		},
 	}
-	f := cmd.Flags()
+	b.add(cmd.Flags(), op)
+	return cmd
+}
+
+// add adds the flags that mean something to the operation, as OSU's programs do.
+func (b *benchFlags) add(f *pflag.FlagSet, op bench.Operation) {
 	f.IntVarP(&b.ranks, "ranks", "n", 2, "number of ranks to start when alone")
 	f.StringVarP(&b.size, "message-size", "m", "", "[MIN:]MAX message size in bytes, in powers of two")
 	f.StringVar(&b.sizes, "sizes", "", "message sizes in bytes, comma separated (instead of -m)")
 	f.IntVarP(&b.iterations, "iterations", "i", 0, "calls per size (default 10000, 1000 above 8 KiB)")
-	f.IntVarP(&b.skip, "warmup", "x", 0, "calls before timing (default 200, 10 above 8 KiB)")
-	f.IntVarP(&b.window, "window-size", "W", 64, "messages in flight")
-	f.BoolVarP(&b.full, "full", "f", false, "print minimum, maximum and iterations")
+	f.IntVarP(&b.skip, "warmup", "x", 0, "calls before timing, 0: none (default 200, 10 above 8 KiB; with --budget those that find out how many fill a repetition)")
 	f.BoolVarP(&b.validate, "validation", "c", false, "check the results after timing, too")
-	f.BoolVarP(&b.percentiles, "tail-lat", "z", false, "print percentiles of the repetitions")
-	f.DurationVar(&b.budget, "budget", 0, "time per size: many short repetitions and their median, instead of -i")
+	tail := "print the 50th, 90th and 99th percentile of single iterations"
+	if op.Kind != bench.Collective { // whose calls are timed singly anyway
+		tail += "; each is timed then, and holds one reading of the clock (its cost is printed)"
+	}
+	f.BoolVarP(&b.tail, "tail-lat", "z", false, tail)
+	f.DurationVar(&b.budget, "budget", 0, "time per size: many short repetitions instead of -i; json and csv have their median and 10th and 90th percentile")
 	f.StringVar(&b.format, "format", "osu", strings.Join(bench.Formats, ", "))
-	b.add(f)
-	return cmd
+	switch op.Kind {
+	case bench.Windows:
+		f.IntVarP(&b.window, "window-size", "W", 64, "messages in flight")
+	case bench.Collective:
+		f.BoolVarP(&b.full, "full", "f", false, "print minimum, maximum and iterations")
+	}
+	b.connectFlags.add(f)
 }
 
-// options turns the flags into the bench's options.
-func (b *benchFlags) options(op bench.Operation) (bench.Options, error) {
-	o := bench.Options{Iterations: b.iterations, Skip: b.skip, Window: b.window, Budget: b.budget}
+// job is the measurement as a job, whose ranks agree on what is measured.
+func (b *benchFlags) job(env environment, op bench.Operation, o bench.Options, main func(context.Context, *mpi.World) error) *job {
+	return &job{env: env, connect: b.connectFlags, ranks: b.ranks, main: main,
+		layout: []mpi.LayoutField{{Name: "operation", Value: op.Name}, {Name: "options", Value: fmt.Sprint(o)}}}
+}
+
+// options turns the flags into the bench's options. given reports whether the user named a flag.
+func (b *benchFlags) options(op bench.Operation, given func(flag string) bool) (bench.Options, error) {
+	o := bench.Options{Iterations: b.iterations, Skip: b.skip, Window: b.window, Budget: b.budget, Tail: b.tail}
 	if b.validate {
 		o.Check = bench.CheckEvery
 	}
-	if b.ranks < 1 {
+	switch {
+	case b.ranks < 1:
 		return o, fmt.Errorf("-n %d: at least 1 rank is needed", b.ranks)
+	case given("iterations") && b.iterations < 1:
+		return o, fmt.Errorf("-i %d: at least 1 call is needed", b.iterations)
+	case given("iterations") && given("budget"):
+		return o, errors.New("-i and --budget exclude each other: calls are counted, or time is")
+	case given("budget") && b.budget <= 0:
+		return o, fmt.Errorf("--budget %v: want a time above 0, such as 100ms", b.budget)
+	case b.skip < 0:
+		return o, fmt.Errorf("-x %d: want a number of calls from 0 on", b.skip)
+	case given("window-size") && b.window < 1:
+		return o, fmt.Errorf("-W %d: at least 1 message in flight is needed", b.window)
+	case !slices.Contains(bench.Formats, b.format):
+		return o, fmt.Errorf("--format %q: want one of %s", b.format, strings.Join(bench.Formats, ", "))
+	case given("warmup") && b.skip == 0:
+		o.Skip = -1 // none, where 0 would be the default
 	}
 	least, most := op.Least, op.Most
 	if b.size != "" && b.sizes != "" {
@@ -146,29 +185,16 @@ func parseBytes(text string) (int, error) {
 	return n << shift, nil
 }
 
-func (b *benchFlags) measure(ctx context.Context, env environment, w *mpi.World, op bench.Operation, o bench.Options) error {
-	detail := bench.Brief
-	switch {
-	case b.percentiles:
-		detail = bench.Percentiles
-	case b.full:
-		detail = bench.Full
-	}
-	p, err := bench.NewPrinter(env.stdout, bench.Format(b.format), detail, op.Name)
-	if err != nil {
-		return usageError(err)
-	}
+// measure is what each rank does.
+func measure(ctx context.Context, w *mpi.World, p *bench.Printer, op bench.Operation, o bench.Options) error {
 	if err := collective.Barrier(ctx, w.Comm()); err != nil { // ranks that have met know their path
 		return err
 	}
 	if w.Rank() == 0 {
-		p.Comment("Fisterra %s, %s", op.Title, versionText())
-		p.Comment("%d ranks on %d hosts (%s), GOMAXPROCS %d", w.Size(), hostCount(w), w.Launcher(), runtime.GOMAXPROCS(0))
-		for _, line := range transportLines(w) {
-			p.Comment("%s", line)
-		}
+		p.Begin(conditions(w, op, o))
+		defer p.End()
 	}
-	err = op.Run(ctx, w.Comm(), o, p.Row)
+	err := op.Run(ctx, w.Comm(), o, p.Row)
 	switch {
 	case errors.Is(err, bench.ErrUsage):
 		return usageError(err)
@@ -178,12 +204,27 @@ func (b *benchFlags) measure(ctx context.Context, env environment, w *mpi.World,
 	return err
 }
 
+func conditions(w *mpi.World, op bench.Operation, o bench.Options) bench.Conditions {
+	c := bench.Conditions{Title: op.Title, Version: versionText(), Ranks: w.Size(), Hosts: hostCount(w),
+		Launcher: w.Launcher(), GOMAXPROCS: runtime.GOMAXPROCS(0), Chosen: choiceLine(w), Transports: transportLines(w)}
+	if o.Tail {
+		c.Clock = bench.ClockMicroseconds()
+	}
+	return c
+}
+
 func hostCount(w *mpi.World) int {
 	seen := map[string]bool{}
 	for r := range w.Size() {
 		seen[w.Host(r)] = true
 	}
 	return len(seen)
+}
+
+// choiceLine says which transport was chosen for the world, and why.
+func choiceLine(w *mpi.World) string {
+	transport, reason := w.Choice()
+	return fmt.Sprintf("transport chosen: %s (%s)", transport, reason)
 }
 
 // transportLines says how this rank reaches the others, ranks with the same answer in one line.

@@ -119,9 +119,8 @@ predictions within 30 % for 90 % of the points and chosen plans within 15 % of t
 			}).run(cmd.Context(), os.Args[1:])
 		},
 	}
-	s.flags(cmd)
-	s.measureFlags(cmd)
 	f := cmd.Flags()
+	s.measureFlags(f)
 	f.BoolVar(&check, "check", false, "compare predictions and choices with measured times")
 	s.defaults(f, "op", "allreduce,bcast,reduce,allgather,reduce_scatter,alltoall,gather,scatter,barrier,scan")
 	s.defaults(f, "sizes", "8,256,4K,64K,1M,4M")
@@ -157,28 +156,28 @@ func (s *siteFlags) check(ctx context.Context, env environment, w *mpi.World, m 
 	return nil
 }
 
-func (s *siteFlags) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.IntVarP(&s.ranks, "ranks", "n", 2, "number of ranks to start when alone")
+// caseFlags are those that cases reads.
+func (s *siteFlags) caseFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.ops, "op", "allreduce", "collectives, comma separated")
 	f.StringVar(&s.sizes, "sizes", "8,4K,64K,1M,4M", "sizes in bytes, comma separated")
-	s.add(f)
 }
 
 // measureFlags are those of the commands that measure.
-func (s *siteFlags) measureFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
+func (s *siteFlags) measureFlags(f *pflag.FlagSet) {
+	s.caseFlags(f)
+	s.add(f)
+	f.IntVarP(&s.ranks, "ranks", "n", 2, "number of ranks to start when alone")
 	f.StringVar(&s.file, "file", "", "site file to write")
 	f.DurationVar(&s.budget, "budget", 50*time.Millisecond, "time per plan and size")
 }
 
 func printModel(env environment, m *plan.Model) {
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "bytes\thost one way (µs)\thost exchange\tby pieces\tby reading\tnetwork one way\tnetwork exchange\treduce\tcopy\t")
+	fmt.Fprintln(t, "bytes\thost one way (µs)\thost exchange\tby pieces\tby reading\tmapped\tnetwork one way\tnetwork exchange\treduce\tcopy\t")
 	for _, p := range m.Combine {
 		n := p.Bytes
-		fmt.Fprintf(t, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n, 1e6*m.Host.OneWay.At(n), 1e6*m.Host.Exchange.At(n),
-			1e6*m.Pieces.At(n), 1e6*m.Read.At(n), 1e6*m.Net.OneWay.At(n), 1e6*m.Net.Exchange.At(n), 1e6*p.Seconds, 1e6*m.Copy.At(n))
+		fmt.Fprintf(t, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n, 1e6*m.Host.OneWay.At(n), 1e6*m.Host.Exchange.At(n),
+			1e6*m.Pieces.At(n), 1e6*m.Read.At(n), 1e6*m.Mapped.At(n), 1e6*m.Net.OneWay.At(n), 1e6*m.Net.Exchange.At(n), 1e6*p.Seconds, 1e6*m.Copy.At(n))
 	}
 	t.Flush()
 	fmt.Fprintf(env.stdout, "α %.2f µs, β %.3f ns/B on one host; α %.2f µs, β %.3f ns/B between hosts; γ %.3f ns/B\n",
@@ -202,8 +201,7 @@ measuring read such a file by --site. With --transport mpi the system library's 
 			return s.job(env, "tune", func(ctx context.Context, w *mpi.World) error { return s.tune(ctx, env, w, kinds, sizes) }).run(cmd.Context(), os.Args[1:])
 		},
 	}
-	s.flags(cmd)
-	s.measureFlags(cmd)
+	s.measureFlags(cmd.Flags())
 	return cmd
 }
 
@@ -249,6 +247,7 @@ func planTimes(x bench.Tuned) string {
 func benchExplainCommand(env environment) *cobra.Command {
 	s := &siteFlags{}
 	var perHost, cores int
+	var distribution distributionFlag
 	cmd := &cobra.Command{
 		Use:   "explain",
 		Short: "Print which plan a collective takes, why, its price, and the runners-up",
@@ -266,10 +265,14 @@ It starts nothing: the ranks and hosts need not exist. Prices are those of the m
 			if perHost == 0 {
 				perHost = s.ranks
 			}
-			if _, err := s.config(env, nil); err != nil {
+			cyclic, err := distribution.cyclic()
+			if err != nil {
 				return err
 			}
-			at := collective.Place{Ranks: s.ranks, RanksPerHost: perHost, Transport: s.transport}
+			if err := s.checkPlanning(); err != nil {
+				return usageError(err)
+			}
+			at := collective.Place{Ranks: s.ranks, RanksPerHost: perHost, Cyclic: cyclic, Transport: s.transport}
 			if at.Transport == "auto" {
 				at.Transport = "shm"
 			}
@@ -291,8 +294,12 @@ It starts nothing: the ranks and hosts need not exist. Prices are those of the m
 			return nil
 		},
 	}
-	s.flags(cmd)
-	cmd.Flags().IntVar(&perHost, "ranks-per-host", 0, "ranks that share a host (0: all)")
-	cmd.Flags().IntVar(&cores, "cores-per-host", 0, "processors of a host (0: one for each rank)")
+	f := cmd.Flags()
+	s.caseFlags(f)
+	s.addPlanning(f)
+	f.IntVarP(&s.ranks, "ranks", "n", 2, "number of ranks")
+	f.IntVar(&perHost, "ranks-per-host", 0, "ranks that share a host (0: all)")
+	f.IntVar(&cores, "cores-per-host", 0, "processors of a host (0: one for each rank)")
+	distribution.add(f)
 	return cmd
 }

@@ -20,6 +20,9 @@ func TestBenchExplain(t *testing.T) {
 		{"--transport mpi --sizes 8 --op bcast --site " + site, "on 1 hosts: library, site table"},
 		{"--transport mpi --sizes 8 --ranks-per-host 1", "on 2 hosts: library, across hosts"},
 		{"--transport mpi --sizes 8 --collectives native", "on 1 hosts: library, forced"},
+		{"-n 96 --ranks-per-host 24 --op scan --sizes 64K", "on 4 hosts: node+doubling, cheapest"},
+		{"-n 96 --ranks-per-host 24 --distribution cyclic --op exscan --sizes 8K", "the ranks of a host are not consecutive"},
+		{"-n 96 --ranks-per-host 24 --distribution cyclic --op allgather --sizes 384K", "on 4 hosts: node+lanes, cheapest"},
 	} {
 		if out, errs, code := command(nil, words("bench explain", c.args)...); code != exitOK || !strings.Contains(out, c.want) {
 			t.Errorf("%s: exit code %d, want %q in\n%s%s", c.args, code, c.want, out, errs)
@@ -32,6 +35,7 @@ func TestBenchExplain(t *testing.T) {
 	}{
 		{"--site " + site + ".gone", exitUsage, "--site: open"},
 		{"--collectives native", exitAbsent, "--transport mpi"},
+		{"--distribution plane", exitUsage, `--distribution "plane"`},
 	} {
 		if _, errs, code := command(nil, words("bench explain", c.args)...); code != c.code || !strings.Contains(errs, c.want) {
 			t.Errorf("%s: exit code %d, want %d and %q in %s", c.args, code, c.code, c.want, errs)

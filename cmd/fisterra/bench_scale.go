@@ -13,6 +13,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // nodeBound is the bound with shared links, "-" where none is known.
@@ -23,8 +24,23 @@ func nodeBound(x bench.ScalePoint) string {
 	return fmt.Sprintf("%v", x.Shared)
 }
 
+// distributionFlag is how ranks lie on nodes, in the words of srun's option.
+type distributionFlag string
+
+func (d *distributionFlag) add(f *pflag.FlagSet) {
+	f.StringVar((*string)(d), "distribution", "block", "block (ranks fill one node after the other), cyclic (they are dealt to the nodes in turn)")
+}
+
+func (d *distributionFlag) cyclic() (bool, error) {
+	if *d != "block" && *d != "cyclic" {
+		return false, usageError(fmt.Errorf("--distribution %q: want block or cyclic", *d))
+	}
+	return *d == "cyclic", nil
+}
+
 func benchScaleCommand(env environment) *cobra.Command {
 	var ranks, op, network, sizes, name, file, format string
+	var distribution distributionFlag
 	var perNode int
 	cmd := &cobra.Command{
 		Use:   "scale",
@@ -56,19 +72,26 @@ own; the column "node bound" is what the ranks of a node need at least, who shar
 			if perNode > 0 {
 				o.Network.RanksPerNode = perNode
 			}
+			cyclic, err := distribution.cyclic()
+			if err != nil {
+				return err
+			}
 			if format != "table" && format != "json" {
 				return usageError(fmt.Errorf("--format %q: want table or json", format))
 			}
 			var points []bench.ScalePoint
 			t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 			if format == "table" {
-				fmt.Fprintf(env.stdout, "# %s on %s, %d ranks a node, simulated\n", op, o.Network.Name, o.Network.RanksPerNode)
+				fmt.Fprintf(env.stdout, "# %s on %s, %d ranks a node (%s), simulated\n", op, o.Network.Name, o.Network.RanksPerNode, distribution)
 				fmt.Fprintln(t, "ranks\tbytes\tplan\tsimulated\tbound\tratio\tnode bound\tmessages\ttook\t")
 			}
 			for _, r := range commaList(ranks) {
 				p, err := strconv.Atoi(r)
 				if err != nil || p < 1 || p > 1<<16 {
 					return usageError(fmt.Errorf("--ranks %s: %q is not a number of ranks from 1 to %d", ranks, r, 1<<16))
+				}
+				if cyclic {
+					o.Network.Cyclic = (p + o.Network.RanksPerNode - 1) / o.Network.RanksPerNode
 				}
 				for _, s := range commaList(sizes) {
 					n, err := parseBytes(s)
@@ -102,9 +125,10 @@ own; the column "node bound" is what the ranks of a node need at least, who shar
 	}
 	f := cmd.Flags()
 	f.StringVar(&ranks, "ranks", "16,256,4096", "numbers of ranks, comma separated")
-	f.StringVar(&op, "op", "allreduce", "allreduce, bcast, reduce, barrier, scan; allgather, reduce_scatter, alltoall (sizes of all blocks together)")
+	f.StringVar(&op, "op", "allreduce", "allreduce, bcast, reduce, barrier, scan, exscan; gather, scatter, allgather, reduce_scatter, alltoall (sizes of all blocks together)")
 	f.StringVar(&network, "network", "fdr", "fdr (InfiniBand FDR, 24 ranks a node), hdr100 (64 ranks a node)")
 	f.IntVar(&perNode, "ranks-per-node", 0, "ranks that share a node and its link (0: as the network has)")
+	distribution.add(f)
 	f.StringVar(&sizes, "sizes", "8,64K,16M", "sizes in bytes, comma separated")
 	f.StringVar(&name, "plan", "", "plan to use (default: the cheapest by the cost model)")
 	f.StringVar(&file, "plot", "", "file for a plot of times and bounds, as SVG")

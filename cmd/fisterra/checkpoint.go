@@ -56,7 +56,7 @@ func claimant(env environment) (owner, error) {
 }
 
 // stateLink is the name under which users find the owner's file. A run whose
-// directory has none begins anew.
+// directory has none begins anew. A file that a user puts in its place is what the next run goes on from.
 const stateLink = "state.safetensors"
 
 // claim is a directory that a run has made its own, or is about to (take).
@@ -98,7 +98,7 @@ var errGone = errors.New("the owner has changed")
 
 // replace makes the run the owner in another's place.
 func (c claim) replace(before owner, resume func() error) error {
-	seen := c.saved(before)
+	read := c.saved(before)
 	err := c.inherit(before)
 	if err == nil {
 		err = resume()
@@ -114,15 +114,16 @@ func (c claim) replace(before owner, resume func() error) error {
 		}
 		return err
 	}
-	if now := c.saved(before); now != nil && (seen == nil || !os.SameFile(now, seen) || !now.ModTime().Equal(seen.ModTime())) {
+	if now := c.saved(before); now != nil && !unchanged(now, read) {
 		if err := c.inherit(before); err != nil && !errors.Is(err, errGone) {
 			return err
 		}
 		if err := resume(); err != nil {
 			return err
 		}
+		read = now
 	}
-	if err := c.show(); err != nil {
+	if err := c.show(read); err != nil {
 		return usageError(err)
 	}
 	if before.State != "" {
@@ -153,16 +154,35 @@ func (c claim) enter(before owner) error {
 	return nil
 }
 
-// source is where an owner's state is found: in its own file, or in one that
-// somebody has put there.
+// source is where the state to go on from is found: in a file that a user has put there, or
+// in the owner's own.
 func (c claim) source(before owner) string {
+	if file, ok := c.placed(before); ok {
+		return file
+	}
 	if before.State == "" {
 		return c.path(stateLink)
 	}
 	return c.path(before.State)
 }
 
-// saved is the file that an owner has saved last; nil if there is none.
+// placed is a file that a user has put under the name of the link, or has linked there. A
+// link to the owner's file, or to that of another run, is none.
+func (c claim) placed(o owner) (string, bool) {
+	link := c.path(stateLink)
+	if target, err := os.Readlink(link); err == nil && (target == o.State || leftFile.MatchString(target)) {
+		return "", false
+	}
+	file, err := filepath.EvalSymlinks(link) // a hard link to a link would follow the next change of it
+	return file, err == nil
+}
+
+// unchanged reports whether now is the very file that before was.
+func unchanged(now, before fs.FileInfo) bool {
+	return before != nil && os.SameFile(now, before) && now.ModTime().Equal(before.ModTime())
+}
+
+// saved is the file to go on from, which an owner has saved last; nil if there is none.
 func (c claim) saved(before owner) fs.FileInfo {
 	if _, err := os.Lstat(c.path(stateLink)); err != nil {
 		return nil
@@ -228,10 +248,16 @@ func (c claim) sweep() {
 	}
 }
 
-// show lets the users' name stand for this run's file.
-func (c claim) show() error {
+// show lets the users' name stand for this run's file. A file that a user has put there stays for the
+// next run, unless it is the one that this run has read.
+func (c claim) show(read fs.FileInfo) error {
 	if target, err := os.Readlink(c.path(stateLink)); err == nil && target == c.own.State {
 		return nil
+	}
+	if file, ok := c.placed(c.own); ok {
+		if now, err := os.Stat(file); err == nil && !unchanged(now, read) {
+			return nil
+		}
 	}
 	temp := c.path(stateLink + "." + c.own.Token)
 	if err := os.Symlink(c.own.State, temp); err != nil {
@@ -279,7 +305,7 @@ func (c claim) check() error {
 	if now.Token != c.own.Token {
 		return fmt.Errorf("--checkpoint %s was taken over by %v; nothing is saved, and this run (%v) ends", c.dir, now, c.own)
 	}
-	return c.show() // of two that took over at a time, the other may have come last
+	return c.show(nil) // of two that took over at a time, the other may have come last
 }
 
 // ownerBytes is enough for an owner as text.

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // fits is the resume of a run that can go on from whatever is there.
@@ -275,18 +274,16 @@ func TestClaimantKnowsTheJobUnderEveryLauncher(t *testing.T) {
 // with other numbers on the same directory.
 func TestRunThatCannotResumeTakesNothingOver(t *testing.T) {
 	dir := t.TempDir()
-	cmd, out, errs, pids := startLong(t, "--json", "--epochs", "10000", "--checkpoint", dir, "--checkpoint-every", "100")
+	cmd, out, errs, _ := startLong(t, "--json", "--epochs", "10000", "--checkpoint", dir, "--checkpoint-every", "100")
 	state := func() string { return out.String() + errs.String() }
-	eventually(t, 20*time.Second, "the first run saves", dir, func() bool { return fileExists(filepath.Join(dir, stateLink)) }, state)
+	eventually(t, longWait, "the first run saves", dir, func() bool { return fileExists(filepath.Join(dir, stateLink)) }, state)
 	r := fisterra(t, "train", "--checkpoint", dir, "--batch", "64")
 	if r.Code != exitUsage || !strings.Contains(r.Stderr, filepath.Join(dir, stateLink)+`: the checkpoint has batch "48", this run "64"`) {
 		t.Errorf("the second: %v", r)
 	}
 	before := savedStep(t, dir)
-	for _, pid := range pids {
-		if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
-			t.Errorf("the first run has ended: %v", err)
-		}
+	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		t.Errorf("the first run has ended: %v", err)
 	}
 	if code := exitCode(cmd.Wait()); code != 128+int(syscall.SIGUSR1) || savedStep(t, dir) < before {
 		t.Errorf("exit code %d, saved step %d and then %d:\n%s", code, before, savedStep(t, dir), state())
@@ -302,11 +299,11 @@ func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
 			link := filepath.Join(dir, stateLink)
 			cmd, out, errs, pids := startLong(t, "--mode", "async", "--json", "--epochs", "10000", "--checkpoint", dir, "--checkpoint-every", "500")
 			state := func() string { return out.String() + errs.String() }
-			eventually(t, 20*time.Second, "the chief saves", dir, func() bool { return fileExists(link) }, state)
+			eventually(t, longWait, "the chief saves", dir, func() bool { return fileExists(link) }, state)
 			if err := syscall.Kill(pids["worker0"], syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			awaitExit(t, pids["worker0"], 20*time.Second)
+			awaitExit(t, pids["worker0"], longWait)
 			if taken {
 				if err := newClaim(dir, owner{Host: "c7102", PID: 8, Token: "successor"}).take(fits); err != nil {
 					t.Fatal(err)
@@ -314,12 +311,10 @@ func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
 			}
 			before := savedStep(t, dir)
 			if !taken { // or it ends by itself, at the next save
-				eventually(t, 20*time.Second, "the successor saves", dir, func() bool { return savedStep(t, dir) > before }, state)
+				eventually(t, longWait, "the successor saves", dir, func() bool { return savedStep(t, dir) > before }, state)
 				before = savedStep(t, dir)
-				for _, name := range []string{"ps0", "worker1", "worker2"} {
-					if err := syscall.Kill(pids[name], syscall.SIGUSR1); err != nil {
-						t.Fatal(err)
-					}
+				if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+					t.Fatal(err)
 				}
 			}
 			code := exitCode(cmd.Wait())
@@ -337,7 +332,7 @@ func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
 // means them.
 func TestLauncherHandsSignalsOn(t *testing.T) {
 	dir := t.TempDir()
-	cmd, out, errs, _ := startLong(t, "--epochs", "2000", "--checkpoint", dir)
+	cmd, out, errs, _ := startLong(t, "--epochs", "10000", "--checkpoint", dir)
 	state := func() string { return out.String() + errs.String() }
 	signal := func(s syscall.Signal) {
 		t.Helper()
@@ -346,7 +341,7 @@ func TestLauncherHandsSignalsOn(t *testing.T) {
 		}
 	}
 	signal(syscall.SIGUSR2)
-	eventually(t, 20*time.Second, "the chief saves", dir, func() bool { return fileExists(filepath.Join(dir, stateLink)) }, state)
+	eventually(t, longWait, "the chief saves", dir, func() bool { return fileExists(filepath.Join(dir, stateLink)) }, state)
 	before := savedStep(t, dir)
 	signal(syscall.SIGUSR1)
 	code := exitCode(cmd.Wait())

@@ -38,7 +38,7 @@ func TestClusterWorkerKilled(t *testing.T) {
 	t.Run("sync", func(t *testing.T) {
 		x := startStep(t, s, filepath.Join(s.Dir, "sync"), oneEach, endless...)
 		x.signal("worker2", "KILL")
-		if code := x.wait(10 * time.Second); code == 0 {
+		if code := x.wait(longWait); code == 0 {
 			t.Errorf("exit code 0\n%s", x.state())
 		}
 		x.named(0, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
@@ -48,7 +48,7 @@ func TestClusterWorkerKilled(t *testing.T) {
 		x := startStep(t, s, filepath.Join(s.Dir, "async"), oneEach, words("--mode async --json --epochs 30")...)
 		x.signal("worker1", "KILL")
 		// srun's code is the killed task's.
-		if code := x.wait(60 * time.Second); code != 128+9 {
+		if code := x.wait(longWait); code != 128+9 {
 			t.Errorf("exit code %d\n%s", code, x.state())
 		}
 		if r := lastResult(t, x.out.String()); !slices.Equal(r.Lost, []int{2}) || r.Interrupted {
@@ -61,9 +61,9 @@ func TestClusterWorkerKilled(t *testing.T) {
 	t.Run("stopped", func(t *testing.T) {
 		x := startStep(t, s, filepath.Join(s.Dir, "stopped"), oneEach, endless...)
 		x.signal("worker2", "STOP")
-		x.named(15*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
+		x.named(longWait, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
 		x.signal("worker2", "CONT")
-		if code := x.wait(15 * time.Second); code == 0 {
+		if code := x.wait(longWait); code == 0 {
 			t.Errorf("exit code 0\n%s", x.state())
 		}
 	})
@@ -83,20 +83,27 @@ func lastResult(t *testing.T, text string) (r train.Result) {
 	return r
 }
 
-// TestClusterNodeCrash: own heartbeats notice a node without power within the
-// peer timeout, long before Slurm does.
+// TestClusterNodeCrash: own heartbeats notice a node without power before Slurm
+// does. Which comes first counts, not how soon: Slurm waits 60 s, the run 5 s.
 func TestClusterNodeCrash(t *testing.T) {
-	s := onCluster(t, "SlurmdTimeout=20")
+	s := onCluster(t, "SlurmdTimeout=60")
 	x := startStep(t, s, filepath.Join(s.Dir, "sync"), oneEach, endless...)
 	crashed := time.Now()
 	s.Crash(x.node("worker2"))
-	x.named(12*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
-	t.Logf("all have named the lost rank %.1f s after the crash", time.Since(crashed).Seconds())
-	x.eventuallyGone(5*time.Second, stepRoles[:3]...)
-	if r := s.Exec(t.Context(), "sinfo", "-h", "-n", x.hosts["worker2"], "-p", "main", "-o", "%T"); !strings.Contains(r.Stdout, "alloc") && !strings.Contains(r.Stdout, "mix") {
-		t.Logf("Slurm has noticed already: %v", r)
+	x.named(longWait, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
+	r := s.Exec(t.Context(), "sinfo", "-h", "-n", x.hosts["worker2"], "-p", "main", "-o", "%T")
+	if !strings.Contains(r.Stdout, "allocated") && !strings.Contains(r.Stdout, "mixed") {
+		t.Errorf("Slurm has given the node up already when all have named the lost rank, %.1f s after the crash: %v\n%s", time.Since(crashed).Seconds(), r, x.state())
 	}
-	if code := x.wait(60 * time.Second); code == 0 { // until Slurm gives up on the node
+	if log := x.log("ps0"); !strings.Contains(log, "no sign of life for ") {
+		t.Errorf("ps0 did not miss the rank by its heartbeat:\n%s", log)
+	}
+	x.eventuallyGone(longWait, stepRoles[:3]...)
+	// srun waits for the fourth task as long as Slurm does.
+	if r := s.Exec(t.Context(), "scancel", "--me"); r.Code != 0 {
+		t.Error(r)
+	}
+	if code := x.wait(longWait); code == 0 {
 		t.Errorf("exit code 0\n%s", x.state())
 	}
 	s.Boot(x.node("worker2"))
@@ -110,13 +117,13 @@ func TestClusterNoKill(t *testing.T) {
 	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill --checkpoint", dir, "-- --mode async --json --epochs 1000000 --checkpoint-every 25")...)
 	running(t, s, id, 0)
 	s.Crash(3)
-	awaitLog(t, s, id, `rank.*lost|lost.*rank`, 15*time.Second)
+	awaitLog(t, s, id, `rank.*lost|lost.*rank`, longWait)
 	// Slurm takes the node out of the job, which goes on.
 	s.Await(t.Context(), id, "smaller", func(j lab.Job) bool { return j["NumNodes"] == "3" && j.State() == "RUNNING" })
 	if r := s.Exec(t.Context(), "scancel", "-s", "USR1", id); r.Code != 0 {
 		t.Fatal(r)
 	}
-	log := awaitLog(t, s, id, "the tasks ended with code", 60*time.Second)
+	log := awaitLog(t, s, id, "the tasks ended with code", longWait)
 	if r := lastResult(t, log); !slices.Equal(r.Lost, []int{3}) || !r.Interrupted {
 		t.Errorf("%+v\n%s", r, log)
 	}
@@ -131,11 +138,11 @@ func TestClusterCable(t *testing.T) {
 		x := startStep(t, s, filepath.Join(s.Dir, "default"), oneEach, endless...)
 		s.Unplug(3)
 		unplugged := time.Now()
-		x.named(12*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
+		x.named(longWait, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
 		t.Logf("all others have named the lost rank after %.1f s", time.Since(unplugged).Seconds())
 		x.lasts(time.Until(unplugged.Add(8 * time.Second))) // the outage, which srun may not survive
 		s.Plug(3)
-		if code := x.wait(20 * time.Second); code == 0 {
+		if code := x.wait(longWait); code == 0 {
 			t.Errorf("exit code 0\n%s", x.state())
 		}
 		x.gone(stepRoles...)
@@ -148,11 +155,9 @@ func TestClusterCable(t *testing.T) {
 		}
 		s.Plug(3)
 		before := x.saves()
-		eventually(t, 20*time.Second, "the run goes on", x.dir, func() bool { return x.saves() > before }, x.state)
-		for _, name := range stepRoles {
-			x.signal(name, "USR1")
-		}
-		if code := x.wait(20 * time.Second); code != 128+10 || strings.Contains(x.state(), "rank lost") {
+		eventually(t, longWait, "the run goes on", x.dir, func() bool { return x.saves() > before }, x.state)
+		x.signalAll("USR1")
+		if code := x.wait(longWait); code != 128+10 || strings.Contains(x.state(), "rank lost") {
 			t.Errorf("exit code %d\n%s", code, x.state())
 		}
 		x.gone(stepRoles...)
@@ -160,14 +165,14 @@ func TestClusterCable(t *testing.T) {
 	t.Run("for ever", func(t *testing.T) {
 		x := startStep(t, s, filepath.Join(s.Dir, "forever"), oneEach, endless...)
 		s.Unplug(3)
-		x.named(12*time.Second, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
+		x.named(longWait, 3, x.hosts["worker2"], "ps0", "worker0", "worker1")
 		// The one without a cable ends, too, and says that it is alone.
-		eventually(t, 15*time.Second, "the rank that is cut off ends", x.dir, func() bool {
+		eventually(t, longWait, "the rank that is cut off ends", x.dir, func() bool {
 			return strings.Contains(x.log("worker2"), "the run failed")
 		}, x.state)
-		x.eventuallyGone(10*time.Second, stepRoles...)
+		x.eventuallyGone(longWait, stepRoles...)
 		s.Plug(3) // for srun to hear of it
-		if code := x.wait(40 * time.Second); code == 0 {
+		if code := x.wait(longWait); code == 0 {
 			t.Errorf("exit code 0\n%s", x.state())
 		}
 	})
@@ -185,7 +190,7 @@ echo "restart ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST"
 srun --kill-on-bad-exit=0 --wait=0 bash -c 'echo $$ >%[2]s.pid.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID
   until [ -e %[2]s.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID ]; do sleep 0.05; done
   unset SLURM_STEP_RESV_PORTS # they differ; the other ports do not
-  exec %[3]s train --ps 1 --workers 1 --epochs 2 --json --start-timeout $((20 + 60 * ${SLURM_RESTART_COUNT:-0}))s -v 2>%[2]s.err.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID'
+  exec %[3]s train --ps 1 --workers 1 --epochs 2 --json --start-timeout $((20 + 280 * ${SLURM_RESTART_COUNT:-0}))s -v 2>%[2]s.err.${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID'
 echo "the tasks ended with code $?"
 `, s.Dir, let, lab.Fisterra(t), s.Nodes[0])
 	id := s.Submit(t.Context(), script)
@@ -198,7 +203,7 @@ echo "the tasks ended with code $?"
 		return func() bool { return fileExists(let + fmt.Sprintf(format, args...)) }
 	}
 	state := func() string { return jobLog(s, id) + fmt.Sprint(s.Job(t.Context(), id)) }
-	eventually(t, 20*time.Second, "both tasks wait", s.Dir, func() bool { return exists(".pid.0.0")() && exists(".pid.0.1")() }, state)
+	eventually(t, longWait, "both tasks wait", s.Dir, func() bool { return exists(".pid.0.0")() && exists(".pid.0.1")() }, state)
 	pid, err := os.ReadFile(filepath.Join(s.Dir, "state."+s.Nodes[1], "slurmd.pid"))
 	if err != nil {
 		t.Fatal(err)
@@ -207,17 +212,17 @@ echo "the tasks ended with code $?"
 		t.Fatal(r)
 	}
 	// On other nodes, but with position 0 where it was, listening at the same ports.
-	eventually(t, 60*time.Second, "the job runs again", s.Dir, exists(".pid.1.0"), state)
+	eventually(t, longWait, "the job runs again", s.Dir, exists(".pid.1.0"), state)
 	release(1, 0)
-	eventually(t, 20*time.Second, "its position 0 is there", s.Dir, exists(".err.1.0"), state)
+	eventually(t, longWait, "its position 0 is there", s.Dir, exists(".err.1.0"), state)
 	release(0, 1) // the one that lives on
 	old := func() string { text, _ := os.ReadFile(let + ".err.0.1"); return string(text) }
-	eventually(t, 60*time.Second, "the old task fails to get in", s.Dir, func() bool { return strings.Contains(old(), "did not find position 0") }, func() string { return old() + state() })
+	eventually(t, longWait, "the old task fails to get in", s.Dir, func() bool { return strings.Contains(old(), "did not find position 0") }, func() string { return old() + state() })
 	if want := "another job.step.restart than " + id + ".0.0"; !strings.Contains(old(), want) {
 		t.Errorf("it does not say %q: %s", want, old())
 	}
 	release(1, 1)
-	log := awaitLog(t, s, id, "the tasks ended with code", 30*time.Second)
+	log := awaitLog(t, s, id, "the tasks ended with code", longWait)
 	if r := lastResult(t, log); r.Ranks != 2 || len(r.Lost) != 0 || !strings.Contains(log, "ended with code 0") {
 		t.Errorf("the new run: %s", log)
 	}
@@ -249,7 +254,7 @@ echo "the tasks ended with code $?"
 	saves := func(restart int) func() bool {
 		return func() bool { return strings.Contains(log(restart), "saved a checkpoint") }
 	}
-	eventually(t, 40*time.Second, "the first incarnation saves", s.Dir, saves(0), state)
+	eventually(t, longWait, "the first incarnation saves", s.Dir, saves(0), state)
 	old := startedLine.FindStringSubmatch(log(0))
 	if old == nil || old[2] != s.Nodes[1] {
 		t.Fatalf("the step is not on %s:\n%s", s.Nodes[1], state())
@@ -261,24 +266,24 @@ echo "the tasks ended with code $?"
 	if r := s.On(t.Context(), 1, "kill", "-KILL", strings.TrimSpace(string(pid))); r.Code != 0 {
 		t.Fatal(r)
 	}
-	eventually(t, 60*time.Second, "the requeued job has claimed the directory", s.Dir, func() bool {
+	eventually(t, longWait, "the requeued job has claimed the directory", s.Dir, func() bool {
 		text, _ := os.ReadFile(filepath.Join(dir, ownerFile))
 		return strings.Contains(string(text), `"restart":1`)
 	}, state)
 	at := len(log(0))
-	eventually(t, 30*time.Second, "the old incarnation ends itself at its next save", s.Dir, func() bool {
+	eventually(t, longWait, "the old incarnation ends itself at its next save", s.Dir, func() bool {
 		return regexp.MustCompile(`the run failed.*was taken over by job ` + id + `, restart 1`).MatchString(log(0))
 	}, state)
 	t.Logf("the old incarnation's chief was alive after the requeue, and wrote %q", log(0)[at:])
-	eventually(t, 30*time.Second, "the requeued job resumes", s.Dir, func() bool {
+	eventually(t, longWait, "the requeued job resumes", s.Dir, func() bool {
 		return regexp.MustCompile(`resumed from a checkpoint.* step=\d+`).MatchString(log(1))
 	}, state)
 	before := savedStep(t, dir)
-	eventually(t, 30*time.Second, "the new incarnation saves", s.Dir, func() bool { return savedStep(t, dir) > before }, state)
+	eventually(t, longWait, "the new incarnation saves", s.Dir, func() bool { return savedStep(t, dir) > before }, state)
 	if text, err := os.ReadFile(filepath.Join(dir, ownerFile)); err != nil || !strings.Contains(string(text), `"restart":1`) {
 		t.Errorf("owner %s, %v", text, err)
 	}
-	eventuallyGone(t, s, 20*time.Second, map[string]int{old[3]: 1}, state)
+	eventuallyGone(t, s, longWait, map[string]int{old[3]: 1}, state)
 	s.Exec(t.Context(), "scancel", id)
 	s.Await(t.Context(), id, "over", lab.Job.Over)
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,9 @@ import (
 
 // The tests named TestCluster run on a real Slurm of four nodes. Some wait for
 // its clocks, so they run side by side, each on a cluster of its own.
+
+// longWait is for what takes seconds at most, on a machine that may be slow and have other work.
+const longWait = 2 * time.Minute
 
 // onCluster brings up a cluster of four nodes with four cpus each.
 func onCluster(t *testing.T, conf ...string) *lab.Slurm {
@@ -115,7 +119,7 @@ var (
 // what starts the ranks.
 func startStep(t *testing.T, s *lab.Slurm, dir string, prefix []string, args ...string) *step {
 	t.Helper()
-	return awaitStep(t, s, dir, s.Command(within(t, 100*time.Second), words(prefix, lab.Fisterra(t), "train --checkpoint-every 25 --checkpoint", dir+"/state", "--out", dir, args)...))
+	return awaitStep(t, s, dir, s.Command(within(t, 5*time.Minute), words(prefix, lab.Fisterra(t), "train --checkpoint-every 25 --checkpoint", dir+"/state", "--out", dir, args)...))
 }
 
 func awaitStep(t *testing.T, s *lab.Slurm, dir string, cmd *lab.Cmd) *step {
@@ -129,7 +133,7 @@ func awaitStep(t *testing.T, s *lab.Slurm, dir string, cmd *lab.Cmd) *step {
 		x.code = exitCode(cmd.Wait())
 		close(x.ended)
 	}()
-	eventually(t, 30*time.Second, "training begins", filepath.Dir(dir), func() bool {
+	eventually(t, longWait, "training begins", filepath.Dir(dir), func() bool {
 		for _, name := range stepRoles {
 			if m := startedLine.FindStringSubmatch(x.log(name)); m != nil {
 				x.hosts[name] = m[2]
@@ -202,6 +206,24 @@ func (x *step) signal(name, signal string) {
 	}
 }
 
+// signalAll sends a signal to all processes at once, as Slurm does: the first to hear of it may end the run.
+func (x *step) signalAll(signal string) {
+	x.t.Helper()
+	var all sync.WaitGroup
+	results := make([]lab.Result, len(stepRoles))
+	for i, name := range stepRoles {
+		all.Go(func() {
+			results[i] = x.s.On(x.t.Context(), x.node(name), "kill", "-"+signal, fmt.Sprint(x.pids[name]))
+		})
+	}
+	all.Wait()
+	for i, r := range results {
+		if r.Code != 0 {
+			x.t.Fatalf("kill -%s %s: %v", signal, stepRoles[i], r)
+		}
+	}
+}
+
 // eventuallyGone waits until the nodes run none of the named processes any more.
 func (x *step) eventuallyGone(limit time.Duration, names ...string) {
 	x.t.Helper()
@@ -226,7 +248,7 @@ func (x *step) gone(names ...string) {
 // its user would, and returns the job's id. args are the template's.
 func submit(t *testing.T, s *lab.Slurm, args ...string) string {
 	t.Helper()
-	r := s.Command(within(t, 30*time.Second), words("bash -c", []string{`"$0" template slurm "$@" | sbatch --parsable`, lab.Fisterra(t), "--output", filepath.Join(s.Dir, "%A.log")}, args)...).Run()
+	r := s.Command(within(t, longWait), words("bash -c", []string{`"$0" template slurm "$@" | sbatch --parsable`, lab.Fisterra(t), "--output", filepath.Join(s.Dir, "%A.log")}, args)...).Run()
 	id := strings.TrimSpace(r.Stdout)
 	if r.Code != 0 || id == "" {
 		t.Fatalf("template slurm %q | sbatch: %v", args, r)

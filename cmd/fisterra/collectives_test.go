@@ -1,50 +1,36 @@
 package main
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/internal/lab"
-	"github.com/fisterra-hpc/fisterra/internal/need"
 )
 
-// TestCollectivesOfTheSystemsLibrary: --collectives decides who does them over
+// TestMPICollectivesOfTheLibrary: --collectives decides who does them over
 // the system's MPI, and tune measures its collectives beside our plans.
-func TestCollectivesOfTheSystemsLibrary(t *testing.T) {
-	for _, l := range []struct {
-		part string
-		argv []string
-	}{
-		{"openmpi", words("mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none -n 2")},
-		{"mpich", words("mpiexec.mpich -n 2")},
-	} {
-		t.Run(l.part, func(t *testing.T) {
-			why := ""
-			if _, err := exec.LookPath(l.argv[0]); err != nil {
-				why = err.Error()
-			}
-			need.Part(t, l.part, why)
-			ranks := func(args ...string) lab.Result {
-				argv := words(l.argv, args)
-				cmd := lab.Command(within(t, goodbyeTime), t, argv[0], argv[1:]...)
-				// Open MPI wants a short path for its sockets, and takes a whole time slice to notice that it waits for a rank without a core.
-				cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "OMPI_MCA_mpi_yield_when_idle=1")
+func TestMPICollectivesOfTheLibrary(t *testing.T) {
+	for _, l := range lab.Launchers() {
+		t.Run(l.Part, func(t *testing.T) {
+			l.Needed(t)
+			ranks := func(program string, args ...string) lab.Result {
+				cmd := l.Command(t.Context(), t, 2, program, args...)
+				// It takes a whole time slice to notice that it waits for a rank without a core.
+				cmd.Env = append(cmd.Env, "OMPI_MCA_mpi_yield_when_idle=1")
 				return cmd.Run()
 			}
 			for _, who := range []string{"auto", "native", "fisterra"} {
-				if r := ranks(words(lab.Fisterra(t), "bench allreduce --transport mpi -c -i 20 --sizes 8,64K --collectives", who)...); r.Code != 0 || !strings.Contains(r.Stdout, "\n65536 ") {
+				if r := ranks(lab.Fisterra(t), words("bench allreduce --transport mpi -c -i 20 --sizes 8,64K --collectives", who)...); r.Code != 0 || !strings.Contains(r.Stdout, "\n65536 ") {
 					t.Errorf("%s: %v", who, r)
 				}
 			}
 			site := filepath.Join(t.TempDir(), "site.json")
-			r := ranks(words(lab.Fisterra(t), "bench tune --transport mpi --sizes 64K --budget 5ms --file", site)...)
+			r := ranks(lab.Fisterra(t), words("bench tune --transport mpi --sizes 64K --budget 5ms --file", site)...)
 			if r.Code != 0 || !strings.Contains(r.Stdout, "library=") {
 				t.Errorf("tune: %v", r)
 			}
-			if r := ranks(words(lab.Fisterra(t), "bench allreduce --transport mpi -c -i 20 --sizes 64K --site", site)...); r.Code != 0 {
+			if r := ranks(lab.Fisterra(t), words("bench allreduce --transport mpi -c -i 20 --sizes 64K --site", site)...); r.Code != 0 {
 				t.Errorf("with what tune wrote: %v", r)
 			}
 			differ := `c=native; [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] || c=fisterra; exec "$0" bench allreduce --transport mpi --collectives $c`
@@ -61,17 +47,12 @@ func TestCollectivesOfTheSystemsLibrary(t *testing.T) {
 	}
 }
 
-// TestTrainOverUCX: by UCX, as on InfiniBand, Open MPI has 2²³ tags only.
-func TestTrainOverUCX(t *testing.T) {
-	why := ""
-	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
-		why = err.Error()
-	}
-	need.Part(t, "openmpi", why)
+// TestMPITrainOverUCX: by UCX, as on InfiniBand, Open MPI has 2²³ tags only.
+func TestMPITrainOverUCX(t *testing.T) {
+	lab.OpenMPI.Needed(t)
 	for _, mode := range []string{"sync", "async"} {
-		cmd := lab.Command(within(t, goodbyeTime), t, "mpirun.openmpi", words("--allow-run-as-root --oversubscribe --bind-to none -n 4",
-			lab.Fisterra(t), "train --transport mpi --epochs 1 --json --mode", mode)...)
-		cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "OMPI_MCA_pml=ucx", "OMPI_MCA_pml_ucx_tls=any", "OMPI_MCA_pml_ucx_devices=any")
+		cmd := lab.OpenMPI.Command(t.Context(), t, 4, lab.Fisterra(t), words("train --transport mpi --epochs 1 --json --mode", mode)...)
+		cmd.Env = append(cmd.Env, lab.ThroughUCX()...)
 		if r := cmd.Run(); r.Code != 0 || !strings.Contains(r.Stdout, `"transport":"mpi"`) {
 			t.Errorf("%s: %v", mode, r)
 		}

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/ib"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/spf13/pflag"
 )
@@ -28,41 +31,49 @@ type connectFlags struct {
 }
 
 func (c *connectFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&c.transport, "transport", "auto", "auto (shared memory on one host, else TCP), shm, tcp, mpi (the system's library)")
+	c.addPlanning(f)
 	addInfiniBand(f, &c.infiniband, &c.addressRule)
 	f.StringVar(&c.mpiLibrary, "mpi-library", "", "path of the system's MPI library, for --transport mpi")
 	f.StringVar(&c.secretDir, "secret-dir", "", "directory on a shared file system for the job's key, where munge does not answer")
 	f.StringVar(&c.congestion, "congestion-control", "", "TCP congestion control of data connections (default: cubic where the system's is bbr)")
-	f.DurationVar(&c.peerTimeout, "peer-timeout", 5*time.Second, "how long a silent rank is waited for before it counts as lost (0: no heartbeats)")
+	f.DurationVar(&c.peerTimeout, "peer-timeout", 5*time.Second, "how long a silent rank is waited for before it counts as lost (0: no heartbeats); without effect with the system's MPI library, which has none")
 	f.DurationVar(&c.start, "start-timeout", time.Minute, "how long to wait until all ranks have met")
-	f.StringVar(&c.site, "site", "", "site file of fisterra bench tune, which says which plan is best for a collective")
-	f.StringVar(&c.collectives, "collectives", "auto", "who does them with --transport mpi: auto (whom --site names; else Fisterra within a host, the system's library across hosts), native (the library), fisterra")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "log how ranks meet and what is chosen")
 }
 
+// addPlanning adds what decides how a collective goes, for which ranks need not meet.
+func (c *connectFlags) addPlanning(f *pflag.FlagSet) {
+	f.StringVar(&c.transport, "transport", "auto", "auto (shared memory on one host, else TCP), shm, tcp, mpi (the system's library)")
+	f.StringVar(&c.site, "site", "", "site file of fisterra bench tune, which says which plan is best for a collective")
+	f.StringVar(&c.collectives, "collectives", "auto", "who does them with --transport mpi: auto (whom --site names; else Fisterra within a host, the system's library across hosts), native (the library), fisterra")
+}
+
+var infiniBandValues = []string{"auto", "on", "off"}
+
 func addInfiniBand(f *pflag.FlagSet, infiniband, rule *string) {
-	f.StringVar(infiniband, "infiniband", "auto", "auto, on, off")
+	f.StringVar(infiniband, "infiniband", "auto", strings.Join(infiniBandValues, ", ")+" (after a =)")
 	f.Lookup("infiniband").NoOptDefVal = "on"
 	f.StringVar(rule, "address-rule", "", "address published for TCP: cesga-ft2[:PREFIX], an interface or glob (ib0, ib*), hostname")
 }
 
 // config is the Config of a world with these flags.
 func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.Config, error) {
-	switch c.transport {
-	case "auto", "shm", "tcp", "mpi":
-	default:
-		return nil, usageError(fmt.Errorf("--transport %q: want auto, shm, tcp or mpi", c.transport))
+	if err := c.checkPlanning(); err != nil {
+		return nil, usageError(err)
 	}
-	switch c.infiniband {
-	case "auto", "on", "off":
-	default:
+	if !slices.Contains(infiniBandValues, c.infiniband) {
 		return nil, usageError(fmt.Errorf("--infiniband=%s: want auto, on or off", c.infiniband))
+	}
+	if c.addressRule != "" {
+		if _, err := ib.ParseRule(c.addressRule, &ib.Host{}); err != nil {
+			return nil, usageError(fmt.Errorf("--address-rule: %w", err))
+		}
 	}
 	if err := checkStartTimeout(c.start); err != nil {
 		return nil, usageError(err)
 	}
-	if _, ok := collectiveLibraries[c.collectives]; !ok {
-		return nil, usageError(fmt.Errorf("--collectives=%s: want auto, native or fisterra", c.collectives))
+	if c.peerTimeout < 0 {
+		return nil, usageError(fmt.Errorf("--peer-timeout %v: want a time such as 5s, or 0 for no heartbeats", c.peerTimeout))
 	}
 	timeout := c.peerTimeout
 	if timeout == 0 {
@@ -85,6 +96,38 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 		Layout:            append(slices.Clone(layout), mpi.LayoutField{Name: "--collectives", Value: c.collectives}),
 		Log:               slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: level})),
 	}, nil
+}
+
+func (c *connectFlags) checkPlanning() error {
+	if !slices.Contains([]string{"auto", "shm", "tcp", "mpi"}, c.transport) {
+		return fmt.Errorf("--transport %q: want auto, shm, tcp or mpi", c.transport)
+	}
+	if _, ok := collectiveLibraries[c.collectives]; !ok {
+		return fmt.Errorf("--collectives=%s: want auto, native or fisterra", c.collectives)
+	}
+	return nil
+}
+
+// checkHere finds what ranks that this command starts itself would refuse, each in the same words.
+func (c *connectFlags) checkHere(env environment) error {
+	if _, err := c.config(env, nil); err != nil {
+		return err
+	}
+	if c.infiniband == "on" && c.transport != "mpi" {
+		if c.transport != "auto" {
+			return &exitError{exitAbsent, fmt.Errorf("--transport %s cannot do RDMA, and --infiniband asks for it: use auto or mpi", c.transport)}
+		}
+		if err := (&ib.Host{}).Survey().Err(); err != nil {
+			return &exitError{exitAbsent, fmt.Errorf("--infiniband: no device is usable: %w", err)}
+		}
+	}
+	if c.infiniband == "on" || c.transport == "mpi" {
+		return usageError(errors.New("ranks that fisterra starts itself are strangers to the system's MPI library, which --transport mpi and --infiniband use: start them by mpirun, mpiexec or srun"))
+	}
+	if c.collectives == "native" {
+		return &exitError{exitAbsent, errNoLibrary}
+	}
+	return c.readSite(new(collective.Config))
 }
 
 // checkStartTimeout refuses a time in which nobody can meet.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,11 +19,12 @@ import (
 
 // The exit code of ranks of which some were killed follows from what they were.
 func TestExitCodeAsksTheRoles(t *testing.T) {
+	// A negative code is that of a rank which was asked to end.
 	ended := func(codes ...int) (exits []launch.Exit) {
 		for rank, code := range codes {
-			x := launch.Exit{Rank: rank, Code: code}
-			if code > signalled {
-				x.Signal = syscall.Signal(code - signalled)
+			x := launch.Exit{Rank: rank, Code: max(code, -code), Ended: code < 0}
+			if x.Code > signalled {
+				x.Signal = syscall.Signal(x.Code - signalled)
 			}
 			exits = append(exits, x)
 		}
@@ -33,26 +33,33 @@ func TestExitCodeAsksTheRoles(t *testing.T) {
 	for _, c := range []struct {
 		name, mode, roles string
 		exits             []launch.Exit
+		interrupted       syscall.Signal
 		want              int
 	}{
-		{"all is well", "async", "ps,worker,worker", ended(0, 0, 0), 0},
-		{"a worker is killed", "async", "ps,worker,worker", ended(0, 137, 0), 0},
-		{"the worker of rank 0 is killed", "async", "worker,worker,ps", ended(137, 0, 0), 0},
-		{"the server is killed", "async", "worker,worker,ps", ended(1, 1, 137), 137},
-		{"all workers are killed", "async", "ps,worker,worker", ended(0, 137, 137), 137},
-		{"a worker fails", "async", "ps,worker,worker", ended(0, 1, 0), 1},
-		{"sync", "sync", "ps,worker,worker", ended(1, 137, 1), 137},
-		{"without servers", "async", "worker,worker", ended(1, 137), 137},
+		{"all is well", "async", "ps,worker,worker", ended(0, 0, 0), 0, 0},
+		{"a worker is killed", "async", "ps,worker,worker", ended(0, 137, 0), 0, 0},
+		{"the worker of rank 0 is killed", "async", "worker,worker,ps", ended(137, 0, 0), 0, 0},
+		{"the server is killed", "async", "worker,worker,ps", ended(1, 1, 137), 0, 137},
+		{"all workers are killed", "async", "ps,worker,worker", ended(0, 137, 137), 0, 137},
+		{"a worker fails", "async", "ps,worker,worker", ended(0, 1, 0), 0, 1},
+		{"sync", "sync", "ps,worker,worker", ended(1, 137, 1), 0, 137},
+		{"without servers", "async", "worker,worker", ended(1, 137), 0, 137},
+		{"SIGTERM", "async", "ps,worker,worker", ended(-143, -143, -143), syscall.SIGTERM, 143},
+		{"Ctrl-C", "async", "ps,worker,worker", ended(-137, -137, -137), syscall.SIGINT, 130},
+		{"a worker is killed, then SIGTERM", "async", "ps,worker,worker", ended(-3, 137, -3), syscall.SIGTERM, 143},
+		{"the server fails, then Ctrl-C", "async", "ps,worker,worker", ended(1, -3, -3), syscall.SIGINT, 1},
 	} {
 		roles, err := slurm.ParseRoles(c.roles)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := launch.Outcome{Exits: c.exits}
+		o := launch.Outcome{Exits: c.exits, Interrupted: c.interrupted}
 		for _, x := range c.exits {
-			o.Code = max(o.Code, x.Code)
+			if !x.Ended {
+				o.Code = max(o.Code, x.Code)
+			}
 		}
-		if got := (&trainFlags{mode: c.mode}).codeOf(o, roles); got != c.want {
+		if got := (&trainFlags{mode: c.mode, roles: roleFlags{list: c.roles}}).codeOf(o, roles); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
@@ -91,9 +98,9 @@ func TestSigtermHasItsCode(t *testing.T) {
 			var errs testlog.Buffer
 			ended := make(chan int)
 			go func() {
-				ended <- startAlone(t, rank, &errs, append(strings.Fields(command), "--start-timeout", "1m", "-v")...)
+				ended <- startAlone(t, rank, &errs, append(strings.Fields(command), "--start-timeout", "10m", "-v")...)
 			}()
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), longWait)
 			if err := errs.Await(ctx, func(text string) bool { return strings.Contains(text, "msg=transport") }); err != nil {
 				t.Error(err)
 			} else if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {

@@ -24,7 +24,8 @@ func infoCommand(env environment) *cobra.Command {
 		Short: "Print launcher, ranks, roles, hosts, transports and why",
 		Long: `info says who started it and how ranks reach each other. Alone it describes this machine: InfiniBand
 devices, the system's MPI library, processors. Under srun, mpirun or fisterra run the ranks meet, and rank 0
-prints where each one is, its role, and the transport to it with the reason for that choice.`,
+prints which transport was chosen and why, which MPI library there is for them, where each one is, its role, and
+the transport to it with the reason for that choice.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := mpi.Detect(env.lookup)
@@ -36,7 +37,9 @@ prints where each one is, its role, and the transport to it with the reason for 
 				return nil
 			}
 			j := &job{env: env, connect: connect, layout: []mpi.LayoutField{{Name: "roles", Value: roles.text()}},
-				main: func(ctx context.Context, w *mpi.World) error { return describeWorld(env, w, l, &roles) }}
+				main: func(ctx context.Context, w *mpi.World) error {
+					return describeWorld(env, w, l, connect.mpiLibrary, &roles)
+				}}
 			return j.join(cmd.Context())
 		},
 	}
@@ -52,7 +55,7 @@ func describeMachine(env environment, l mpi.LaunchInfo, library string) {
 	}
 	w := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	defer w.Flush()
-	fmt.Fprintf(w, "fisterra\t%s\n", versionText())
+	fmt.Fprintf(w, "version\t%s\n", versionText())
 	fmt.Fprintf(w, "host\t%s, %d processors\n", host, runtime.NumCPU())
 	fmt.Fprintf(w, "launcher\t%s (%s)\n", l.Kind, l.Reason)
 	survey := (&ib.Host{}).Survey()
@@ -64,16 +67,20 @@ func describeMachine(env environment, l mpi.LaunchInfo, library string) {
 	for _, line := range strings.Split(strings.TrimSpace(survey.String()), "\n") {
 		fmt.Fprintf(w, "\t%s\n", strings.TrimSpace(line))
 	}
-	lib, err := native.Open(native.Config{Path: library, Lookup: env.lookup})
-	if err != nil {
-		first, _, _ := strings.Cut(err.Error(), "\n")
-		fmt.Fprintf(w, "MPI library\tnone: %s\n", first)
-	} else {
-		fmt.Fprintf(w, "MPI library\t%v, %s (%s)\n", lib, lib.Path, lib.Why)
-	}
+	fmt.Fprintf(w, "MPI library\t%s\n", libraryLine(l, library))
 }
 
-func describeWorld(env environment, w *mpi.World, l mpi.LaunchInfo, roles *roleFlags) error {
+// libraryLine says which MPI library is there for these ranks, and why that one.
+func libraryLine(l mpi.LaunchInfo, path string) string {
+	lib, err := native.Open(native.Config{Path: path, Launcher: l.Native})
+	if err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return "none: " + first
+	}
+	return fmt.Sprintf("%v, %s (%s)", lib, lib.Path, lib.Why)
+}
+
+func describeWorld(env environment, w *mpi.World, l mpi.LaunchInfo, library string, roles *roleFlags) error {
 	layout, err := w.Layout()
 	if err != nil {
 		return err
@@ -86,6 +93,8 @@ func describeWorld(env environment, w *mpi.World, l mpi.LaunchInfo, roles *roleF
 		return nil
 	}
 	fmt.Fprintf(env.stdout, "launcher %s (%s), %d ranks on %d hosts\n", l.Kind, l.Reason, w.Size(), hostCount(w))
+	fmt.Fprintln(env.stdout, choiceLine(w))
+	fmt.Fprintln(env.stdout, "MPI library", libraryLine(l, library))
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "rank\tposition\trole\thost\ttransport from rank 0\twhy")
 	for r, info := range w.Transports() {

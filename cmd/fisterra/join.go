@@ -22,6 +22,8 @@ type job struct {
 	connect connectFlags
 	// layout is what the ranks must agree on; it may read the world's size from l.
 	layout []mpi.LayoutField
+	// outlivesRanks says that main goes on when ranks are lost.
+	outlivesRanks bool
 	// ranks is how many to start when alone.
 	ranks int
 	// launch adjusts how they are started; may be nil.
@@ -60,6 +62,9 @@ func (j *job) run(ctx context.Context, args []string) error {
 
 // start starts the ranks as the same command on this host.
 func (j *job) start(ctx context.Context, args []string) (launch.Outcome, error) {
+	if err := j.connect.checkHere(j.env); err != nil {
+		return launch.Outcome{}, err
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return launch.Outcome{}, err
@@ -80,6 +85,7 @@ func (j *job) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	cfg.OutlivesRanks = j.outlivesRanks
 	w, err := mpi.Init(ctx, cfg)
 	if err != nil {
 		return initError(err)

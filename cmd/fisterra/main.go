@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -64,7 +63,7 @@ func system() environment {
 }
 
 func run(args []string, env environment) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	ctx, stop := untilAsked(env.lookup)
 	defer stop()
 	root := newRoot(env)
 	root.SetArgs(args)
@@ -103,16 +102,14 @@ func newRoot(env environment) *cobra.Command {
 		Short: "Train with parameter servers or collectives on an HPC cluster, or on this machine",
 		Long: `Fisterra trains models with a parameter server, or with collectives, on an HPC cluster.
 Under srun, mpirun or mpiexec it takes its ranks from the launcher; alone it starts them itself.`,
+		Version:       versionText(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError(fmt.Errorf("unknown command %q; fisterra --help lists the commands", args[0]))
-			}
-			return cmd.Help()
-		},
+		Args:          onlyCommands,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Flags().Bool("version", false, "print the version") // without -v, which is --verbose elsewhere
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
 	root.AddCommand(
@@ -126,5 +123,6 @@ Under srun, mpirun or mpiexec it takes its ranks from the launcher; alone it sta
 		versionCommand(env),
 		guardCommand(env),
 	)
+	strictHelp(root)
 	return root
 }

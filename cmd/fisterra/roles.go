@@ -21,14 +21,25 @@ type roleFlags struct {
 func (r *roleFlags) add(f *pflag.FlagSet) {
 	r.flags = f
 	f.StringVar(&r.list, "roles", "", "role of each position, such as ps,worker,worker (instead of --ps and --workers)")
-	f.IntVar(&r.ps, "ps", 1, "number of parameter servers")
-	f.IntVar(&r.workers, "workers", 0, "number of workers (default: all other ranks; alone: 3)")
+	f.IntVar(&r.ps, "ps", 1, "number of parameter servers (one rank alone: 0)")
+	f.IntVar(&r.workers, "workers", 0, "number of workers (default: all other ranks; of train that starts its own: 3)")
 	f.StringVar(&r.placement, "placement", "first", "where the parameter servers sit: first, spread, last")
 }
 
-// given reports whether any role flag was used.
-func (r *roleFlags) given() bool {
-	return r.list != "" || r.flags.Changed("ps") || r.flags.Changed("workers")
+// servers is how many of so many ranks serve: a rank that is alone works, unless the
+// flags say otherwise. It is 0 where they are wrong: of says why.
+func (r *roleFlags) servers(ranks int) int {
+	if r.list != "" {
+		roles, err := slurm.ParseRoles(r.list)
+		if err != nil {
+			return 0
+		}
+		return roles.Count(slurm.PS)
+	}
+	if ranks == 1 && !r.flags.Changed("ps") && !r.flags.Changed("workers") {
+		return 0
+	}
+	return r.ps
 }
 
 // ranks is the number of ranks that the flags ask for, with three workers by default.
@@ -78,7 +89,7 @@ func (r *roleFlags) workersAmong(ranks int) int {
 	case r.flags.Changed("workers"):
 		return r.workers
 	}
-	return max(0, ranks-r.ps)
+	return max(0, ranks-r.servers(ranks))
 }
 
 const defaultWorkers = 3
@@ -92,9 +103,9 @@ func (r *roleFlags) of(l *slurm.Layout) (slurm.Roles, error) {
 		}
 		return roles, roles.CheckSize(l.Size())
 	}
-	workers := r.workers
+	servers, workers := r.servers(l.Size()), r.workers
 	if !r.flags.Changed("workers") {
-		workers = l.Size() - r.ps
+		workers = l.Size() - servers
 		if workers < 1 {
 			return nil, fmt.Errorf("--ps %d on %d ranks leaves %d workers: at least 1 is needed", r.ps, l.Size(), workers)
 		}
@@ -103,7 +114,7 @@ func (r *roleFlags) of(l *slurm.Layout) (slurm.Roles, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slurm.CountRoles(r.ps, workers, where, l)
+	return slurm.CountRoles(servers, workers, where, l)
 }
 
 // text is what all ranks must agree on.

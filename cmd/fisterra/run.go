@@ -28,8 +28,8 @@ func runCommand(env environment) *cobra.Command {
 		Short: "Start a program's ranks on this host",
 		Long: `run starts N processes of a program on this host and waits for them. The first that fails
 ends the rest (SIGTERM, then SIGKILL after 5 s). The exit code is the highest of the ranks that
-ended by themselves, 128+n for signal n, 124 when --timeout ends the job, 130 after Ctrl-C, which ends the
-ranks gracefully; a second one kills them. SIGUSR1 and SIGUSR2 go on to the ranks.
+ended by themselves, 128+n for signal n, 124 when --timeout ends the job, 130 after Ctrl-C and
+143 after SIGTERM, which end the ranks gracefully; a second one kills them (of SIGTERM not in a job of Slurm's). SIGUSR1 and SIGUSR2 go on to the ranks.
 Each process gets FISTERRA_RANK, FISTERRA_SIZE, FISTERRA_LOCAL_RANK and FISTERRA_LOCAL_SIZE; the job's
 secret reaches it by an inherited descriptor. Rank 0 has this command's standard input, the others an empty one.`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -70,10 +70,9 @@ secret reaches it by an inherited descriptor. Rank 0 has this command's standard
 
 // launchHere runs a job with this process's outputs, signals and guard.
 func launchHere(ctx context.Context, env environment, cfg launch.Config) (launch.Outcome, error) {
-	interrupts := make(chan os.Signal, 4)
-	signal.Notify(interrupts, os.Interrupt)
-	defer signal.Stop(interrupts)
-	cfg.Interrupts = interrupts
+	asked, stop := endOfRanks(ctx, env.lookup)
+	defer stop()
+	cfg.Interrupts = asked
 	forward := make(chan os.Signal, 4)
 	signal.Notify(forward, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(forward)
@@ -86,7 +85,7 @@ func launchHere(ctx context.Context, env environment, cfg launch.Config) (launch
 	if self, err := os.Executable(); err == nil {
 		cfg.Guard = []string{self, guardName}
 	}
-	o, err := launch.Run(ctx, cfg)
+	o, err := launch.Run(context.WithoutCancel(ctx), cfg) // SIGTERM is in asked
 	if errors.Is(err, launch.ErrStart) {
 		return o, usageError(err)
 	}

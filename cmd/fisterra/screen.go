@@ -52,7 +52,7 @@ func terminalColumns(w io.Writer) int {
 	return max(columns, 40)
 }
 
-// members says who is what.
+// members says who is what, and by what they reach each other.
 func (s *screen) members(w *mpi.World, roles slurm.Roles) {
 	t := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "rank\trole\thost\treached by")
@@ -61,6 +61,9 @@ func (s *screen) members(w *mpi.World, roles slurm.Roles) {
 		fmt.Fprintf(t, "%d\t%s %d\t%s\t%s (%s)\n", r, roles[p], roles.Index(p), w.Host(r), info.Name, info.Reason)
 	}
 	t.Flush()
+	if w.Size() > 1 {
+		fmt.Fprintln(s.out, choiceLine(w))
+	}
 }
 
 // report shows how the run stands.

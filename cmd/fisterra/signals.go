@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -13,7 +14,8 @@ import (
 )
 
 // signals are what Slurm sends to a task: SIGTERM before the end, and what
-// --signal asks for.
+// --signal asks for. Whoever sends an insistent one a second time waits no longer for the step
+// to end, which may be waiting itself: for data, for a server, for a library.
 type signals struct {
 	save      chan struct{}
 	interrupt chan struct{}
@@ -22,27 +24,61 @@ type signals struct {
 	log       atomic.Pointer[slog.Logger]
 }
 
-func watchSignals() *signals {
-	s := &signals{save: make(chan struct{}, 1), interrupt: make(chan struct{}), from: make(chan os.Signal, 4)}
+// watchSignals hears signals until stop. It reads of the environment whose they are.
+func watchSignals(lookup func(string) (string, bool)) *signals {
+	s := hearSignals(lookup)
 	signal.Notify(s.from, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, os.Interrupt)
+	return s
+}
+
+// hearSignals acts on what comes from s.from until that is closed.
+func hearSignals(lookup func(string) (string, bool)) *signals {
+	s := &signals{save: make(chan struct{}, 1), interrupt: make(chan struct{}), from: make(chan os.Signal, 4)}
 	go func() {
+		requests := requestsTo(lookup)
 		for sig := range s.from {
-			number, ok := sig.(syscall.Signal)
-			switch {
-			case sig == syscall.SIGUSR2:
+			if sig == syscall.SIGUSR2 {
 				select {
 				case s.save <- struct{}{}:
 				default: // asked for already
 				}
-			case ok && s.first.CompareAndSwap(0, int32(number)):
-				if log := s.log.Load(); log != nil {
-					log.Log(context.Background(), train.Notice, "the run ends after this step, as asked", "signal", sig.String())
-				}
+				continue
+			}
+			number, ok := sig.(syscall.Signal)
+			if ok && s.first.CompareAndSwap(0, int32(number)) {
+				s.notice("the run ends after this step, as asked; a second "+signalNames(requests.insistent)+" ends it at once", sig)
 				close(s.interrupt)
+			}
+			if ok && number != syscall.SIGUSR1 && requests.take(number, time.Now()) == asksAgain {
+				s.notice("the run ends at once and saves nothing, as asked again", sig)
+				endBy(number)
 			}
 		}
 	}()
 	return s
+}
+
+func (s *signals) notice(text string, sig os.Signal) {
+	if log := s.log.Load(); log != nil {
+		log.Log(context.Background(), train.Notice, text, "signal", sig.String())
+	}
+}
+
+// signalNames are signals as users know them.
+func signalNames(all []syscall.Signal) string {
+	names := map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGINT: "Ctrl-C"}
+	var text []string
+	for _, s := range all {
+		text = append(text, names[s])
+	}
+	return strings.Join(text, " or ")
+}
+
+// endBy ends this process as the signal does that nobody handles, so that whoever waits for it
+// sees which it was.
+func endBy(number syscall.Signal) {
+	signal.Reset(number)
+	_ = syscall.Kill(os.Getpid(), number) // it may always signal itself
 }
 
 // report has what comes from now on written to a log.

@@ -1,28 +1,219 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
+	"github.com/fisterra-hpc/fisterra/internal/testlog"
 )
 
 // A rank whose signal comes after the run has ended by another's names the same.
 func TestLateSignalNamesTheEnd(t *testing.T) {
-	s := watchSignals()
-	defer s.stop()
-	got := make(chan int, 1)
-	go func() { got <- s.why() }()
-	select {
-	case n := <-got:
-		t.Fatalf("signal %d before there was one", n)
-	case <-time.After(50 * time.Millisecond): // nothing is to happen
+	synctest.Test(t, func(t *testing.T) {
+		s := hearSignals(os.LookupEnv)
+		defer close(s.from)
+		got := make(chan int, 1)
+		go func() { got <- s.why() }()
+		select {
+		case n := <-got:
+			t.Fatalf("signal %d before there was one", n)
+		case <-time.After(signalSpread - time.Millisecond):
+		}
+		s.from <- syscall.SIGUSR1
+		if n := <-got; n != int(syscall.SIGUSR1) {
+			t.Errorf("signal %d, want USR1", n)
+		}
+		s.from <- syscall.SIGTERM // a later one changes nothing
+		if n := s.why(); n != int(syscall.SIGUSR1) {
+			t.Errorf("signal %d, want USR1, the first", n)
+		}
+	})
+}
+
+// timeout(1) sends its signal twice at a time, and Slurm says SIGTERM more than once.
+func TestOneRequestMayComeTwice(t *testing.T) {
+	begin := time.Now()
+	const term, ctrlC = syscall.SIGTERM, syscall.SIGINT
+	for _, first := range []syscall.Signal{term, ctrlC} {
+		anywhere := requestsTo(func(string) (string, bool) { return "", false })
+		slurm := requestsTo(func(name string) (string, bool) { return "7", name == "SLURM_JOB_ID" })
+		for _, c := range []struct {
+			number syscall.Signal
+			after  time.Duration
+			want   request
+			slurm  request
+		}{
+			{first, 0, asksFirst, asksFirst},
+			{term, time.Millisecond, asksSame, asksSame},
+			{ctrlC, sameRequest - 1, asksSame, asksSame},
+			{term, sameRequest, asksAgain, asksSame},
+			{ctrlC, sameRequest, asksAgain, asksAgain},
+			{term, time.Hour, asksAgain, asksSame},
+		} {
+			at := begin.Add(c.after)
+			if got := anywhere.take(c.number, at); got != c.want {
+				t.Errorf("%v, then %v after %v: %v, want %v", first, c.number, c.after, got, c.want)
+			}
+			if got := slurm.take(c.number, at); got != c.slurm {
+				t.Errorf("in a job of Slurm's, %v, then %v after %v: %v, want %v", first, c.number, c.after, got, c.slurm)
+			}
+		}
 	}
-	s.from <- syscall.SIGUSR1
-	if n := <-got; n != int(syscall.SIGUSR1) {
-		t.Errorf("signal %d, want USR1", n)
+}
+
+// waitingForData starts training on data that nobody writes and returns it when its ranks
+// wait for them, with their process ids.
+func waitingForData(t *testing.T, ranks int, environ []string, args ...string) (cmd *lab.Cmd, errs *testlog.Buffer, pids []int) {
+	t.Helper()
+	dir := t.TempDir()
+	data := filepath.Join(dir, "data.csv")
+	if err := unix.Mkfifo(data, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	s.from <- syscall.SIGTERM // a later one changes nothing
-	if n := s.why(); n != int(syscall.SIGUSR1) {
-		t.Errorf("signal %d, want USR1, the first", n)
+	errs = new(testlog.Buffer)
+	cmd = lab.Command(t.Context(), t, lab.Fisterra(t), append(args, "--data", data, "--out", dir)...)
+	cmd.Stderr = errs
+	cmd.Env = append(os.Environ(), environ...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	started := regexp.MustCompile(`msg=started .*pid=(\d+)`)
+	eventually(t, longWait, "the ranks start", dir, func() bool {
+		pids = nil
+		logs, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+		for _, name := range logs {
+			log, _ := os.ReadFile(name)
+			if m := started.FindSubmatch(log); m != nil {
+				pid, _ := strconv.Atoi(string(m[1]))
+				pids = append(pids, pid)
+			}
+		}
+		return len(pids) == ranks
+	}, errs.String)
+	return cmd, errs, pids
+}
+
+// TestSecondSignalEnds: a process that the first cannot end, here because it waits for its
+// data, ends by the second, wherever it is sent.
+func TestSecondSignalEnds(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		ranks         int
+		args          []string
+		first, second syscall.Signal
+		heard         string // the answer to the first
+	}{
+		{"a rank", 1, []string{"train", "--ps", "0", "--workers", "1"}, syscall.SIGINT, syscall.SIGTERM, "ends after this step"},
+		{"a rank, Ctrl-C", 1, []string{"train", "--ps", "0", "--workers", "1"}, syscall.SIGTERM, syscall.SIGINT, "ends after this step"},
+		{"the starter of ranks", 2, []string{"train", "--ps", "0", "--workers", "2"}, syscall.SIGTERM, syscall.SIGTERM, "terminated: ending 2 ranks"},
+		{"the starter of ranks, Ctrl-C", 2, []string{"train", "--ps", "0", "--workers", "2"}, syscall.SIGTERM, syscall.SIGINT, "terminated: ending 2 ranks"},
+		{"the starter of ranks, Ctrl-C first", 2, []string{"train", "--ps", "0", "--workers", "2"}, syscall.SIGINT, syscall.SIGTERM, "interrupt: ending 2 ranks"},
+		{"the starter of ranks, Ctrl-C twice", 2, []string{"train", "--ps", "0", "--workers", "2"}, syscall.SIGINT, syscall.SIGINT, "interrupt: ending 2 ranks"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd, errs, pids := waitingForData(t, c.ranks, nil, c.args...)
+			if err := cmd.Process.Signal(c.first); err != nil {
+				t.Fatal(err)
+			}
+			if err := errs.Await(within(t, longWait), func(text string) bool { return strings.Contains(text, c.heard) }); err != nil {
+				t.Fatal(err)
+			}
+			err := endOf(t, cmd, errs, c.second)
+			if c.ranks == 1 {
+				wantSignal(t, err, errs, c.second)
+			} else if code := exitCode(err); code != signalled+int(c.first) || !strings.Contains(errs.String(), "again: killing 2 ranks") {
+				t.Errorf("exit code %d, want that of %v, after it has killed 2 ranks\n%s", code, c.first, errs)
+			}
+			for _, pid := range pids {
+				awaitExit(t, pid, longWait)
+			}
+		})
+	}
+}
+
+// Slurm says SIGTERM more than once, seconds apart: a rank still ends with its step. Ctrl-C is a
+// user's and is heard.
+func TestSlurmRepeatsSIGTERM(t *testing.T) {
+	t.Parallel()
+	step := words("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_NODEID=0 SLURM_LOCALID=0",
+		"SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=1")
+	cmd, errs, _ := waitingForData(t, 1, step, words("train --ps 0 --workers 1")...)
+	signalAgain(t, cmd, syscall.SIGTERM, 4)
+	if err := errs.Await(within(t, longWait), func(text string) bool { return strings.Contains(text, "ends after this step") }); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(errs.String(), "asked again") {
+		t.Errorf("it ends at once:\n%s", errs)
+	}
+	wantSignal(t, endOf(t, cmd, errs, syscall.SIGINT), errs, syscall.SIGINT)
+}
+
+// wantSignal checks by what a process ended.
+func wantSignal(t *testing.T, err error, errs *testlog.Buffer, s syscall.Signal) {
+	t.Helper()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != s {
+		t.Errorf("it ended with %v, want %v\n%s", err, s, errs)
+	}
+}
+
+// endOf sends a signal until the process has ended, and returns how: the signal counts from half a second after the
+// first that the process has heard of.
+func endOf(t *testing.T, cmd *lab.Cmd, errs *testlog.Buffer, s syscall.Signal) error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	again := time.NewTicker(sameRequest)
+	defer again.Stop()
+	for limit := time.After(longWait); ; {
+		select {
+		case <-again.C:
+			_ = cmd.Process.Signal(s) // os.ErrProcessDone: it has just ended
+		case <-limit:
+			t.Fatalf("it has not ended:\n%s", errs)
+		case err := <-ended:
+			return err
+		}
+	}
+}
+
+// Who has started ranks in Slurm's job goes on waiting for them, too.
+func TestSlurmRepeatsSIGTERMToTheStarter(t *testing.T) {
+	t.Parallel()
+	errs := new(testlog.Buffer)
+	cmd := lab.Command(t.Context(), t, lab.Fisterra(t), "run", "-n", "1", "--", "sh", "-c", `trap "" TERM; echo here >&2; while :; do sleep 0.1; done`)
+	cmd.Stderr, cmd.Env = errs, append(os.Environ(), "SLURM_JOB_ID=7")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errs.Await(within(t, longWait), func(text string) bool { return strings.Contains(text, "here") }); err != nil {
+		t.Fatal(err)
+	}
+	signalAgain(t, cmd, syscall.SIGTERM, 3)
+	if code := exitCode(cmd.Wait()); code != signalled+int(syscall.SIGTERM) {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+}
+
+// signalAgain sends a signal so often, far enough apart to count each time.
+func signalAgain(t *testing.T, cmd *lab.Cmd, s syscall.Signal, times int) {
+	t.Helper()
+	for again := time.NewTicker(sameRequest); times > 0; times-- {
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		<-again.C
 	}
 }

@@ -92,10 +92,14 @@ on, cesga-ft2 is the default rule; off keeps host names.`,
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError(fmt.Errorf("%s takes no arguments, got %q", cmd.Name(), args[0]))
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	hint := ""
+	if cmd.Flags().Changed("infiniband") && slices.Contains(infiniBandValues, args[0]) {
+		hint = fmt.Sprintf(": --infiniband alone is on, and its value stands after a =; write --infiniband=%s", args[0])
+	}
+	return usageError(fmt.Errorf("%s takes no arguments, got %q%s", cmd.Name(), args[0], hint))
 }
 
 // addressRule is how --infiniband and --address-rule turn hosts into addresses;

@@ -21,7 +21,7 @@ func templateCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "template",
 		Short: "Write job scripts",
-		Args:  noArguments,
+		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(slurmTemplateCommand(env), &cobra.Command{
@@ -50,7 +50,8 @@ func slurmTemplateCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "slurm [flags] [-- train flags]",
 		Short: "Write an sbatch script that trains",
-		Long: `slurm prints an sbatch script for a training run; "fisterra template slurm ... | sbatch" submits it. What
+		Long: `slurm prints an sbatch script for a training run; "fisterra template slurm ... | sbatch" submits it. sbatch's own
+options work besides, as in "... | sbatch --qos=long --gres=gpu:1", and go before those of the script. What
 stands after -- goes to fisterra train, whose roles and --checkpoint the script sets itself.
 
 With --signal=USR1@60 Slurm tells the ranks 60 s before the time limit: they save to --checkpoint and end
@@ -100,8 +101,8 @@ after --: roles and --checkpoint are not for it.`,
 	f.StringVarP(&b.Output, "output", "o", "", "log, appended to (default fisterra-%j.log, of an array fisterra-%A_%a.log)")
 	f.StringVarP(&b.Error, "error", "e", "", "log of standard error (default: the same)")
 	f.StringVar(&b.Checkpoint, "checkpoint", "", "directory on a shared file system to save state in, and to resume from")
-	f.StringVar(&b.MPI, "mpi", "", "srun's way to start ranks: none, pmi2, pmix (default: the site's)")
-	f.StringVar(&t.program, "program", "", "program to run (default: this one, by its absolute path)")
+	f.StringVar(&b.MPI, "mpi", "", "srun's way to start ranks, one of srun --mpi=list, such as none, pmi2, pmix (default: the site's)")
+	f.StringVar(&t.program, "program", "", "program to run (default: this one, by its absolute path, unless go run has built it)")
 	f.StringVar(&t.tutorial, "tutorial", "", "start from a reference tutorial's job: "+strings.Join(tutorialNames(), ", "))
 	f.StringVar(&t.versionArgs, "version-args", "", "the version arguments that a tutorial's script was given, as in 17,2: the script notes which versions they stood for")
 	return cmd
@@ -128,6 +129,9 @@ func (t *templateFlags) script(args []string, notes io.Writer) (string, error) {
 		}
 		first, rest, _ := strings.Cut(text, "\n")
 		text = first + "\n# The reference tutorial with version arguments " + t.versionArgs + ": " + strings.Join(rows, "; ") + ".\n" + rest
+	}
+	if dir := os.TempDir(); t.program == "" && isBelow(b.Command[0], dir) {
+		fmt.Fprintf(notes, "fisterra: the script starts %s, and %s is often each node's own: --program names another, such as bin/fisterra after make build on a shared file system\n", b.Command[0], dir)
 	}
 	if b.Requeue && b.Checkpoint == "" {
 		fmt.Fprintln(notes, "fisterra: --requeue without --checkpoint: a requeued job begins anew")
@@ -253,26 +257,6 @@ func (t *templateFlags) setRoles(b *slurm.Batch) error {
 	return nil
 }
 
-// setProgram puts the path of the program where the job has only a name for it.
-func (t *templateFlags) setProgram(b *slurm.Batch) error {
-	program := t.program
-	if len(b.Command) == 0 {
-		b.Command = []string{"fisterra", "train"}
-	}
-	if program == "" {
-		if b.Command[0] != "fisterra" {
-			return nil
-		}
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("this program's own path, for lack of --program: %w", err)
-		}
-		program = self
-	}
-	b.Command = append([]string{program}, b.Command[1:]...)
-	return nil
-}
-
 // trainFlagNames are the flags of fisterra train that the script sets from those of its own.
 var trainFlagNames = []string{"roles", "ps", "workers", "placement", "checkpoint"}
 
@@ -294,14 +278,15 @@ func (t *templateFlags) checkProgram(b *slurm.Batch, args []string) error {
 // not be where the script is written.
 func checkTraining(b *slurm.Batch, args []string) error {
 	var ranks trainFlags
-	cmd := ranks.command(environment{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, lookup: os.LookupEnv})
+	env := environment{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, lookup: os.LookupEnv}
+	cmd := ranks.command(env)
 	if err := cmd.ParseFlags(slices.Concat(b.Command[2:], args)); errors.Is(err, pflag.ErrHelp) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("after --: fisterra train: %w", err)
 	}
-	if rest := cmd.Flags().Args(); len(rest) > 0 {
-		return fmt.Errorf("after --: fisterra train takes no arguments, got %q", rest[0])
+	if err := noArguments(cmd, cmd.Flags().Args()); err != nil {
+		return fmt.Errorf("after --: fisterra %w", err)
 	}
 	for _, name := range trainFlagNames {
 		if cmd.Flags().Changed(name) {
@@ -312,6 +297,9 @@ func checkTraining(b *slurm.Batch, args []string) error {
 	workers, err := workersOf(b)
 	if err == nil {
 		err = ranks.check(workers)
+	}
+	if err == nil {
+		_, err = ranks.config(env, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("fisterra train: %w", err)

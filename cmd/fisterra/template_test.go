@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -57,13 +59,50 @@ func TestTemplateNamesItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv("TMPDIR", filepath.Dir(self))
 	got, stderr, code := command(nil, "template", "slurm", "--requeue", "-o", "no-such-directory/log")
 	if code != 0 || !strings.Contains(got, " "+self+" train\n") {
 		t.Errorf("exit %d, want %s in\n%s", code, self, got)
 	}
-	for _, note := range []string{"begins anew", "no-such-directory"} {
+	for _, note := range []string{"begins anew", "no-such-directory", self + ", and " + os.TempDir()} {
 		if !strings.Contains(stderr, note) {
 			t.Errorf("no note of %q: %s", note, stderr)
+		}
+	}
+	if _, stderr, _ := command(nil, "template", "slurm", "--program", self); stderr != "" {
+		t.Errorf("a note about a program that was chosen: %s", stderr)
+	}
+}
+
+// TestTemplateRefusesGoRun: a job would find that program deleted.
+func TestTemplateRefusesGoRun(t *testing.T) {
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 { // go run finds what it has built the second time, elsewhere
+		cmd := lab.Command(t.Context(), t, "go", "run", "./cmd/fisterra", "template", "slurm")
+		cmd.Dir = root
+		if r := cmd.Run(); r.Code == 0 || r.Stdout != "" || !strings.Contains(r.Stderr, "make build") {
+			t.Errorf("run %d: %v", i, r)
+		}
+	}
+	for file, want := range map[string]bool{
+		"/tmp/go-build1872069137/b001/exe/fisterra":                                                               true,
+		"/home/me/.cache/go-build/6b/6b0c007f6b0b22708dbad12fa82ca8d15bc161453b520474ef5ca4717d683b63-d/fisterra": true,
+		"/home/me/go-build/bin/fisterra":                                                                          false,
+		"/tmp/go-build1872069137/b001/fisterra.test":                                                              false,
+	} {
+		if isGoRuns(file) != want {
+			t.Errorf("%s of go run: %v", file, !want)
+		}
+	}
+}
+
+func TestIsBelow(t *testing.T) {
+	for file, want := range map[string]bool{"/tmp/x/fisterra": true, "/tmpfs/fisterra": false, "/home/me/fisterra": false, "fisterra": false, "./sleep": false} {
+		if isBelow(file, "/tmp") != want {
+			t.Errorf("%s below /tmp: %v", file, !want)
 		}
 	}
 }
@@ -85,7 +124,9 @@ func TestTemplateRefuses(t *testing.T) {
 		"--signal B:USR1@60":             "--signal",
 		"--signal TERM@60 --requeue":     "scancel",
 		"--signal HUP@60":                "does not save on HUP",
-		"--mpi openmpi":                  "--mpi",
+		"--mpi pmix;v4":                  "--mpi",
+		"--mpi list":                     "print its list",
+		"-- --infiniband off":            "--infiniband=off",
 		"--tutorial mnist-05":            "mnist-04",
 		"--version-args 18,3":            `"17,3"`,
 		"train":                          `"train" is no flag`,
@@ -105,6 +146,9 @@ func TestTemplateRefuses(t *testing.T) {
 		"--ps 2 -- --batch 1":            "--batch 1 for 2 workers",
 		"--roles ps,chief,worker,worker -- --batch 2": "--batch 2 for 3 workers",
 		"--roles ps,worker,worker,evaluator":          "evaluator",
+		"-- --transport ib":                           "--transport",
+		"-- --peer-timeout -1s":                       "--peer-timeout -1s",
+		"-- --address-rule cesga-ft2:abc":             "--address-rule",
 		"-- --model gpt":                              "--model",
 		"-- --ps 2":                                   "--ps is a flag of template slurm",
 		"-- --checkpoint state":                       "--checkpoint is a flag of template slurm",

@@ -40,14 +40,19 @@ func (t *trainFlags) command(env environment) *cobra.Command {
 		Short: "Train a model with parameter servers, or with --ps 0 by allreduce",
 		Long: `train trains a classifier. Alone it starts its own processes on this host, one parameter server and three
 workers unless told otherwise; under srun, mpirun or fisterra run it joins, by default as one parameter
-server and size-1 workers.
+server and size-1 workers, and one rank by itself as a worker.
 
 --data is optdigits (embedded), a directory or file in MNIST's IDX form, CSV with the label last, or LIBSVM,
 each also as .gz or .zst.
 
 SIGTERM and SIGUSR1 (sbatch --signal) save a checkpoint and end the run after the next step, with exit code
 143 and 138; SIGUSR2 saves and goes on. Where train has started its own processes it tells them, and gives them
-30 s after SIGTERM and Ctrl-C (exit code 130). Started again with the same --checkpoint it goes on where it was.`,
+30 s after SIGTERM and Ctrl-C (exit code 130). A second SIGTERM or Ctrl-C, half a second or more after the first, ends
+processes at once and saves nothing; in a job of Slurm's, which says SIGTERM more than once, only Ctrl-C does. Started again with the same --checkpoint it goes on where it was.`,
+		Example: `  fisterra train                            handwritten digits: a server and three workers, here
+  fisterra train --ps 0 --workers 2         by allreduce
+  fisterra train --data mnist --model softmax --out run1
+  srun -n 16 fisterra train --ps 2 --checkpoint /scratch/me/run --checkpoint-every 500`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), env) },
 	}
@@ -60,15 +65,21 @@ SIGTERM and SIGUSR1 (sbatch --signal) save a checkpoint and end the run after th
 	f.IntVar(&t.epochs, "epochs", train.DefaultEpochs, "passes over the training set")
 	f.IntVar(&t.batch, "batch", train.DefaultBatch, "samples that all workers compute together: one update (sync), or one of each worker's share (async)")
 	f.IntVar(&t.hidden, "hidden", train.DefaultHidden, "hidden units of the mlp")
-	f.Float64Var(&t.rate, "lr", 0, "learning rate to begin with (0: the optimizer's)")
+	f.Float64Var(&t.rate, "lr", 0, "learning rate to begin with (0: "+defaultRates()+"; async divides it by √workers)")
 	f.Uint64Var(&t.seed, "seed", 1, "of initial parameters and order of samples")
 	f.IntVar(&t.aggregate, "aggregate", 0, "sync: gradients that make a step; fewer than workers are backup workers (0: all)")
-	f.StringVar(&t.checkpoint, "checkpoint", "", "directory to save state in, and to resume from")
+	f.StringVar(&t.checkpoint, "checkpoint", "", "directory to save state in, and to resume from: remove its state.safetensors to begin anew")
 	f.Int64Var(&t.checkpointEvery, "checkpoint-every", 0, "steps between checkpoints (0: only when asked or interrupted)")
 	f.StringVar(&t.out, "out", "", "directory for metrics.jsonl, the model, curve.svg and a log per process")
 	f.BoolVar(&t.json, "json", false, "print the result as one JSON object on stdout")
 	t.add(f)
 	return cmd
+}
+
+// defaultRates tells the rates by optimizer and model.
+func defaultRates() string {
+	return fmt.Sprintf("momentum %g, with softmax %g; sgd %g, adam %g", train.DefaultRate("mlp", ps.Momentum), train.DefaultRate("softmax", ps.Momentum),
+		train.DefaultRate("mlp", ps.SGD), train.DefaultRate("mlp", ps.Adam))
 }
 
 // layout is what all ranks must have been started with alike.
@@ -151,7 +162,7 @@ func (t *trainFlags) run(ctx context.Context, env environment) error {
 	if err != nil {
 		return usageError(err)
 	}
-	j := &job{env: env, connect: t.connectFlags, layout: t.layout(), ranks: ranks}
+	j := &job{env: env, connect: t.connectFlags, layout: t.layout(), ranks: ranks, outlivesRanks: t.outlivesWorkers(ranks)}
 	if single && ranks > 1 {
 		return t.start(ctx, j)
 	}
@@ -161,7 +172,7 @@ func (t *trainFlags) run(ctx context.Context, env environment) error {
 // join makes this process a rank. A signal while the ranks meet ends it; from
 // then on the run ends after a step, with its state saved.
 func (t *trainFlags) join(ctx context.Context, env environment, j *job) error {
-	s := watchSignals()
+	s := watchSignals(env.lookup)
 	defer s.stop()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // SIGTERM is s's
 	defer cancel()
@@ -204,9 +215,12 @@ func (t *trainFlags) start(ctx context.Context, j *job) error {
 	if err != nil {
 		return usageError(err)
 	}
+	if err := t.makeDirectories(); err != nil {
+		return usageError(err)
+	}
 	j.launch = func(cfg *launch.Config) {
 		cfg.Patience, cfg.Grace = patience, grace
-		if t.outlivesWorkers(roles) {
+		if t.outlivesWorkers(len(roles)) {
 			cfg.Policy = launch.Continue
 		}
 		if columns := terminalColumns(j.env.stdout); columns > 0 && !t.json {
@@ -223,28 +237,46 @@ func (t *trainFlags) start(ctx context.Context, j *job) error {
 	return nil
 }
 
+// makeDirectories finds what cannot be written before there are ranks that fail of it.
+func (t *trainFlags) makeDirectories() error {
+	for _, d := range []struct{ flag, dir string }{{"--out", t.out}, {"--checkpoint", t.checkpoint}} {
+		if d.dir == "" {
+			continue
+		}
+		if err := os.MkdirAll(d.dir, 0o755); err != nil {
+			return fmt.Errorf("%s: %w", d.flag, err)
+		}
+	}
+	return nil
+}
+
 // codeOf is the exit code of ranks with these roles. Where the others go on without a
-// worker, those that were killed do not matter if some have finished.
+// worker, those that were killed do not matter if some have finished, or were asked to end.
 func (t *trainFlags) codeOf(o launch.Outcome, roles slurm.Roles) int {
-	if !t.outlivesWorkers(roles) || o.TimedOut || o.Interrupted {
+	if !t.outlivesWorkers(len(roles)) || o.TimedOut {
 		return o.Code
 	}
 	code, finished := 0, false
 	for _, x := range o.Exits {
-		if x.Signal == 0 || roles[x.Rank] == slurm.PS {
+		switch {
+		case x.Ended: // its code is no more than the answer to the request
+		case x.Signal == 0 || roles[x.Rank] == slurm.PS:
 			code = max(code, x.Code)
 		}
-		finished = finished || x.Signal == 0 && roles[x.Rank] != slurm.PS
+		finished = finished || x.Ended || x.Signal == 0 && roles[x.Rank] != slurm.PS
 	}
-	if !finished {
+	switch {
+	case !finished:
 		return o.Code
+	case code == 0 && o.Interrupted != 0:
+		return signalled + int(o.Interrupted)
 	}
 	return code
 }
 
-// outlivesWorkers reports whether a run goes on without a worker that was lost.
-func (t *trainFlags) outlivesWorkers(roles slurm.Roles) bool {
-	return t.mode == string(ps.Async) && roles.Count(slurm.PS) > 0
+// outlivesWorkers reports whether a run of so many ranks goes on without a worker that was lost.
+func (t *trainFlags) outlivesWorkers(ranks int) bool {
+	return t.mode == string(ps.Async) && t.roles.servers(ranks) > 0
 }
 
 // rank is what one rank does.
@@ -252,9 +284,6 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 	layout, err := w.Layout()
 	if err != nil {
 		return err
-	}
-	if w.Size() == 1 && !t.roles.given() {
-		t.roles.ps = 0 // one rank works alone
 	}
 	roles, err := t.roles.of(layout)
 	if err != nil {
@@ -268,17 +297,21 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		return usageError(err)
 	}
 	me := w.Position(w.Rank())
-	log, closeLog, err := t.openLog(env, w, fmt.Sprintf("%s%d", roles[me], roles.Index(me)))
+	name := fmt.Sprintf("%s%d", roles[me], roles.Index(me))
+	log, closeLog, err := t.openLog(env, w, name)
 	if err != nil {
 		return err
 	}
 	defer closeLog()
+	s.report(log)
+	if t.out != "" {
+		introduce(log, w, name)
+	}
 	screen := newScreen(env, t.json)
 	isChief := w.Rank() == cluster.Workers[0]
 	if isChief {
 		screen.members(w, roles)
 	}
-	s.report(log)
 	c, err := t.claim(ctx, env, w, cluster.Workers[0])
 	if err != nil {
 		return err

@@ -32,9 +32,14 @@ func (t *trainFlags) openLog(env environment, w *mpi.World, name string) (*slog.
 	}
 	file := slog.NewTextHandler(io.Writer(f), &slog.HandlerOptions{Level: slog.LevelInfo})
 	log := slog.New(slog.NewMultiHandler(terminal, file)).With("rank", w.Rank())
+	return log, func() { f.Close() }, nil
+}
+
+// introduce logs who this process is. From then on signals are answered in the log.
+func introduce(log *slog.Logger, w *mpi.World, name string) {
 	log.Info("started", "name", name, "launcher", w.Launcher(), "ranks", w.Size(), "host", w.Host(w.Rank()), "pid", os.Getpid())
+	log.Info(choiceLine(w))
 	for _, line := range transportLines(w) {
 		log.Info(line)
 	}
-	return log, func() { f.Close() }, nil
 }

@@ -26,8 +26,8 @@ func versionText() string {
 func versionCommand(env environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Short: "Print the version, as --version does",
+		Args:  noArguments,
 		Run:   func(*cobra.Command, []string) { fmt.Fprintln(env.stdout, versionText()) },
 	}
 }

@@ -130,26 +130,58 @@ func (b *builder) allgatherCirculant(g group, l layout, skips []int, buf Loc) {
 }
 
 // allgatherNode: blocks are gathered by the leaders of the nodes, exchanged
-// among them, and broadcast inside the nodes. Ranks of a node must be consecutive.
+// among them, and broadcast inside the nodes. Where the ranks of a node do not follow one another, the leaders
+// exchange blocks in the order of nodes and put them in their places before the broadcast.
 func allgatherNode(p *Problem) *Plan {
 	b := newBuilder(p, "node+ring")
 	l := p.blocks()
 	p.own(b, l)
 	local, leaders, isLeader := p.hierarchy(0)
-	members := p.Nodes.Members[p.Nodes.Of[p.Rank]]
-	first := int(members[0])
-	inNode := layout{size: local.size, offs: make([]int, local.size+1)}
-	for i := range inNode.offs {
-		inNode.offs[i] = l.off(first+i) - l.off(first)
+	node := int(p.Nodes.Of[p.Rank])
+	inNode, byNode := p.blocksByNode(l, node)
+	all, mine := Loc{Recv, 0}, Loc{Recv, byNode.off(node)}
+	switch {
+	case p.Nodes.Consecutive:
+	case isLeader:
+		all = b.work(l.total())
+		mine = all.at(byNode.off(node))
+	default:
+		mine = b.work(inNode.total())
 	}
-	b.gatherTree(local, inNode, Loc{Recv, l.off(first)}, Loc{Recv, l.off(first)})
+	b.gatherTree(local, inNode, Loc{Recv, l.off(p.Rank) - inNode.off(local.me)}, mine)
 	if isLeader {
-		byNode := make([]int, len(p.Nodes.Members))
-		for i, m := range p.Nodes.Members {
-			byNode[i] = l.off(int(m[0])+len(m)) - l.off(int(m[0]))
-		}
-		b.allgatherRing(leaders, laidOut(byNode), Loc{Recv, 0})
+		b.allgatherRing(leaders, byNode, all)
+		b.place(slices.Concat(p.Nodes.Members...), l, all)
 	}
 	b.bcastTree(local, Loc{Recv, 0}, l.total())
 	return b.done()
+}
+
+// blocksByNode is the layout of the blocks of a node's ranks, and that of the blocks of all nodes.
+func (p *Problem) blocksByNode(l layout, node int) (inNode, byNode layout) {
+	counts := make([]int, len(p.Nodes.Members))
+	for i, ranks := range p.Nodes.Members {
+		of := make([]int, len(ranks))
+		for k, rank := range ranks {
+			of[k] = l.n(int(rank))
+			counts[i] += of[k]
+		}
+		if i == node {
+			inNode = laidOut(of)
+		}
+	}
+	return inNode, laidOut(counts)
+}
+
+// place copies blocks that lie in the order of ranks to their places in Recv, those of consecutive ranks at once.
+func (b *builder) place(ranks []int32, l layout, packed Loc) {
+	for i, at := 0, 0; i < len(ranks); {
+		first, k := int(ranks[i]), 1
+		for i+k < len(ranks) && int(ranks[i+k]) == first+k {
+			k++
+		}
+		n := l.off(first+k) - l.off(first)
+		b.copy(Loc{Recv, l.off(first)}, packed.at(at), n)
+		i, at = i+k, at+n
+	}
 }

@@ -6,6 +6,7 @@ import "math/bits"
 type builder struct {
 	*Problem
 	plan  Plan
+	taken int  // elements of scratch in use
 	still bool // rounds without steps stay, so that all ranks count alike
 }
 
@@ -29,9 +30,17 @@ func newBuilder(p *Problem, name string) *builder {
 
 // work reserves n elements of scratch.
 func (b *builder) work(n int) Loc {
-	l := Loc{Work, b.plan.Work}
-	b.plan.Work += n
+	l := Loc{Work, b.taken}
+	b.taken += n
+	b.plan.Work = max(b.plan.Work, b.taken)
 	return l
+}
+
+// within lets a stage reserve scratch that is free again after it.
+func (b *builder) within(stage func()) {
+	taken := b.taken
+	stage()
+	b.taken = taken
 }
 
 func (b *builder) add(s Step) { b.plan.Steps = append(b.plan.Steps, s) }

@@ -38,6 +38,7 @@ const (
 	barnett     = "Barnett et al. 1993"
 	patarasuk   = "Patarasuk, Yuan 2009"
 	hillis      = "Hillis, Steele 1986"
+	sanders     = "Sanders, Träff 2006"
 	hensgen     = "Hensgen, Finkel, Manber 1988"
 	multilane   = "Träff, Hunold 2020"
 	sliced      = "Träff 2024; Ruefenacht, Bull, Booth 2017; Wilkins et al. 2023"
@@ -98,7 +99,8 @@ func movers() []Planner {
 		{Allgather, "cyclic", bruck, allgatherCyclic, nil, withOwn((*costing).cyclicAllgather)},
 		{Allgather, "doubling", thakur, allgatherDoubling, powerOfTwo, withOwn((*costing).doublingAllgather)},
 		{Allgather, "ring", thakur, allgatherRing, nil, withOwn((*costing).ringAllgather)},
-		{Allgather, "node+ring", karonis, allgatherNode, consecutiveNodes, withOwn((*costing).nodeAllgather)},
+		{Allgather, "node+ring", karonis, allgatherNode, severalNodes, withOwn((*costing).nodeAllgather)},
+		{Allgather, "node+lanes", multilane, allgatherLanes, severalNodes, withOwn((*costing).lanesAllgather)},
 
 		{Alltoall, "bruck", bruck, alltoallBruck, uniform, (*costing).bruckAlltoall},
 		{Alltoall, "linear", elementary, alltoallLinear, nil, (*costing).linearAlltoall},
@@ -136,8 +138,10 @@ func reducers() []Planner {
 
 		{Scan, "doubling", hillis, scanDoubling, nil, (*costing).doublingScan},
 		{Scan, chainName(mediumChain), barnett, scanChain(mediumChain), nil, chainCost(mediumChain, true)},
+		{Scan, "node+doubling", sanders, scanNode, consecutiveNodes, (*costing).nodeScan},
 		{Exscan, "doubling", hillis, exscanDoubling, nil, (*costing).doublingScan},
 		{Exscan, chainName(mediumChain), barnett, exscanChain(mediumChain), nil, chainCost(mediumChain, true)},
+		{Exscan, "node+doubling", sanders, exscanNode, consecutiveNodes, (*costing).nodeScan},
 	}
 }
 

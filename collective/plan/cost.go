@@ -11,6 +11,7 @@ type costing struct {
 	nodes int
 	local int  // ranks on the fullest node
 	near  bool // neighbouring ranks share nodes
+	dealt bool // ranks are dealt to the nodes in turn
 }
 
 func newCosting(p *Problem, m *Model) *costing {
@@ -23,6 +24,7 @@ func newCosting(p *Problem, m *Model) *costing {
 	}
 	if p.Nodes != nil {
 		c.nodes, c.local, c.near = len(p.Nodes.Members), p.Nodes.Largest(), p.Nodes.Consecutive
+		c.dealt = p.Nodes.dealt()
 	}
 	return c
 }
@@ -110,7 +112,7 @@ func (c *costing) odd(step func() float64) float64 {
 
 func (c *costing) all() float64 { return float64(c.n) }
 
-// share is the part of the vector that all but one rank account for.
+// share is one rank's part of the vector.
 func (c *costing) share() float64 { return c.all() / float64(c.size) }
 
 // cut is the length of a run of d blocks, at most what is missing.
@@ -224,7 +226,27 @@ func (c *costing) ringAllgather() float64 { return float64(c.size-1) * c.next(c.
 func (c *costing) nodeAllgather() float64 {
 	perNode := c.block * float64(c.local)
 	return float64(rounds2(c.local))*c.Host.OneWay.At(int(perNode/2)) +
-		float64(c.nodes-1)*c.net(1, perNode) + c.within(c.all())
+		float64(c.nodes-1)*c.net(1, perNode) + c.placing() + c.within(c.all())
+}
+
+// placing is a copy of all blocks, each on its own, where those of a node are not together.
+func (c *costing) placing() float64 {
+	if c.near {
+		return 0
+	}
+	return c.packing() / 2
+}
+
+// lanesAllgather: one of the two orders, by nodes or by lanes, is that of the ranks where these are spread evenly.
+func (c *costing) lanesAllgather() float64 {
+	swaps := func(swap func(float64) float64) func(int, float64) float64 {
+		return func(messages int, b float64) float64 { return c.several(messages, b, swap) }
+	}
+	t := circulant(c.nodes, halvingSkips(c.nodes), c.all()/float64(c.local), swaps(c.laneSwap)) + c.inNodes(c.all(), swaps(c.hostSwap))
+	if c.dealt {
+		return t
+	}
+	return t + c.packing()/2
 }
 
 func (c *costing) bruckAlltoall() float64 {

@@ -170,6 +170,15 @@ func (c *costing) doublingScan() float64 {
 	return over(c.size, func(d int) float64 { return c.swap(d, c.all()) + c.fold(c.all()) }) + c.Copy.At(c.n)
 }
 
+func (c *costing) nodeScan() float64 {
+	step := func(swap func(float64) float64) func(int) float64 {
+		return func(int) float64 { return swap(c.all()) + c.fold(c.all()) }
+	}
+	lastSwap := func(b float64) float64 { return c.net(1, b) }
+	return c.Copy.At(c.n) + over(c.local, step(c.hostSwap)) + over(c.nodes, step(lastSwap)) +
+		c.within(c.all()) + c.fold(c.all())
+}
+
 func (c *costing) lanesReduceScatter() float64 {
 	step := func(swap func(float64) float64) func(int, float64) float64 {
 		return func(messages int, b float64) float64 { return c.several(messages, b, c.folded(swap)) }

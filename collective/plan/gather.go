@@ -87,11 +87,11 @@ func (p *Problem) treeMemory(b *builder, l layout, t tree, isRoot bool) func(ran
 	}
 }
 
-// gatherTree collects the blocks of l at member 0. Each member's own block
+// gatherTree collects the blocks of l in buf of member 0. Each member's own block
 // lies at its place in own; others come to their places in buf.
 func (b *builder) gatherTree(g group, l layout, own, buf Loc) {
 	t := binomialTree(g.me, g.size)
-	if len(t.children) > 0 {
+	if t.parent < 0 || len(t.children) > 0 {
 		b.copy(buf.at(l.off(g.me)), own.at(l.off(g.me)), l.n(g.me))
 		own = buf
 	}

@@ -1,5 +1,7 @@
 package plan
 
+import "slices"
+
 // Collectives on blocks in lanes: rank i of every node together are lane i, and all
 // lanes cross the network at once. Data first move inside the nodes to the lane of their
 // destination, then along the lane, so that a rank has partners on its node and
@@ -55,48 +57,85 @@ func (l *lanes) order() (ranks []int32, ends []int) {
 	return ranks, ends
 }
 
+// laid says how blocks lie in the order of lanes, each lane's in the order of nodes.
+type laid struct {
+	ranks  []int32  // whose the blocks are
+	ends   []int    // of lanes, in elements
+	byLane []layout // a lane's blocks by node
+	held   layout   // elements by member of this rank's node
+}
+
+func (l *lanes) lay(blocks layout) laid {
+	d := laid{ends: make([]int, l.count+1), byLane: make([]layout, l.count)}
+	var ranks []int
+	d.ranks, ranks = l.order()
+	for j := range l.count {
+		counts := make([]int, len(l.Members))
+		for _, rank := range d.ranks[ranks[j]:ranks[j+1]] {
+			counts[l.Of[rank]] = blocks.n(int(rank))
+		}
+		d.byLane[j] = laidOut(counts)
+		d.ends[j+1] = d.ends[j] + d.byLane[j].total()
+	}
+	d.held = layout{size: l.local.size, offs: make([]int, l.local.size+1)}
+	for i := range d.held.offs {
+		d.held.offs[i] = d.ends[firstSlice(i, l.local.size, l.count)]
+	}
+	return d
+}
+
 // reduceScatterLanes: blocks are reduced inside the nodes to their lanes and then along
 // these; ⌈log₂L⌉+⌈log₂N⌉ steps for N nodes of L ranks, and each node sends (N-1)/N of the data. The operator must commute.
 func reduceScatterLanes(p *Problem) *Plan {
 	b := newBuilder(p, "node+lanes")
 	l, blocks := p.lanes(), p.blocks()
-	// Blocks in the order of lanes, each lane's in the order of nodes.
-	w := b.work(blocks.total())
-	order, ranks := l.order()
-	ends := make([]int, l.count+1) // of lanes, in elements
-	byLane := make([]layout, l.count)
-	for j := range l.count {
-		byLane[j] = layout{size: len(l.Members), offs: make([]int, len(l.Members)+1)}
-		for _, rank := range order[ranks[j]:ranks[j+1]] {
-			byLane[j].offs[l.Of[rank]+1] = blocks.n(int(rank))
-		}
-		for node := range l.Members {
-			byLane[j].offs[node+1] += byLane[j].offs[node]
-		}
-		ends[j+1] = ends[j] + byLane[j].total()
-	}
+	d, w := l.lay(blocks), b.work(blocks.total())
 	at := 0
-	for _, rank := range order {
+	for _, rank := range d.ranks {
 		n := blocks.n(int(rank))
 		b.copy(w.at(at), Loc{Send, blocks.off(int(rank))}, n)
 		at += n
 	}
-	held := layout{size: l.local.size, offs: make([]int, l.local.size+1)}
-	for i := range held.offs {
-		held.offs[i] = ends[firstSlice(i, l.local.size, l.count)]
-	}
-	b.reduceScatterAny(l.local, held, w, w, w.at(held.off(l.local.me)))
+	b.reduceScatterAny(l.local, d.held, w, w, w.at(d.held.off(l.local.me)))
 	b.next()
+	b.alongEach(p, l, func(stage *builder, j int) {
+		// In the lanes of others' blocks nothing is left for this rank.
+		lane := w.at(d.ends[j])
+		stage.reduceScatterCirculant(l.along(j), d.byLane[j], halvingSkips(len(l.Members)), lane, lane, Loc{Recv, 0})
+	})
+	return b.done()
+}
+
+// allgatherLanes is reduceScatterLanes backwards: blocks are collected along the lanes and then inside the nodes. Where
+// ranks are dealt to the nodes in turn, lanes are runs of ranks, and every block is received in its place.
+func allgatherLanes(p *Problem) *Plan {
+	b := newBuilder(p, "node+lanes")
+	l, blocks := p.lanes(), p.blocks()
+	d, w := l.lay(blocks), Loc{Recv, 0}
+	p.own(b, blocks)
+	if !slices.IsSorted(d.ranks) {
+		w = b.work(blocks.total())
+		own := firstSlice(l.local.me, l.local.size, l.count) // lane
+		b.copy(w.at(d.ends[own]+d.byLane[own].off(l.node)), Loc{Recv, blocks.off(p.Rank)}, blocks.n(p.Rank))
+	}
+	b.alongEach(p, l, func(stage *builder, j int) {
+		stage.allgatherCirculant(l.along(j), d.byLane[j], halvingSkips(len(l.Members)), w.at(d.ends[j]))
+	})
+	b.allgatherAny(l.local, d.held, w)
+	b.place(d.ranks, blocks, w)
+	return b.done()
+}
+
+// alongEach runs a stage along each lane of this rank, at once.
+func (b *builder) alongEach(p *Problem, l lanes, along func(stage *builder, j int)) {
 	var t timeline
 	for j := l.mine.lo; j < l.mine.hi; j++ {
 		stage := newBuilder(p, "")
 		stage.still = true
-		// In the lanes of others' blocks nothing is left for this rank.
-		stage.reduceScatterCirculant(l.along(j), byLane[j], halvingSkips(len(l.Members)), w.at(ends[j]), w.at(ends[j]), Loc{Recv, 0})
+		along(stage, j)
 		t.place(0, stage.done())
 	}
 	b.merge(t)
-	return b.done()
 }
 
 // alltoallLanes: every rank hands its blocks to the members of its node by

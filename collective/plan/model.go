@@ -80,8 +80,10 @@ type Model struct {
 	// Read is the time in which every rank of a host reads so many bytes out of another's memory
 	// through the kernel, and lets it know. Empty: none can.
 	Read Curve `json:"read,omitempty"`
+	// Mapped is Read of memory that both have mapped. Empty: as Copy says.
+	Mapped Curve `json:"mapped,omitempty"`
 	// Cross is how long the ranks of one host take to meet in shared memory, in
-	// seconds; 0: as long as the shortest message.
+	// seconds; 0: as long as the shortest message. Where several share a processor, Switch is added to it.
 	Cross float64 `json:"cross,omitempty"`
 	// Overhead is how long a processor is busy with a message besides its bytes.
 	Overhead float64 `json:"overhead"`
@@ -93,7 +95,7 @@ type Model struct {
 // Clone is a copy that shares nothing with m.
 func (m *Model) Clone() *Model {
 	d := *m
-	for _, c := range []*Curve{&d.Host.OneWay, &d.Host.Exchange, &d.Net.OneWay, &d.Net.Exchange, &d.Combine, &d.Copy, &d.Pieces, &d.Read} {
+	for _, c := range []*Curve{&d.Host.OneWay, &d.Host.Exchange, &d.Net.OneWay, &d.Net.Exchange, &d.Combine, &d.Copy, &d.Pieces, &d.Read, &d.Mapped} {
 		*c = slices.Clone(*c)
 	}
 	return &d
@@ -143,7 +145,7 @@ func (m *Model) Check() error {
 	for name, c := range map[string]Curve{
 		"host.one_way": m.Host.OneWay, "host.exchange": m.Host.Exchange,
 		"network.one_way": m.Net.OneWay, "network.exchange": m.Net.Exchange,
-		"combine": m.Combine, "copy": m.Copy, "read": m.Read, "pieces": m.Pieces,
+		"combine": m.Combine, "copy": m.Copy, "read": m.Read, "mapped": m.Mapped, "pieces": m.Pieces,
 	} {
 		for i, p := range c {
 			if p.Bytes < 0 || !(p.Seconds >= 0) || math.IsInf(p.Seconds, 0) {

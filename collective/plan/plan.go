@@ -223,6 +223,23 @@ func (p *Plan) Parts(n int) int {
 	return (n + p.Part - 1) / p.Part
 }
 
+// Piece is part i of n elements: where it begins and how many it has. The last two share what is left: a short
+// one at the end would leave before the others are asked for, and be taken for one of them when they are given up.
+func (p *Plan) Piece(n, i int) (from, size int) {
+	parts := p.Parts(n)
+	from = i * p.Part
+	left := n - (parts-2)*p.Part // for the last two
+	switch {
+	case parts == 1:
+		return 0, n
+	case i == parts-1:
+		return n - left/2, left / 2
+	case i == parts-2:
+		return from, left - left/2
+	}
+	return from, p.Part
+}
+
 // Nodes says which ranks share a host. It is the same on every rank.
 type Nodes struct {
 	Of      []int32   // rank -> node
@@ -265,4 +282,14 @@ func (n *Nodes) Largest() int {
 // spread reports whether there are both several nodes and several ranks on one.
 func (n *Nodes) spread() bool {
 	return n != nil && len(n.Members) > 1 && len(n.Members) < len(n.Of)
+}
+
+// dealt reports whether ranks are dealt to the nodes in turn.
+func (n *Nodes) dealt() bool {
+	for r, node := range n.Of {
+		if int(node) != r%len(n.Members) {
+			return false
+		}
+	}
+	return true
 }

@@ -6,29 +6,32 @@ package plan
 // Hillis, Steele, "Data parallel algorithms", 1986.
 func scanDoubling(p *Problem) *Plan {
 	b := newBuilder(p, "doubling")
-	n := p.Count
-	acc := Loc{Recv, 0}
-	b.copy(acc, Loc{Send, 0}, n)
-	var w Loc
-	if p.Rank > 0 {
-		w = b.work(n)
-	}
-	for d := 1; d < p.Size; d *= 2 {
-		b.shift(d, acc, w, n)
-		if p.Rank >= d {
-			b.combine(acc, w, acc, n)
-		}
-	}
+	b.scanDoubling(everyone(p), Loc{Send, 0}, Loc{Recv, 0}, p.Count)
 	return b.done()
 }
 
-// shift sends acc to the rank d further on and receives w from the one d before.
-func (b *builder) shift(d int, acc, w Loc, n int) {
-	if b.Rank+d < b.Size {
-		b.put(b.Rank+d, acc, n)
+// scanDoubling leaves in acc of each member the n elements at `in` of the members up to it, combined.
+func (b *builder) scanDoubling(g group, in, acc Loc, n int) {
+	b.copy(acc, in, n)
+	var w Loc
+	if g.me > 0 {
+		w = b.work(n)
 	}
-	if b.Rank >= d {
-		b.get(b.Rank-d, w, n)
+	for d := 1; d < g.size; d *= 2 {
+		b.shift(g, d, acc, w, n)
+		if g.me >= d {
+			b.combine(acc, w, acc, n)
+		}
+	}
+}
+
+// shift sends acc to the member d further on and receives w from the one d before.
+func (b *builder) shift(g group, d int, acc, w Loc, n int) {
+	if g.me+d < g.size {
+		b.put(g.rank(g.me+d), acc, n)
+	}
+	if g.me >= d {
+		b.get(g.rank(g.me-d), w, n)
 	}
 	b.next()
 }
@@ -38,27 +41,32 @@ func (b *builder) shift(d int, acc, w Loc, n int) {
 // Hillis, Steele 1986.
 func exscanDoubling(p *Problem) *Plan {
 	b := newBuilder(p, "doubling")
-	n := p.Count
-	acc, w := Loc{Send, 0}, Loc{}
-	if p.Rank > 0 {
+	b.exscanDoubling(everyone(p), Loc{Send, 0}, Loc{Recv, 0}, p.Count)
+	return b.done()
+}
+
+// exscanDoubling leaves in out of each member but the first the n elements at `in` of those before it, combined. `in`
+// and out may be the same memory.
+func (b *builder) exscanDoubling(g group, in, out Loc, n int) {
+	acc, w := in, Loc{}
+	if g.me > 0 {
 		acc, w = b.work(n), b.work(n)
-		b.copy(acc, Loc{Send, 0}, n)
+		b.copy(acc, in, n)
 	}
-	for d := 1; d < p.Size; d *= 2 {
-		b.shift(d, acc, w, n)
-		if p.Rank < d {
+	for d := 1; d < g.size; d *= 2 {
+		b.shift(g, d, acc, w, n)
+		if g.me < d {
 			continue
 		}
 		if d == 1 {
-			b.copy(Loc{Recv, 0}, w, n)
+			b.copy(out, w, n)
 		} else {
-			b.combine(Loc{Recv, 0}, w, Loc{Recv, 0}, n)
+			b.combine(out, w, out, n)
 		}
-		if 2*d < p.Size {
+		if 2*d < g.size {
 			b.combine(acc, w, acc, n)
 		}
 	}
-	return b.done()
 }
 
 // scanChain returns the planner of the pipelined chain: prefixes travel from rank to rank in
@@ -112,4 +120,74 @@ func exscanChain(segmentBytes int) func(*Problem) *Plan {
 		}
 		return b.done()
 	}
+}
+
+// The scans in two levels: in the nodes, then by the last rank of each node over the nodes' results, exclusively; what that
+// gives is broadcast in the node and combined on the left. Ranks of a node must be consecutive.
+//
+// Sanders, Träff, "Parallel prefix (scan) algorithms for MPI", 2006 (clusters of SMP nodes).
+
+// scanNode: ⌈log₂N⌉ steps among N nodes, in which each sends one vector.
+func scanNode(p *Problem) *Plan {
+	b := newBuilder(p, "node+doubling")
+	local, lasts := p.succession()
+	out, n := Loc{Recv, 0}, p.Count
+	b.within(func() { b.scanDoubling(local, Loc{Send, 0}, out, n) })
+	if before, ok := b.precede(local, lasts, out, n); ok {
+		b.combine(out, before, out, n)
+	}
+	return b.done()
+}
+
+// exscanNode is scanNode but for the last ranks, which add their own operands for the nodes after theirs.
+func exscanNode(p *Problem) *Plan {
+	b := newBuilder(p, "node+doubling")
+	local, lasts := p.succession()
+	in, out, n := Loc{Send, 0}, Loc{Recv, 0}, p.Count
+	total := in
+	if local.me > 0 && local.me == local.size-1 {
+		total = b.work(n)
+		b.copy(total, in, n) // in place, out will have written over it
+	}
+	b.within(func() { b.exscanDoubling(local, in, out, n) })
+	if total != in {
+		b.combine(total, out, total, n)
+	}
+	before, ok := b.precede(local, lasts, total, n)
+	switch {
+	case !ok:
+	case local.me == 0:
+		b.copy(out, before, n)
+	default:
+		b.combine(out, before, out, n)
+	}
+	return b.done()
+}
+
+// succession is this rank's node and the last ranks of all nodes, both in the order of ranks.
+func (p *Problem) succession() (local, lasts group) {
+	node := int(p.Nodes.Of[p.Rank])
+	members := p.Nodes.Members[node]
+	lasts = group{me: node, size: len(p.Nodes.Members), to: func(m int) int {
+		ranks := p.Nodes.Members[m]
+		return int(ranks[len(ranks)-1])
+	}}
+	return among(members, indexOf(members, p.Rank)), lasts
+}
+
+// precede leaves on every rank of a node the totals of the nodes before it, combined, but for the first, which has none
+// before it. A node's total is n elements on its last rank.
+func (b *builder) precede(local, lasts group, total Loc, n int) (before Loc, ok bool) {
+	ok = lasts.me > 0
+	if ok {
+		before = b.work(n)
+	}
+	last := local.size - 1
+	if local.me == last {
+		b.exscanDoubling(lasts, total, before, n)
+	}
+	if ok {
+		b.bcastTree(local.from(last), before, n)
+	}
+	return before, ok
 }

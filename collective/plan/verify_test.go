@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -19,9 +20,10 @@ func provenSizes(t *testing.T) []int {
 }
 
 // problems lists the shapes to prove for one size and root: short vectors,
-// vectors that do not divide evenly, uneven and empty blocks.
-func problems(k Kind, size, root int) []Problem {
-	base := Problem{Kind: k, Size: size, Root: root, ElemBytes: 4}
+// vectors that do not divide evenly, uneven and empty blocks. With elements so large vectors
+// travel in segments and in parts.
+func problems(k Kind, size, root, elemBytes int) []Problem {
+	base := Problem{Kind: k, Size: size, Root: root, ElemBytes: elemBytes}
 	with := func(n int, counts []int) Problem {
 		p := base
 		p.Count, p.Counts = n, counts
@@ -80,47 +82,94 @@ func TestEveryPlanIsProved(t *testing.T) {
 		t.Run(k.String(), func(t *testing.T) {
 			t.Parallel()
 			for _, size := range provenSizes(t) {
-				proveSize(t, k, size)
+				layouts := []*Nodes{nil, hosts(size, 3, false), hosts(size, 4, true)}
+				if size > 33 {
+					layouts = []*Nodes{nil, hosts(size, 24, false)}
+				}
+				for root := range roots(k, size) {
+					for i, shape := range problems(k, size, root, 4) {
+						if size > 33 && k.Rooted() && root%7 != 0 && i == 2 {
+							if shape.Counts != nil {
+								continue // every root is proved with the short shapes
+							}
+							shape.Count = 5
+						}
+						proveShape(t, shape, Planners(k), layouts)
+					}
+				}
 			}
 		})
 	}
 }
 
-func proveSize(t *testing.T, k Kind, size int) {
-	layouts := []*Nodes{nil, hosts(size, 3, false), hosts(size, 4, true)}
-	if size > 33 {
-		layouts = []*Nodes{nil, hosts(size, 24, false)}
-	}
-	roots := 1
-	if k.Rooted() {
-		roots = size
-	}
-	for root := range roots {
-		for i, shape := range problems(k, size, root) {
-			if size > 33 && k.Rooted() && root%7 != 0 && i == 2 {
-				continue // every root is proved with the short shapes
+// Every planner that cuts vectors into segments is proved with one, two and several of them, the last of which may be
+// shorter, for every root.
+func TestEveryPipelineIsProved(t *testing.T) {
+	for _, k := range Kinds() {
+		planners := slices.DeleteFunc(Planners(k), func(a Planner) bool { return !strings.HasPrefix(a.Name, "chain/") })
+		if len(planners) == 0 {
+			continue
+		}
+		t.Run(k.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, size := range provenSizes(t) {
+				for root := range roots(k, size) {
+					for _, shape := range pipelines(k, size, root) {
+						proveShape(t, shape, planners, []*Nodes{nil})
+					}
+				}
 			}
-			for _, nodes := range layouts {
-				for _, ordered := range []bool{false, true} {
-					if ordered && !k.Reduces() {
+		})
+	}
+}
+
+// pipelines lists shapes of 1 to 6 segments of 16 KiB, 1 to 5 of 64 KiB and 1 and 2 of 256 KiB. Over many ranks every root
+// meets two of them.
+func pipelines(k Kind, size, root int) []Problem {
+	var shapes []Problem
+	for _, s := range []struct{ elemBytes, count int }{
+		{8 << 10, 2}, {8 << 10, 3}, {8 << 10, 11}, {16 << 10, 3}, {64 << 10, 5}, {128 << 10, 3},
+	} {
+		shapes = append(shapes, Problem{Kind: k, Size: size, Root: root, ElemBytes: s.elemBytes, Count: s.count})
+	}
+	if size > 16 && k.Rooted() {
+		some := shapes[root%3 : root%3+1 : root%3+1]
+		return append(some, shapes[3+root%3])
+	}
+	return shapes
+}
+
+// roots is the number of roots of a collective.
+func roots(k Kind, size int) int {
+	if k.Rooted() {
+		return size
+	}
+	return 1
+}
+
+// proveShape proves what planners make of a problem on layouts of hosts; nil is one host.
+func proveShape(t *testing.T, shape Problem, planners []Planner, layouts []*Nodes) {
+	t.Helper()
+	for _, nodes := range layouts {
+		for _, ordered := range []bool{false, true} {
+			if ordered && !shape.Kind.Reduces() {
+				continue
+			}
+			for _, inPlace := range []bool{false, true} {
+				if inPlace && (shape.Kind == Barrier || shape.Kind == Bcast) || ordered && inPlace && shape.Size > 33 {
+					continue
+				}
+				for _, a := range planners {
+					if nodes != nil && !strings.HasPrefix(a.Name, "node") {
 						continue
 					}
-					for _, inPlace := range []bool{false, true} {
-						if inPlace && (k == Barrier || k == Bcast) || ordered && inPlace && size > 33 {
-							continue
-						}
-						for _, a := range Planners(k) {
-							if nodes != nil && !strings.HasPrefix(a.Name, "node") {
-								continue
-							}
-							if a.Why(shape.at(0, nodes, inPlace, ordered)) != "" {
-								continue
-							}
-							err := Verify(func(rank int) *Problem { return shape.at(rank, nodes, inPlace, ordered) }, a.Build)
-							if err != nil {
-								t.Fatalf("root %d, %d elements, counts %v, in place %v, ordered %v: %v", root, shape.Count, shape.Counts, inPlace, ordered, err)
-							}
-						}
+					if a.Why(shape.at(0, nodes, inPlace, ordered)) != "" {
+						continue
+					}
+					err := Verify(func(rank int) *Problem { return shape.at(rank, nodes, inPlace, ordered) }, a.Build)
+					if err != nil {
+						t.Fatalf("nodes %v, root %d, %d elements of %d B, counts %v, in place %v, ordered %v: %v",
+							nodes, shape.Root, shape.Count, shape.ElemBytes, shape.Counts, inPlace, ordered, err)
 					}
 				}
 			}

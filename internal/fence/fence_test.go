@@ -1,9 +1,11 @@
 package fence
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // A writer that stores by Store and then looks, and a sleeper that says so, calls
@@ -13,13 +15,22 @@ func TestOneSeesTheOther(t *testing.T) {
 		t.Skip("membarrier(2) is not to be had here: writers fence for themselves")
 	}
 	var word, sleeps [16]uint64 // lines of their own
+	// Where others keep the processors busy the two seldom run at once, and a round takes a turn of each.
+	enough := time.Now().Add(20 * time.Second)
 	for round := range uint64(20_000) {
+		if time.Now().After(enough) {
+			t.Logf("%d rounds", round)
+			break
+		}
 		var start atomic.Int32
 		var wg sync.WaitGroup
 		var missed [2]bool
 		meet := func() {
 			start.Add(1)
-			for start.Load() < 2 {
+			for spins := 1; start.Load() < 2; spins++ {
+				if spins%10_000 == 0 {
+					runtime.Gosched()
+				}
 			}
 		}
 		v := round + 1

@@ -98,23 +98,27 @@ func complexes[T ~complex64 | ~complex128](o Op) Func {
 
 // short computes in float32 and rounds each result.
 func short[T BF16 | FP16](o Op, wide func(T) float32, narrow func(float32) T) Func {
-	var f func(x, y float32) float32
 	switch o {
 	case Sum:
-		f = func(x, y float32) float32 { return x + y }
+		return typed(rounded(plus, wide, narrow))
 	case Prod:
-		f = func(x, y float32) float32 { return x * y }
+		return typed(rounded(func(x, y float32) float32 { return x * y }, wide, narrow))
 	case Min:
-		f = func(x, y float32) float32 { return min(x, y) }
+		return typed(rounded(func(x, y float32) float32 { return min(x, y) }, wide, narrow))
 	case Max:
-		f = func(x, y float32) float32 { return max(x, y) }
-	default:
-		return nil
+		return typed(rounded(func(x, y float32) float32 { return max(x, y) }, wide, narrow))
 	}
-	return typed(func(dst, a, b []T) {
+	return nil
+}
+
+func plus(x, y float32) float32 { return x + y }
+
+// rounded makes a loop over half floats of a function of float32.
+func rounded[T BF16 | FP16](f func(x, y float32) float32, wide func(T) float32, narrow func(float32) T) func(dst, a, b []T) {
+	return func(dst, a, b []T) {
 		a, b = a[:len(dst)], b[:len(dst)]
 		for i := range dst {
 			dst[i] = narrow(f(wide(a[i]), wide(b[i])))
 		}
-	})
+	}
 }

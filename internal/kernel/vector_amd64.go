@@ -24,13 +24,13 @@ func vectorSum(t Type) Func {
 func avx2Sum(t Type) Func {
 	switch t {
 	case Float32:
-		return vectors(8, sumFloat32AVX2, typed(sum[float32]))
+		return vectors(8, sumFloat32AVX2, sum[float32])
 	case Float64:
-		return vectors(4, sumFloat64AVX2, typed(sum[float64]))
+		return vectors(4, sumFloat64AVX2, sum[float64])
 	case BFloat16:
-		return vectors(8, sumBF16AVX2, shortSum(t))
+		return vectors(8, sumBF16AVX2, rounded(plus, BF16.Float32, ToBF16))
 	case Float16:
-		return vectors(8, sumFP16AVX2, shortSum(t))
+		return vectors(8, sumFP16AVX2, rounded(plus, FP16.Float32, ToFP16))
 	}
 	return nil
 }
@@ -38,37 +38,29 @@ func avx2Sum(t Type) Func {
 func avx512Sum(t Type) Func {
 	switch t {
 	case Float32:
-		return vectors(16, sumFloat32AVX512, typed(sum[float32]))
+		return vectors(16, sumFloat32AVX512, sum[float32])
 	case Float64:
-		return vectors(8, sumFloat64AVX512, typed(sum[float64]))
+		return vectors(8, sumFloat64AVX512, sum[float64])
 	case BFloat16:
-		return vectors(16, sumBF16AVX512, shortSum(t))
+		return vectors(16, sumBF16AVX512, rounded(plus, BF16.Float32, ToBF16))
 	case Float16:
-		return vectors(16, sumFP16AVX512, shortSum(t))
+		return vectors(16, sumFP16AVX512, rounded(plus, FP16.Float32, ToFP16))
 	}
 	return nil
 }
 
-func shortSum(t Type) Func {
-	f, _ := Plain(Sum, t)
-	return f
+// vectors gives whole vectors of n elements to the assembly, which knows half floats as
+// uint16, and the rest to the plain loop. typed has cut all lengths to the shortest.
+func vectors[T, W number](n int, whole func(dst, a, b *W, n int), rest func(dst, a, b []T)) Func {
+	return typed(func(dst, a, b []T) {
+		even := len(dst) &^ (n - 1)
+		if even > 0 {
+			whole(start[W](dst), start[W](a), start[W](b), even)
+		}
+		if even < len(dst) {
+			rest(dst[even:], a[even:], b[even:])
+		}
+	})
 }
 
-// vectors gives whole vectors of n elements to the assembly and the rest to the plain
-// loop. All lengths are cut to the shortest before any pointer is passed on.
-func vectors[T number](n int, whole func(dst, a, b *T, n int), rest Func) Func {
-	var zero T
-	size := int(unsafe.Sizeof(zero))
-	return func(dst, a, b []byte) {
-		count := min(len(dst), len(a), len(b)) / size
-		even := count &^ (n - 1)
-		if even > 0 {
-			whole((*T)(unsafe.Pointer(unsafe.SliceData(dst))), (*T)(unsafe.Pointer(unsafe.SliceData(a))),
-				(*T)(unsafe.Pointer(unsafe.SliceData(b))), even)
-		}
-		if even < count {
-			lo, hi := even*size, count*size
-			rest(dst[lo:hi], a[lo:hi], b[lo:hi])
-		}
-	}
-}
+func start[W, T number](v []T) *W { return (*W)(unsafe.Pointer(unsafe.SliceData(v))) }

@@ -31,6 +31,9 @@ var Users = [2]string{"user1", "user2"}
 // also with -short. conf are further lines of slurm.conf, such as "KillWait=2".
 func Cluster(t testing.TB, nodes, cpus int, conf ...string) *Slurm {
 	t.Helper()
+	if !strings.HasPrefix(t.Name(), "TestCluster") {
+		t.Fatalf("%s brings up a cluster: name it TestCluster..., by which make cluster-test finds it and make mpi-test leaves it out", t.Name())
+	}
 	if testing.Short() {
 		t.Skip("a whole cluster is not for -short")
 	}
@@ -112,6 +115,21 @@ func (s *Slurm) On(ctx context.Context, node int, args ...string) Result {
 
 // Home is the directory of one of Users, the same on all nodes.
 func (s *Slurm) Home(user string) string { return filepath.Join(s.Dir, "home", user) }
+
+// TestBinary copies the running test binary to where all nodes see it and returns its path:
+// a test that starts ranks of its own runs it there, and all users may.
+func (s *Slurm) TestBinary() string {
+	s.t.Helper()
+	path := filepath.Join(s.Dir, filepath.Base(os.Args[0]))
+	text, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(path, text, 0o755)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
 
 // Crash takes a node's power: it falls silent, and nothing on it runs on.
 func (s *Slurm) Crash(node int) { s.t.Helper(); s.must("crash", s.Nodes[node]) }

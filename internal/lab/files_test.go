@@ -32,7 +32,7 @@ func TestAwaitFilesSeesChanges(t *testing.T) {
 		func() error { return os.Rename(filepath.Join(dir, "one"), filepath.Join(below, "three")) },
 		func() error { return os.RemoveAll(below) },
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i, step := range steps {
 		looked := make(chan struct{})

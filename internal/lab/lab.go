@@ -21,7 +21,7 @@ import (
 )
 
 // Patience is how long a command may run when its context has no deadline of its own.
-const Patience = 60 * time.Second
+const Patience = 3 * time.Minute
 
 // Result is what a command that has ended left.
 type Result struct {
@@ -43,7 +43,7 @@ type Cmd struct {
 }
 
 // Command prepares a process that may start others. When ctx ends all of its group is told
-// to terminate (srun then ends its step; killed, it would leave that behind) and killed two
+// to terminate (srun then ends its step; killed, it would leave that behind) and killed ten
 // seconds later. A ctx without a deadline gets one, Patience from now.
 func Command(ctx context.Context, t testing.TB, name string, args ...string) *Cmd {
 	if _, ok := ctx.Deadline(); !ok {
@@ -55,10 +55,10 @@ func Command(ctx context.Context, t testing.TB, name string, args ...string) *Cm
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
 		group := -cmd.Process.Pid
-		time.AfterFunc(2*time.Second, func() { _ = syscall.Kill(group, syscall.SIGKILL) })
+		time.AfterFunc(10*time.Second, func() { _ = syscall.Kill(group, syscall.SIGKILL) })
 		return syscall.Kill(group, syscall.SIGTERM)
 	}
-	cmd.WaitDelay = 5 * time.Second
+	cmd.WaitDelay = 15 * time.Second
 	return &Cmd{cmd, ctx}
 }
 

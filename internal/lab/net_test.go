@@ -2,6 +2,9 @@ package lab
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +24,15 @@ func TestNetJoinsHostsAndPullsCables(t *testing.T) {
 		r := h.Command(ctx, 0, "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/"+h.Address(1)+"/9").Run()
 		return r.Code == 1 && strings.Contains(r.Stderr, "refused")
 	}
-	if !answers() {
+	answersAgain := func() bool { // what a busy machine takes a second for, it does the next time
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+			if answers() {
+				return true
+			}
+		}
+		return false
+	}
+	if !answersAgain() {
 		t.Error("host 1 does not answer host 0")
 	}
 	h.Unplug(1)
@@ -29,19 +40,36 @@ func TestNetJoinsHostsAndPullsCables(t *testing.T) {
 		t.Error("host 1 answers without a cable")
 	}
 	h.Plug(1)
-	if !answers() {
+	if !answersAgain() {
 		t.Error("host 1 does not answer after its cable was put in again")
 	}
 }
 
 func TestCommandKillsItsWholeGroup(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	start := time.Now()
-	// The grandchild holds the pipes: only if it dies too does the run end before WaitDelay.
-	r := Command(ctx, t, "sh", "-c", "sleep 1000 & wait").Run()
-	if r.Code != 124 || time.Since(start) > 4*time.Second {
-		t.Errorf("after %v: %v", time.Since(start), r)
+	dir := t.TempDir()
+	text := func() string {
+		text, _ := os.ReadFile(filepath.Join(dir, "pid"))
+		return strings.TrimSpace(string(text))
+	}
+	started := make(chan error, 1)
+	go func() {
+		limited, stop := context.WithTimeout(ctx, time.Minute)
+		defer stop()
+		started <- AwaitFiles(limited, dir, func() bool { return text() != "" })
+		cancel()
+	}()
+	r := Command(ctx, t, "sh", "-c", `sleep 1000 & echo $! >"$0/new" && mv "$0/new" "$0/pid"; wait`, dir).Run()
+	if err := <-started; err != nil || r.Code != 124 {
+		t.Fatalf("%v: %v", err, r)
+	}
+	grandchild, err := strconv.Atoi(text())
+	if err == nil {
+		err = AwaitEnd(grandchild, time.Minute)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -63,9 +63,10 @@ type Config struct {
 	Guard []string
 	// Notify is told, in order, what happens: starts, failures, signals. May be nil.
 	Notify func(message string)
-	// Interrupts carries requests to stop: the first is graceful (SIGTERM to the ranks), the second
-	// kills. May be nil.
-	Interrupts <-chan os.Signal
+	// Interrupts carries requests to stop, such as SIGINT and SIGTERM of this process: the first is
+	// graceful (SIGTERM to the ranks), also when they are ending for another reason; the second kills.
+	// May be nil.
+	Interrupts <-chan syscall.Signal
 	// Forward carries signals that the ranks act on, such as SIGUSR1. They go to the ranks
 	// themselves: what those have started, and would die of them, gets none. May be nil.
 	Forward <-chan os.Signal
@@ -98,7 +99,7 @@ func (x Exit) String() string {
 // Outcome is how a job ended.
 type Outcome struct {
 	// Code is the highest exit code of the ranks that ended by themselves; 124
-	// after a timeout, 130 after an interrupt. Ranks that were ended because another failed, or on request,
+	// after a timeout, 128+n after request n to stop. Ranks that were ended because another failed, or on request,
 	// do not count: theirs would hide the code that tells why.
 	Code int
 	// First is the first rank that failed by itself, nil if none did.
@@ -106,18 +107,15 @@ type Outcome struct {
 	// Exits are in rank order.
 	Exits    []Exit
 	TimedOut bool
-	// Interrupted: a stop was asked for.
-	Interrupted bool
+	// Interrupted is the request to stop that came first, 0 if none did.
+	Interrupted syscall.Signal
 }
 
 // ErrStart: a rank could not be started; none is left running.
 var ErrStart = errors.New("launch: cannot start")
 
-// Exit codes of jobs that ran out of time, and that were interrupted (SIGINT).
-const (
-	ExitTimeout     = 124
-	ExitInterrupted = 128 + int(syscall.SIGINT)
-)
+// ExitTimeout is the exit code of jobs that ran out of time.
+const ExitTimeout = 124
 
 const defaultGrace = 5 * time.Second
 
@@ -282,12 +280,16 @@ func (j *job) wait(ctx context.Context) Outcome {
 				j.cfg.Interrupts = nil
 				break
 			}
-			if out.Interrupted || ending {
+			switch {
+			case out.Interrupted != 0:
 				j.cfg.Notify(fmt.Sprintf("%v again: killing %d ranks", s, left))
 				j.signal(syscall.SIGKILL)
-			} else {
-				out.Interrupted = true
-				end(fmt.Sprintf("%v: ending %d ranks (once more to kill them)", s, left))
+			case ending:
+				out.Interrupted = s
+				j.cfg.Notify(fmt.Sprintf("%v: %d ranks are ending already (asked again, they are killed)", s, left))
+			default:
+				out.Interrupted = s
+				end(fmt.Sprintf("%v: ending %d ranks (asked again, they are killed)", s, left))
 			}
 		case s, ok := <-j.cfg.Forward:
 			if !ok {
@@ -316,8 +318,8 @@ func (j *job) wait(ctx context.Context) Outcome {
 	switch {
 	case out.TimedOut:
 		out.Code = ExitTimeout
-	case out.Interrupted && out.Code == 0:
-		out.Code = ExitInterrupted
+	case out.Interrupted != 0 && out.Code == 0:
+		out.Code = 128 + int(out.Interrupted)
 	case ending && out.Code == 0: // ctx has ended
 		out.Code = 128 + int(syscall.SIGTERM)
 	}

@@ -9,10 +9,12 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,7 +44,7 @@ func run(t *testing.T, cfg Config, script string) (Outcome, string) {
 	var out bytes.Buffer
 	cfg.Program, cfg.Args = "sh", []string{"-c", script}
 	cfg.Stdout, cfg.Stderr = &out, &out
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	o, err := Run(ctx, cfg)
 	if err != nil {
@@ -66,7 +68,7 @@ func TestRanksGetTheirPlaceAndSecret(t *testing.T) {
 
 func TestFirstFailureEndsTheRest(t *testing.T) {
 	var said []string
-	o, _ := run(t, Config{Ranks: 3, Grace: 20 * time.Second, Notify: func(s string) { said = append(said, s) }},
+	o, _ := run(t, Config{Ranks: 3, Grace: time.Minute, Notify: func(s string) { said = append(said, s) }},
 		`if [ $FISTERRA_RANK = 1 ]; then exit 7; fi; sleep 100`)
 	if o.First == nil || o.First.Rank != 1 || o.First.Code != 7 {
 		t.Errorf("first failure %+v", o.First)
@@ -80,17 +82,34 @@ func TestFirstFailureEndsTheRest(t *testing.T) {
 }
 
 // A rank that has failed by itself counts although the launcher hears of it only
-// after it has begun to end the others, here because a daemon has its output.
+// after it has begun to end the others, here because nobody takes its output before.
 func TestHighestCodeOfThoseThatEndedByThemselves(t *testing.T) {
-	dir := t.TempDir()
-	o, _ := run(t, Config{Ranks: 3, Grace: 20 * time.Second},
-		`cd `+dir+`; case $FISTERRA_RANK in
-		0) setsid sh -c "echo >apart; sleep 5" & until [ -e apart ]; do sleep 0.01; done; echo $$ >pid; exit 9;;
-		1) until [ -e pid ] && ! kill -0 $(cat pid); do sleep 0.01; done; sleep 0.2; exit 7;;
-		esac; sleep 100`)
+	noticed := make(chan struct{})
+	notice := sync.OnceFunc(func() { close(noticed) })
+	o, err := Run(t.Context(), Config{
+		Ranks: 3, Grace: time.Minute, Stdout: heldUp(noticed), Notify: func(string) { notice() },
+		Program: "sh", Args: []string{"-c", `cd ` + t.TempDir() + `; case $FISTERRA_RANK in
+		0) echo failing; echo $$ >new; mv new pid; exit 9;;
+		1) until [ -e pid ]; do sleep 0.01; done; while kill -0 $(cat pid); do sleep 0.01; done; exit 7;;
+		esac; sleep 100`},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if o.Code != 9 || o.Exits[0].Ended || o.Exits[1].Ended || !o.Exits[2].Ended || o.First == nil || o.First.Code != 7 {
 		t.Errorf("%+v: want the code 9 of rank 0, which the launcher did not end", o)
 	}
+}
+
+// heldUp takes nothing until it is closed, or the test has failed.
+type heldUp chan struct{}
+
+func (h heldUp) Write(b []byte) (int, error) {
+	select {
+	case <-h:
+	case <-time.After(time.Minute):
+	}
+	return len(b), nil
 }
 
 func TestSignalIsNamed(t *testing.T) {
@@ -115,21 +134,43 @@ func TestTimeout(t *testing.T) {
 }
 
 func TestStubbornRankIsKilled(t *testing.T) {
-	o, _ := run(t, Config{Ranks: 1, Timeout: 200 * time.Millisecond, Grace: 200 * time.Millisecond}, `trap "" TERM; while :; do sleep 0.05; done`)
-	if o.Exits[0].Signal != syscall.SIGKILL {
-		t.Errorf("%+v", o)
+	stop := make(chan syscall.Signal, 1)
+	o, err := Run(t.Context(), Config{
+		Ranks: 1, Interrupts: stop, Grace: 200 * time.Millisecond,
+		Program: "sh", Args: []string{"-c", `trap "" TERM; echo ready; while :; do sleep 0.05; done`},
+		Stdout: &signaller[syscall.Signal]{to: stop, after: 1, signals: []syscall.Signal{syscall.SIGINT}},
+	})
+	if err != nil || o.Exits[0].Signal != syscall.SIGKILL {
+		t.Errorf("%+v, %v", o, err)
 	}
 }
 
 func TestSecondInterruptKills(t *testing.T) {
-	stop := make(chan os.Signal, 2)
-	o, err := Run(t.Context(), Config{
-		Ranks: 2, Interrupts: stop, Grace: time.Minute,
-		Program: "sh", Args: []string{"-c", `trap "" TERM; echo ready; while :; do sleep 0.05; done`},
-		Stdout: &signaller{to: stop, after: 2, signals: []os.Signal{os.Interrupt, os.Interrupt}},
-	})
-	if err != nil || !o.Interrupted || o.Code != ExitInterrupted || o.Exits[0].Signal != syscall.SIGKILL {
-		t.Errorf("%+v, %v", o, err)
+	for _, asked := range [][]syscall.Signal{{syscall.SIGINT, syscall.SIGINT}, {syscall.SIGINT, syscall.SIGTERM}, {syscall.SIGTERM, syscall.SIGINT}, {syscall.SIGTERM, syscall.SIGTERM}} {
+		stop := make(chan syscall.Signal, 2)
+		o, err := Run(t.Context(), Config{
+			Ranks: 2, Interrupts: stop, Grace: time.Minute,
+			Program: "sh", Args: []string{"-c", `trap "" TERM; echo ready; while :; do sleep 0.05; done`},
+			Stdout: &signaller[syscall.Signal]{to: stop, after: 2, signals: asked},
+		})
+		if err != nil || o.Interrupted != asked[0] || o.Code != 128+int(asked[0]) || o.Exits[0].Signal != syscall.SIGKILL {
+			t.Errorf("%v: %+v, %v", asked, o, err)
+		}
+	}
+}
+
+// Ranks that end because another failed keep the time they have for it when somebody asks for what is being done.
+func TestFirstInterruptIsGracefulWhileRanksEnd(t *testing.T) {
+	dir := t.TempDir()
+	stop := make(chan syscall.Signal, 1)
+	o, out := run(t, Config{Ranks: 2, Interrupts: stop, Grace: time.Minute, Notify: func(text string) {
+		if strings.Contains(text, "ending the other") {
+			stop <- syscall.SIGTERM
+		}
+	}}, `cd `+dir+`; if [ $FISTERRA_RANK = 0 ]; then until [ -e ready ]; do sleep 0.01; done; exit 3; fi
+		trap 'sleep 0.3; echo saved; exit 0' TERM; echo >ready; while :; do sleep 0.05; done`)
+	if !strings.Contains(out, "saved") || o.Exits[1].Signal != 0 || o.Code != 3 {
+		t.Errorf("%+v %q", o, out)
 	}
 }
 
@@ -139,7 +180,7 @@ func TestForwardedSignalsReachTheRanksAlone(t *testing.T) {
 	o, err := Run(t.Context(), Config{
 		Ranks: 2, Forward: forward, Policy: Continue,
 		Program: "sh", Args: []string{"-c", `sleep 100 & child=$!; trap 'kill -TERM $child; wait $child; exit $?' USR1; echo ready; wait`},
-		Stdout: &signaller{to: forward, after: 2, signals: []os.Signal{syscall.SIGUSR1}},
+		Stdout: &signaller[os.Signal]{to: forward, after: 2, signals: []os.Signal{syscall.SIGUSR1}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -152,13 +193,13 @@ func TestForwardedSignalsReachTheRanksAlone(t *testing.T) {
 }
 
 // signaller sends signals once so many ranks have said something.
-type signaller struct {
-	to      chan os.Signal
+type signaller[S os.Signal] struct {
+	to      chan S
 	after   int
-	signals []os.Signal
+	signals []S
 }
 
-func (s *signaller) Write(b []byte) (int, error) {
+func (s *signaller[S]) Write(b []byte) (int, error) {
 	if s.after--; s.after == 0 {
 		for _, x := range s.signals {
 			s.to <- x
@@ -198,7 +239,7 @@ func (e endless) Read([]byte) (int, error) {
 
 func TestInputWithoutEndDoesNotKeepTheJob(t *testing.T) {
 	in := make(endless)
-	defer time.AfterFunc(30*time.Second, func() {
+	defer time.AfterFunc(time.Minute, func() {
 		t.Error("the job waits for an input that nobody reads")
 		close(in)
 	}).Stop()
@@ -226,7 +267,7 @@ func TestInputFromTerminal(t *testing.T) {
 		t.Skipf("no terminals here: %v", err)
 	}
 	defer theirs.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), "LAUNCH_TEST_ROLE=launcher", "LAUNCH_TEST_SCRIPT=cat")
@@ -249,7 +290,7 @@ func TestMissingProgram(t *testing.T) {
 
 func TestNothingIsLeftBehind(t *testing.T) {
 	// A daemon leaves its session and its rank.
-	_, out := run(t, Config{Ranks: 1}, `setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.3`)
+	_, out := run(t, Config{Ranks: 1}, `cd `+t.TempDir()+`; setsid sh -c 'echo $$; : >apart; exec sleep 1000' & until [ -e apart ]; do sleep 0.01; done`)
 	expectGone(t, out)
 }
 
@@ -290,18 +331,9 @@ func expectGone(t *testing.T, pids string) {
 		if err != nil {
 			t.Fatalf("not a pid: %q", w)
 		}
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil { // it has ended and been waited for
-			continue
-		}
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
-		for err == unix.EINTR {
-			n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
-		}
-		unix.Close(fd)
-		if n == 0 || err != nil {
+		if err := lab.AwaitEnd(pid, time.Minute); err != nil {
 			syscall.Kill(pid, syscall.SIGKILL)
-			t.Fatalf("process %d is left behind (%v)", pid, err)
+			t.Fatalf("left behind: %v", err)
 		}
 	}
 }

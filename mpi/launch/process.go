@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
+	"golang.org/x/sys/unix"
 )
 
 // process is one rank: a process group of its own, so that signals reach what
@@ -25,10 +26,20 @@ type process struct {
 }
 
 func (p *process) signal(s syscall.Signal) {
-	if !p.over.Load() {
-		p.asked.Store(true)
-		_ = syscall.Kill(-p.pid, s) // ESRCH: it has just ended
+	if p.over.Load() {
+		return
 	}
+	if !p.hasEnded() {
+		p.asked.Store(true)
+	}
+	_ = syscall.Kill(-p.pid, s) // ESRCH: it has just ended
+}
+
+// hasEnded is true for one that has ended by itself, also before anybody has waited for it.
+func (p *process) hasEnded() bool {
+	var ended unix.Siginfo
+	err := unix.Waitid(unix.P_PID, p.pid, &ended, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return ended.Signo != 0 || err == unix.ECHILD
 }
 
 func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.File) (*process, error) {

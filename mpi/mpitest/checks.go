@@ -59,12 +59,17 @@ func Checks() []Check {
 		{"Dup", 4, false, checkDup},
 		{"Split", 7, false, checkSplit},
 		{"SplitAgain", 6, false, checkSplitAgain},
+		{"GiveUp", 5, false, checkGiveUp},
 		{"Shadow", 3, false, checkShadow},
 		{"Node", 4, false, checkNode},
 		{"ManyCommunicators", 3, false, checkManyCommunicators},
 		{"Goroutines", 3, true, checkGoroutines},
 		{"GoroutinesOfOneTag", 2, true, checkGoroutinesOfOneTag},
 		{"CommunicatorsAtOnce", 3, true, checkCommunicatorsAtOnce},
+		{"WindowPutGet", 3, false, oneSided(checkWindowPutGet)},
+		{"WindowAccumulate", 4, false, oneSided(checkWindowAccumulate)},
+		{"WindowLock", 4, false, oneSided(checkWindowLock)},
+		{"WindowGiveUp", 3, false, oneSided(checkWindowGiveUp)},
 		{"Large", 2, false, checkLarge},
 	}
 }
@@ -73,8 +78,8 @@ func Checks() []Check {
 func Conformance(t *testing.T, run Runner) {
 	for _, check := range Checks() {
 		t.Run(check.Name, func(t *testing.T) {
-			if check.Name == "Large" && !wantLarge() {
-				t.Skipf("messages of more than 4 GiB need 9 GiB of memory: set %s=1", LargeVariable)
+			if why := whyNotLarge(); check.Name == "Large" && why != "" {
+				t.Skip(why)
 			}
 			run(t, check.Ranks, check.Run)
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -25,6 +26,7 @@ func LossChecks() []LossCheck {
 		{Name: "PendingReceive", Ranks: 3, Run: lossPendingReceive},
 		{Name: "PendingSend", Ranks: 3, Run: lossPendingSend},
 		{Name: "SendUnderWay", Ranks: 3, Run: lossSendUnderWay},
+		{Name: "StreamOfSends", Ranks: 3, Run: lossStream},
 		{Name: "LaterOperations", Ranks: 3, Run: lossLaterOperations},
 		{Name: "SentBefore", Ranks: 2, Run: lossSentBefore},
 		{Name: "AnySource", Ranks: 4, Run: lossAnySource},
@@ -34,6 +36,8 @@ func LossChecks() []LossCheck {
 		{Name: "SplitWithTheDead", Ranks: 3, Run: lossSplit},
 		{Name: "Revoke", Ranks: 4, Run: lossRevoke},
 		{Name: "Shrink", Ranks: 5, Run: lossShrink},
+		{Name: "WindowTarget", Ranks: 5, Run: lossWindowTarget},
+		{Name: "WindowHolder", Ranks: 4, Run: lossWindowHolder},
 		{Name: "ShrinkTwice", Ranks: 5, Run: lossShrinkTwice, FirstDies: true},
 	}
 }
@@ -77,15 +81,23 @@ func greetAll(ctx context.Context, c *mpi.Comm) error {
 	return mpi.WaitAll(ctx, rs)
 }
 
-func lossPendingReceive(ctx context.Context, c *mpi.Comm, die func()) error {
+// lastDies has the last rank die when all have met, and reports which that is and whether this one lives on.
+func lastDies(ctx context.Context, c *mpi.Comm, die func()) (dead int, lives bool, err error) {
 	if err := greetAll(ctx, c); err != nil {
-		return err
+		return 0, false, err
 	}
 	if last(c) {
 		die()
-		return nil
+		return 0, false, nil
 	}
-	dead := c.Size() - 1
+	return c.Size() - 1, true, nil
+}
+
+func lossPendingReceive(ctx context.Context, c *mpi.Comm, die func()) error {
+	dead, lives, err := lastDies(ctx, c, die)
+	if !lives {
+		return err
+	}
 	rs := []mpi.Request{mpi.Irecv(c, make([]byte, 10), dead, 1), mpi.Irecv(c, make([]byte, 1<<20), dead, mpi.AnyTag)}
 	for _, r := range rs {
 		if err := names("pending receive", wait(ctx, r), c, dead); err != nil {
@@ -141,6 +153,23 @@ func lossSendUnderWay(ctx context.Context, c *mpi.Comm, die func()) error {
 	}
 	die()
 	return nil
+}
+
+// lossStream: whoever finds the connection broken while it sends learns that the dead rank is lost, and not
+// that it left.
+func lossStream(ctx context.Context, c *mpi.Comm, die func()) error {
+	dead, lives, err := lastDies(ctx, c, die)
+	if !lives {
+		return err
+	}
+	buf := make([]byte, 64)
+	for err == nil {
+		err = mpi.Send(ctx, c, buf, dead, 1)
+	}
+	if strings.Contains(err.Error(), "has said goodbye") {
+		return fmt.Errorf("a stream of sends to a rank that died ends with: %w", err)
+	}
+	return names("stream of sends", err, c, dead)
 }
 
 func lossLaterOperations(ctx context.Context, c *mpi.Comm, die func()) error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"runtime/debug"
 	"slices"
 
@@ -370,12 +369,6 @@ func checkSelf(ctx context.Context, c *mpi.Comm) error {
 	}
 	return nil
 }
-
-// LargeVariable names the environment variable that turns the check of
-// messages beyond 4 GiB on.
-const LargeVariable = "FISTERRA_LARGE"
-
-func wantLarge() bool { return os.Getenv(LargeVariable) != "" }
 
 // checkLarge: lengths do not fit 32 bits.
 func checkLarge(ctx context.Context, c *mpi.Comm) error {

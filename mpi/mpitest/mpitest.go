@@ -58,7 +58,7 @@ func PerHost(ranks int) Option {
 	}
 }
 
-// Timeout is when the context ends. Without it that is after a minute.
+// Timeout is when the context ends. Without it that is after a minute, or five with LargeVariable.
 func Timeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
 // Over runs on the given fabric, so that the test can cut links and kill ranks.
@@ -78,7 +78,7 @@ var errAnother = errors.New("another rank failed")
 // the test with the error of each rank. The context of all ends as soon as one has failed.
 func Run(t testing.TB, n int, f func(ctx context.Context, c *mpi.Comm) error, opts ...Option) {
 	t.Helper()
-	o := options{timeout: time.Minute, config: sim.Config{Ranks: n, MaxDelay: 100 * time.Microsecond}}
+	o := options{timeout: patience(), config: sim.Config{Ranks: n, MaxDelay: 100 * time.Microsecond}}
 	for _, opt := range opts {
 		opt(&o)
 	}

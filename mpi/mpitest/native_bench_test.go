@@ -101,7 +101,7 @@ func latency(ctx context.Context, w *mpi.World) error {
 // the ratio of both, of their medians and, less disturbed on a machine in use, of their 10th percentiles.
 func BenchmarkMPILatencyBesideC(b *testing.B) {
 	eachLibrary(b, func(b *testing.B, l library) {
-		compiler := "mpicc." + l.part
+		compiler := "mpicc." + l.Part
 		if _, err := exec.LookPath(compiler); err != nil {
 			b.Skipf("no C program to compare with: %v", err)
 		}

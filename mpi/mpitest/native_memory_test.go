@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"unsafe"
@@ -23,23 +22,19 @@ const counterVariable = "FISTERRA_TEST_MPI_COUNTER"
 // libraries can use, tells by its events.
 func TestMPIAllocIsKeptRegistered(t *testing.T) {
 	eachLibrary(t, func(t *testing.T, l library) {
-		why := ""
-		if _, err := exec.LookPath("cc"); err != nil {
-			why = err.Error()
-		}
-		need.Part(t, "cc", why)
+		cc := need.Program(t, "cc", "cc")
 		root, err := lab.Root()
 		if err != nil {
 			t.Fatal(err)
 		}
 		counter := filepath.Join(t.TempDir(), "ucmcount.so")
 		source := filepath.Join(root, "mpi/native/testdata/ucmcount.c")
-		if r := lab.Command(t.Context(), t, "cc", "-shared", "-fPIC", "-O1", "-o", counter, source).Run(); r.Code != 0 {
+		if r := lab.Command(t.Context(), t, cc, "-shared", "-fPIC", "-O1", "-o", counter, source).Run(); r.Code != 0 {
 			t.Fatal(r.Stderr)
 		}
 		env := []string{counterVariable + "=" + counter, "FISTERRA_MPI_REGISTRATIONS=always"}
-		if l.part == "openmpi" {
-			env = append(env, "OMPI_MCA_pml=ucx", "OMPI_MCA_pml_ucx_tls=any", "OMPI_MCA_pml_ucx_devices=any")
+		if l.Part == "openmpi" {
+			env = append(env, lab.ThroughUCX()...)
 		}
 		l.ranks(t, 2, "memory", env...)
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/lab"
-	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -59,10 +57,10 @@ func TestMPIRank(t *testing.T) {
 	if !ok {
 		t.Skip("a rank of the other tests")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	cfg := &mpi.Config{
-		Transport: "mpi", MPILibrary: os.Getenv(libraryVariable), StartTimeout: 40 * time.Second,
+		Transport: "mpi", MPILibrary: os.Getenv(libraryVariable), StartTimeout: 2 * time.Minute,
 		Log:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Layout: []mpi.LayoutField{{Name: "roles", Value: "1 ps"}},
 	}
@@ -99,51 +97,37 @@ func TestMPIRank(t *testing.T) {
 	os.Exit(0)
 }
 
-type library struct {
-	part, launcher string
-	other          string // the soname of another one
-	flags          []string
-}
-
-var libraries = []library{
-	{"openmpi", "mpirun.openmpi", "libmpich.so.12", []string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}},
-	{"mpich", "mpiexec.mpich", "libmpi.so.40", nil},
-}
+type library struct{ lab.Launcher }
 
 // eachLibrary runs f with both, where they are.
 func eachLibrary[T interface {
 	testing.TB
 	Run(string, func(T)) bool
 }](t T, f func(t T, l library)) {
-	for _, l := range libraries {
-		t.Run(l.part, func(t T) {
-			why := ""
-			if _, err := exec.LookPath(l.launcher); err != nil {
-				why = err.Error()
-			}
-			need.Part(t, l.part, why)
-			f(t, l)
+	for _, l := range lab.Launchers() {
+		t.Run(l.Part, func(t T) {
+			l.Needed(t)
+			f(t, library{l})
 		})
 	}
 }
 
-// start runs a program on n ranks. Open MPI's sockets want a short directory.
+// start runs a program on n ranks.
 func (l library) start(t testing.TB, n int, program string, env ...string) lab.Result {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l.run(t, n, append(env, programVariable+"="+program), self, "-test.run=^TestMPIRank$", "-test.timeout=110s")
+	return l.run(t, n, append(env, programVariable+"="+program), self, "-test.run=^TestMPIRank$", "-test.timeout=290s")
 }
 
 func (l library) run(t testing.TB, n int, env []string, command ...string) lab.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	args := append(append(append([]string{}, l.flags...), "-n", strconv.Itoa(n)), command...)
-	cmd := lab.Command(ctx, t, l.launcher, args...)
-	cmd.Env = append(append(os.Environ(), "TMPDIR=/tmp"), env...)
+	cmd := l.Command(ctx, t, n, command[0], command[1:]...)
+	cmd.Env = append(cmd.Env, env...)
 	r := cmd.Run()
 	if r.Err != nil {
 		t.Fatalf("%s on %d ranks: %v\n%s%s", strings.Join(command, " "), n, r.Err, r.Stdout, r.Stderr)
@@ -221,7 +205,7 @@ func runChecks(ctx context.Context, w *mpi.World) error {
 		if check.Name == "Truncation" && w.Launcher() == mpi.ByMPICH {
 			check.Run = truncation // MPICH does not tell the length
 		}
-		limited, cancel := context.WithTimeout(ctx, 30*time.Second)
+		limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		err = check.Run(limited, c)
 		cancel()
 		if err != nil {
@@ -270,7 +254,7 @@ func TestMPITagsEndWhereTheLibrarysDo(t *testing.T) {
 func TestMPITruncationSparesWhatLiesBehind(t *testing.T) {
 	eachLibrary(t, func(t *testing.T, l library) {
 		l.ranks(t, 2, "truncation")
-		if l.part == "openmpi" {
+		if l.Part == "openmpi" {
 			l.ranks(t, 2, "truncation", "OMPI_MCA_btl=tcp,self")
 		}
 	})
@@ -319,12 +303,8 @@ func TestMPIRanksMustAgreeOnTheLayout(t *testing.T) {
 // Under another library's launcher every rank would be a world of one.
 func TestMPIWrongLauncherIsRefused(t *testing.T) {
 	eachLibrary(t, func(t *testing.T, l library) {
-		for _, other := range libraries {
-			if _, err := exec.LookPath(other.launcher); err != nil {
-				need.Part(t, other.part, err.Error())
-			}
-		}
-		r := l.start(t, 2, "nothing", libraryVariable+"="+l.other, "OMPI_MCA_ess_singleton_isolated=1")
+		l.Other().Needed(t)
+		r := l.start(t, 2, "nothing", libraryVariable+"="+l.Other().Library, "OMPI_MCA_ess_singleton_isolated=1")
 		if r.Code == 0 || !strings.Contains(r.Stdout, "init failed with ErrLauncher") || !strings.Contains(r.Stdout, "sees 1") {
 			t.Errorf("exit code %d, want another than 0 and ErrLauncher:\n%s%s", r.Code, r.Stdout, r.Stderr)
 		}

@@ -19,7 +19,7 @@ import (
 const roleVariable = "FISTERRA_TEST_ROLE"
 
 // processTimeout bounds what a rank does.
-const processTimeout = 30 * time.Second
+const processTimeout = 2 * time.Minute
 
 // Processes starts ranks as processes of this host, connected by a transport: each runs the named test of
 // this binary alone, which calls BeProcess and gets the role there. It fails t unless the ranks in

@@ -24,12 +24,21 @@ func lossRevoke(ctx context.Context, c *mpi.Comm, die func()) error {
 		if err := mpi.Send(ctx, d, []byte{1}, 1, 0); err != nil {
 			return err
 		}
+		// A large message that is announced here, and that nobody will receive.
+		if _, err := d.Probe(ctx, 2, 2); err != nil {
+			return err
+		}
 		d.Revoke()
 		d.Revoke() // once more is nothing
 	} else {
 		if c.Rank() == 1 {
 			// It may come before or after the message that was sent first: then it is gone.
 			if err := recvOnly(ctx, d, make([]byte, 1), 0, 0); err != nil && !errors.Is(err, mpi.ErrRevoked) {
+				return err
+			}
+		}
+		if c.Rank() == 2 {
+			if err := wants("pending large send", mpi.Send(ctx, d, make([]byte, 4<<20), 0, 2), mpi.ErrRevoked); err != nil {
 				return err
 			}
 		}

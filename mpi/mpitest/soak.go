@@ -16,7 +16,7 @@ import (
 // SoakVariable names the environment variable that says how long Soak runs.
 const SoakVariable = "FISTERRA_SOAK"
 
-// Soak mixes all calls over random sizes and tags, on several communicators
+// Soak mixes all calls on messages and windows over random sizes and tags, on several communicators
 // from several goroutines, and checks every byte, for the duration in FISTERRA_SOAK or
 // else for three seconds. It starts world after world of n ranks; each draws a seed, which
 // errors name.
@@ -68,6 +68,9 @@ const (
 	soakRounds     = 25
 	soakMessages   = 40 // of all ranks together, in each round of each goroutine
 	wildTag        = 7  // received from any rank; the message says who it is
+	takenBackTag   = 13 // sent, and taken back
+	exchangeTag    = 14
+	silentTag      = 15 // nobody sends it
 )
 
 // planned is one message.
@@ -89,8 +92,25 @@ func SoakWorld(ctx context.Context, c *mpi.Comm, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	// Each goroutine has tags of its own on communicators that all share.
-	return together(soakGoroutines, func(g int) error {
+	windows := make([]*mpi.Comm, soakGoroutines)
+	for g := range windows {
+		if windows[g], err = c.Dup(ctx); err != nil {
+			return err
+		}
+	}
+	ctx, fail := context.WithCancel(ctx)
+	defer fail()
+	// Each goroutine has tags of its own on communicators that all share, and a window of its own.
+	return together(soakGoroutines, func(g int) (err error) {
+		defer func() {
+			if err != nil {
+				fail() // the others would wait for this one
+			}
+		}()
+		w, free, err := newSoakWindow(ctx, windows[g], seed+uint64(g))
+		if err != nil {
+			return err
+		}
 		s := &soak{comms: []*mpi.Comm{c, dup, mirror}, g: g, seed: seed,
 			own: rand.New(rand.NewPCG(seed, uint64(g)<<32|uint64(c.Rank()+1)))}
 		for round := range soakRounds {
@@ -98,8 +118,11 @@ func SoakWorld(ctx context.Context, c *mpi.Comm, seed uint64) error {
 			if err := s.round(ctx, comm, round); err != nil {
 				return fmt.Errorf("goroutine %d, round %d on %s: %w", g, round, comm.Name(), err)
 			}
+			if err := w.round(ctx, round); err != nil {
+				return fmt.Errorf("goroutine %d, round %d of its window: %w", g, round, err)
+			}
 		}
-		return nil
+		return free()
 	})
 }
 
@@ -108,6 +131,16 @@ type soak struct {
 	g     int
 	seed  uint64
 	own   *rand.Rand // this rank's choice of calls
+
+	started []*mpi.Persistent // of the round
+	posted  []posted
+}
+
+// posted is a receive that waits for a message by a Persistent.
+type posted struct {
+	p   *mpi.Persistent
+	m   *planned
+	buf []byte
 }
 
 // tag keeps goroutines and rounds apart.
@@ -163,7 +196,7 @@ func (m *planned) verify(b []byte, seed uint64) error {
 func (s *soak) round(ctx context.Context, c *mpi.Comm, round int) error {
 	plan := s.plan(c.Size(), round)
 	var out, in []mpi.Request
-	var started []*mpi.Persistent
+	s.started, s.posted = s.started[:0], s.posted[:0]
 	var bufs [][]byte
 	var want []*planned
 	wild := make(map[uint64]*planned)
@@ -178,12 +211,20 @@ func (s *soak) round(ctx context.Context, c *mpi.Comm, round int) error {
 			wild[m.id] = m
 		case s.postsEarly(m, round):
 			buf := make([]byte, m.size+s.own.IntN(9))
+			if s.persists(m, round) {
+				p := mpi.RecvInit(c, buf, m.src, m.tag)
+				if err := p.Start(); err != nil {
+					return err
+				}
+				s.posted = append(s.posted, posted{p, m, buf})
+				break
+			}
 			in, bufs, want = append(in, mpi.Irecv(c, buf, m.src, m.tag)), append(bufs, buf), append(want, m)
 		default:
 			later = append(later, m)
 		}
 	}
-	doomed := mpi.Irecv(c, make([]byte, 8), mpi.AnySource, s.tag(round, 15)) // nobody sends that
+	doomed := mpi.Irecv(c, make([]byte, 8), mpi.AnySource, s.tag(round, silentTag))
 	for i := range plan {
 		m := &plan[i]
 		if m.src != c.Rank() {
@@ -199,13 +240,19 @@ func (s *soak) round(ctx context.Context, c *mpi.Comm, round int) error {
 			if err := p.Start(); err != nil {
 				return err
 			}
-			started = append(started, p)
+			s.started = append(s.started, p)
 		default:
 			out = append(out, mpi.Isend(c, b, m.dst, m.tag))
 		}
 	}
 	doomed.Cancel()
 	if err := wants("cancelled receive", wait(ctx, doomed), mpi.ErrCancelled); err != nil {
+		return err
+	}
+	if err := s.takeBack(ctx, c, round); err != nil {
+		return err
+	}
+	if err := s.exchange(ctx, c, round); err != nil {
 		return err
 	}
 	if err := s.receive(ctx, c, later); err != nil {
@@ -224,7 +271,16 @@ func (s *soak) round(ctx context.Context, c *mpi.Comm, round int) error {
 			return fmt.Errorf("from rank %d: %w", m.src, err)
 		}
 	}
-	for _, p := range started {
+	for _, r := range s.posted {
+		status, err := r.p.Wait(ctx)
+		if err := errors.Join(err, is(status, r.m.src, r.m.tag, r.m.size)); err != nil {
+			return err
+		}
+		if err := r.m.verify(r.buf[:r.m.size], s.seed); err != nil {
+			return fmt.Errorf("from rank %d: %w", r.m.src, err)
+		}
+	}
+	for _, p := range s.started {
 		if _, err := p.Wait(ctx); err != nil {
 			return err
 		}
@@ -238,6 +294,9 @@ func (s *soak) round(ctx context.Context, c *mpi.Comm, round int) error {
 func (s *soak) postsEarly(m *planned, round int) bool {
 	return (m.src*31+m.tag*17+round)%2 == 0
 }
+
+// persists says whether those are received by RecvInit.
+func (s *soak) persists(m *planned, round int) bool { return (m.src+m.tag+round)%3 == 0 }
 
 // one waits for one of the requests and nulls it.
 func (s *soak) one(ctx context.Context, rs []mpi.Request) (int, mpi.Status, error) {
@@ -256,57 +315,4 @@ func (s *soak) one(ctx context.Context, rs []mpi.Request) (int, mpi.Status, erro
 		return i, status, err
 	}
 	return -1, mpi.Status{}, errors.New("no request is left")
-}
-
-// receive receives messages by blocking calls. Those of one source and tag
-// come in the order of the plan.
-func (s *soak) receive(ctx context.Context, c *mpi.Comm, ms []*planned) error {
-	for _, m := range ms {
-		var b []byte
-		var status mpi.Status
-		var err error
-		switch s.own.IntN(3) {
-		case 0:
-			b, status, err = mpi.RecvAlloc[byte](ctx, c, m.src, m.tag)
-		case 1:
-			if status, err = c.Probe(ctx, m.src, m.tag); err == nil {
-				b = make([]byte, status.Bytes)
-				status, err = mpi.Recv(ctx, c, b, m.src, m.tag)
-			}
-		default:
-			b = make([]byte, m.size)
-			status, err = mpi.Recv(ctx, c, b, m.src, m.tag)
-		}
-		if err := errors.Join(err, is(status, m.src, m.tag, m.size)); err != nil {
-			return err
-		}
-		if err := m.verify(b, s.seed); err != nil {
-			return fmt.Errorf("from rank %d: %w", m.src, err)
-		}
-	}
-	return nil
-}
-
-// receiveWild receives messages from any rank until all have come.
-func (s *soak) receiveWild(ctx context.Context, c *mpi.Comm, wild map[uint64]*planned, tag int) error {
-	buf := make([]byte, 400_016)
-	for len(wild) > 0 {
-		status, err := mpi.Recv(ctx, c, buf, mpi.AnySource, tag)
-		if err != nil {
-			return err
-		}
-		if status.Bytes < 16 {
-			return fmt.Errorf("wildcard receive: %+v", status)
-		}
-		id := binary.LittleEndian.Uint64(buf)
-		m := wild[id]
-		if m == nil {
-			return fmt.Errorf("wildcard receive: message %#x is not expected, or came twice", id)
-		}
-		delete(wild, id)
-		if err := errors.Join(is(status, m.src, m.tag, m.size), m.verify(buf[:status.Bytes], s.seed)); err != nil {
-			return fmt.Errorf("from rank %d: %w", m.src, err)
-		}
-	}
-	return nil
 }

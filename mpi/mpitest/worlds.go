@@ -8,7 +8,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
@@ -21,11 +20,16 @@ import (
 
 var testSecret = []byte("known to the ranks of this test!")
 
-// SharedMemoryWorlds opens n worlds that share memory, as those of one host do.
-func SharedMemoryWorlds(t testing.TB, n int) []*mpi.World {
+// SharedMemoryWorlds opens n worlds that share memory, as those of one host do. Each change is
+// applied to every rank's configuration.
+func SharedMemoryWorlds(t testing.TB, n int, changes ...func(*shm.Config)) []*mpi.World {
 	t.Helper()
 	return worlds(t, n, func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error) {
-		return shm.Open(shm.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Set: set, Log: log})
+		cfg := shm.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Set: set, Log: log}
+		for _, change := range changes {
+			change(&cfg)
+		}
+		return shm.Open(cfg)
 	})
 }
 
@@ -68,18 +72,24 @@ func worlds(t testing.TB, n int, open func(rank int, set transport.Set, log *slo
 	return all
 }
 
-// Together runs f on all ranks, each in a goroutine of its own, and closes their worlds.
+// Together runs f on all ranks, each in a goroutine of its own, and closes their worlds. The context of all
+// ends as soon as one has failed.
 func Together(t testing.TB, worlds []*mpi.World, f func(context.Context, *mpi.Comm) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	timed, stop := context.WithTimeout(t.Context(), 2*patience())
+	defer stop()
+	ctx, cancel := context.WithCancelCause(timed)
+	defer cancel(nil)
 	var all sync.WaitGroup
 	for r, w := range worlds {
 		all.Go(func() {
 			if err := f(ctx, w.Comm()); err != nil {
-				t.Errorf("rank %d: %v", r, err)
+				if !errors.Is(err, errAnother) {
+					t.Errorf("rank %d: %v", r, err)
+				}
+				cancel(fmt.Errorf("%w: rank %d: %w", errAnother, r, err))
 			}
-			if err := w.Close(ctx); err != nil && !errors.Is(err, mpi.ErrClosed) && !t.Failed() {
+			if err := closeWorld(ctx, w); err != nil && !t.Failed() {
 				t.Errorf("rank %d: close: %v", r, err)
 			}
 		})

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
 // Whatever the lengths of message and buffer are: bytes, status and order are MPI's,
@@ -14,9 +16,9 @@ import (
 func TestMessagesOfAllLengthsAreSafe(t *testing.T) {
 	each(t, func(t *testing.T, l launch) {
 		l.ranks(t, 3, "lengths")
-		if l.part == "openmpi" {
+		if l.Part == "openmpi" {
 			l.ranks(t, 3, "lengths", "OMPI_MCA_btl=tcp,self")
-			l.ranks(t, 3, "lengths", throughUCX...)
+			l.ranks(t, 3, "lengths", lab.ThroughUCX()...)
 		}
 	})
 }

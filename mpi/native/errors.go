@@ -75,3 +75,24 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// failure translates a library's error code. The world's lock is held.
+func (r *Request) failure(code int) error {
+	w := r.comm.world
+	class, text := w.explain(code)
+	sentinel := ErrFailed
+	switch class {
+	case w.abi.classTrunc:
+		sentinel = ErrTruncated
+	case w.abi.classRank:
+		sentinel = ErrRank
+	case w.abi.classTag:
+		sentinel = ErrTag
+	}
+	return r.fail(code, sentinel, text)
+}
+
+func (r *Request) fail(code int, sentinel error, detail string) error {
+	return &Error{Op: r.op.String(), Comm: r.comm.name, Rank: r.comm.rank, Peer: r.peer, Tag: r.tag,
+		Library: r.comm.world.library, Code: code, Detail: detail, Err: sentinel}
+}

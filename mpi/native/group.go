@@ -12,13 +12,18 @@ import (
 
 // CreateGroup makes a communicator of the given world ranks, in that order. Exactly
 // these ranks call it, with the same arguments; id tells apart groups that are made at
-// the same time and share a rank.
+// the same time and share a rank, and one that was given up. It blocks until all of them have come. If
+// ctx ends before, the error is its cause, and no member gets a communicator.
 //
 // MPI makes such a communicator only by a blocking call. It is entered under the
 // world's lock, so two ranks that entered two of them in different orders would wait
 // for each other for ever. Hence the members first agree that each of them is here and
 // makes no other group now; whoever does is waited for. After that the call takes as
 // long as its few messages.
+//
+// A member that has said yes and then left would leave the others in that call. So they
+// agree once more, that all are still here. From then on ctx counts no longer but for members that
+// have left, which are waited for only a while (staying) after its end.
 func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id int) (*Comm, error) {
 	me := slices.Index(ranks, w.comm.rank)
 	if me < 0 {
@@ -37,6 +42,9 @@ func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id in
 	for attempt := 0; ; attempt++ {
 		mine := w.creating.TryLock()
 		all, err := w.agree(ctx, ranks, me, tag, mine)
+		if err == nil && all {
+			err = w.confirm(ctx, ranks, me, tag)
+		}
 		if err == nil && all {
 			h, err := w.createGroup(members, tag)
 			w.creating.Unlock()
@@ -58,6 +66,23 @@ func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id in
 		// Ranks differ in their waits, so that two groups do not keep meeting.
 		nap(time.Duration(1+(w.comm.rank*7+attempt*13)%64) * 20 * time.Microsecond)
 	}
+}
+
+// staying is how long a member goes on after its context has ended when others may rely on it:
+// longer than any of them is kept off its core.
+const staying = 2 * time.Second
+
+// confirm ends without an error on all members, or all but those that were kept waiting for more
+// than staying by one that was not.
+func (w *World) confirm(ctx context.Context, ranks []int, me, tag int) error {
+	stay, leave := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer leave(nil)
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(staying, func() { leave(context.Cause(ctx)) })
+	})
+	defer stop()
+	_, err := w.agree(stay, ranks, me, tag, true)
+	return err
 }
 
 // agree tells whether all members said yes. Dissemination (Hensgen, Finkel and Manber

@@ -1,19 +1,38 @@
 package native
 
-import (
-	"fmt"
-	"strconv"
+import "slices"
+
+// Launcher is who started the ranks, as far as that decides which MPI libraries find
+// them. The caller has found it out: this package reads no launcher's variables.
+type Launcher struct {
+	Kind LauncherKind
+	Why  string // what told, for messages
+}
+
+// LauncherKind is a way to start ranks; the zero value is NoLauncher.
+type LauncherKind string
+
+// Kinds of launchers.
+const (
+	NoLauncher    LauncherKind = ""
+	ByOpenMPI     LauncherKind = "openmpi"
+	ByHydra       LauncherKind = "hydra" // and its relatives, of MPICH's family
+	ByPALS        LauncherKind = "pals"
+	ByPMIx        LauncherKind = "pmix"
+	BySlurm       LauncherKind = "slurm-none" // srun without a process manager
+	BySlurmByPMI2 LauncherKind = "slurm-pmi2"
+	BySlurmByPMIx LauncherKind = "slurm-pmix"
 )
 
-// Launcher is what started this process, as far as its environment tells, and which
-// MPI libraries would understand it.
-type Launcher struct {
-	Name string // "openmpi", "hydra", "pals", "slurm-pmi2", "slurm-pmix", "slurm-none", "pmix", "none"
-	Rank int    // -1 if unknown
-	Size int    // 0 if unknown
-	Why  string // the variable that told, with its value
-
-	sonames []string
+func (l Launcher) String() string {
+	text := "launcher " + string(l.Kind)
+	if l.Kind == NoLauncher {
+		text = "no launcher"
+	}
+	if l.Why != "" {
+		text += " (" + l.Why + ")"
+	}
+	return text
 }
 
 var (
@@ -22,56 +41,19 @@ var (
 	anySonames     = []string{"libmpi.so", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1"}
 )
 
-// FromEnv tells the launcher from the environment. The order matters: inside a Slurm
-// allocation mpirun and Hydra start ranks whose SLURM_ variables are those of the
-// launcher's own daemons.
-func FromEnv(lookup func(string) (string, bool)) Launcher {
-	get := func(name string) string {
-		if lookup == nil {
-			return ""
-		}
-		v, _ := lookup(name)
-		return v
-	}
-	found := func(name, variable, rank, size string, sonames []string) Launcher {
-		return Launcher{Name: name, Rank: number(get(rank), -1), Size: number(get(size), 0),
-			Why: fmt.Sprintf("%s=%s", variable, get(variable)), sonames: sonames}
-	}
-	slurm := get("SLURM_STEP_ID") != "" || get("SLURM_PROCID") != ""
-	// As in slurm.FromEnv, which this package may not know: Hydra's ranks inherit the variables of its
-	// daemons' step, but rank and size are its own.
-	ofStep := get("PMI_RANK") == get("SLURM_PROCID") && get("PMI_SIZE") == get("SLURM_STEP_NUM_TASKS")
-	hydra := get("MPI_LOCALRANKID") != "" && (get("SLURM_MPI_TYPE") != "pmi2" || !ofStep)
-	switch {
-	case get("OMPI_COMM_WORLD_SIZE") != "":
-		return found("openmpi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", openMPISonames)
-	case get("PALS_RANKID") != "":
-		return found("pals", "PALS_RANKID", "PALS_RANKID", "PALS_SIZE", mpichSonames)
-	case get("PMI_RANK") != "" && slurm && !hydra:
-		return found("slurm-pmi2", "PMI_RANK", "PMI_RANK", "PMI_SIZE", mpichSonames)
-	case get("PMI_RANK") != "":
-		return found("hydra", "PMI_RANK", "PMI_RANK", "PMI_SIZE", mpichSonames)
-	case get("PMI_PORT") != "":
-		return found("hydra", "PMI_PORT", "", "", mpichSonames)
-	case get("PMIX_RANK") != "":
+// sonames are the libraries that understand the launcher, and whether that is why: else
+// they are what loaders commonly find.
+func (l Launcher) sonames() (names []string, implied bool) {
+	switch l.Kind {
+	case ByOpenMPI:
+		return openMPISonames, true
+	case ByHydra, ByPALS, BySlurmByPMI2:
+		return mpichSonames, true
+	case ByPMIx, BySlurmByPMIx:
 		// PMIx alone says nothing about the library; Open MPI needs it, MPICH seldom has it.
-		both := append(append([]string{}, openMPISonames...), mpichSonames...)
-		if slurm {
-			return found("slurm-pmix", "PMIX_RANK", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", both)
-		}
-		return found("pmix", "PMIX_RANK", "PMIX_RANK", "", both)
-	case get("SLURM_PROCID") != "" && get("SLURM_STEP_ID") != "":
-		return found("slurm-none", "SLURM_PROCID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", anySonames)
+		return slices.Concat(openMPISonames, mpichSonames), true
 	}
-	return Launcher{Name: "none", Rank: -1, Why: "no launcher's variables are set", sonames: anySonames}
-}
-
-func number(s string, otherwise int) int {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 0 {
-		return otherwise
-	}
-	return n
+	return anySonames, false
 }
 
 // advice says how ranks of a library's family can be started.

@@ -5,7 +5,9 @@
 // [Open] finds and classifies a library, [Library.Init] starts it and returns a
 // [World], whose [Comm] offers nonblocking sends, receives, probes and the library's
 // own collectives on caller-owned [Request] values. Nothing here blocks inside MPI: a
-// wait polls, gives the core away with sched_yield and at last sleeps in the kernel.
+// wait polls, gives the core away with sched_yield and at last sleeps in the kernel. The
+// exception is [World.CreateGroup], for which MPI has only a blocking call: it is entered when
+// all members have said that they enter it now, and ends when they have, whatever their contexts do meanwhile.
 // The library is asked for MPI_THREAD_SERIALIZED, and one lock is held around each
 // call; any goroutine may call anything.
 //
@@ -35,8 +37,8 @@ type Config struct {
 	// Path is a file or soname to use whatever the launcher implies; empty: chosen by
 	// the launcher, then by what the loader finds.
 	Path string
-	// Lookup reads the environment; nil: no launcher is assumed.
-	Lookup func(name string) (value string, present bool)
+	// Launcher is who started this process; zero: nobody.
+	Launcher Launcher
 	// Log receives what was tried and chosen; nil discards.
 	Log *slog.Logger
 }
@@ -66,8 +68,8 @@ func (l *Library) String() string {
 }
 
 // Open loads an MPI library into this process, where it stays. The first of these that
-// is there is taken: cfg.Path, the libraries that the launcher found in the
-// environment implies, what the loader finds by the usual names. It is told by the
+// is there is taken: cfg.Path, the libraries that cfg.Launcher implies, what the
+// loader finds by the usual names. It is told by the
 // symbols it exports, not by its name. Signal actions that loading changed are put
 // back, and variables that keep UCX and libfabric from taking signals, or from trusting
 // their registration caches about Go's heap, are set in the environment unless the user
@@ -80,9 +82,9 @@ func Open(cfg Config) (*Library, error) {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	launcher := FromEnv(cfg.Lookup)
-	names, why := launcher.sonames, fmt.Sprintf("launcher %s (%s)", launcher.Name, launcher.Why)
-	if launcher.Name == "none" || launcher.Name == "slurm-none" {
+	names, implied := cfg.Launcher.sonames()
+	why := cfg.Launcher.String()
+	if !implied {
 		why = "found by the loader, " + why
 	}
 	if cfg.Path != "" {
@@ -113,7 +115,7 @@ func Open(cfg Config) (*Library, error) {
 		if before != 0 && c.Sym("MPI_Init_thread") != before {
 			return nil, fmt.Errorf("native: %w: %s, beside one that has MPI_Init_thread at %#x", ErrTwoLibraries, c.Path(), before)
 		}
-		l := &Library{Path: c.Path(), Why: fmt.Sprintf("%s: %s", name, why), Launcher: launcher, c: c, signals: signals, log: log}
+		l := &Library{Path: c.Path(), Why: fmt.Sprintf("%s: %s", name, why), Launcher: cfg.Launcher, c: c, signals: signals, log: log}
 		if err := l.classify(); err != nil {
 			return nil, fmt.Errorf("native: %s: %w", c.Path(), err)
 		}

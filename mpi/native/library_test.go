@@ -9,57 +9,24 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/clib"
 )
 
-func TestLauncherFromEnvironment(t *testing.T) {
+func TestLauncherImpliesLibraries(t *testing.T) {
 	for _, c := range []struct {
-		env        string
-		name       string
-		rank, size int
-		first      string // the first library tried
+		kind    LauncherKind
+		first   string // the first library tried
+		implied bool
 	}{
-		{"", "none", -1, 0, "libmpi.so"},
-		{"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3 PMIX_RANK=3 SLURM_PROCID=0 SLURM_STEP_ID=0", "openmpi", 3, 4, "libmpi.so.40"},
-		{"PMI_RANK=1 PMI_SIZE=2 PMI_FD=7 MPI_LOCALRANKID=1 SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1", "hydra", 1, 2, "libmpi.so.12"},
-		{"PMI_RANK=1 PMI_SIZE=2 PMI_FD=7 MPI_LOCALRANKID=1 SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1 SLURM_MPI_TYPE=pmi2", "hydra", 1, 2, "libmpi.so.12"},
-		{"PMI_RANK=1 PMI_SIZE=2 PMI_FD=7 MPI_LOCALRANKID=0 SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_MPI_TYPE=pmi2", "slurm-pmi2", 1, 2, "libmpi.so.12"}, // srun in a rank of Hydra's
-		{"PMI_PORT=host:1 PMI_ID=1", "hydra", -1, 0, "libmpi.so.12"},
-		{"PMI_RANK=5 PMI_SIZE=8 PMI_FD=13 SLURM_PROCID=5 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=8", "slurm-pmi2", 5, 8, "libmpi.so.12"},
-		{"PMIX_RANK=2 PMIX_NAMESPACE=slurm.pmix.1.0 SLURM_PROCID=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=3", "slurm-pmix", 2, 3, "libmpi.so.40"},
-		{"PMIX_RANK=2 PMIX_NAMESPACE=prterun", "pmix", 2, 0, "libmpi.so.40"},
-		{"PALS_RANKID=9 PALS_SIZE=16", "pals", 9, 16, "libmpi.so.12"},
-		{"SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2", "slurm-none", 1, 2, "libmpi.so"},
-		{"SLURM_PROCID=0 SLURM_JOB_ID=7", "none", -1, 0, "libmpi.so"}, // a batch script is no task
-		{"OMPI_COMM_WORLD_SIZE=many OMPI_COMM_WORLD_RANK=-1", "openmpi", -1, 0, "libmpi.so.40"},
+		{NoLauncher, "libmpi.so", false},
+		{BySlurm, "libmpi.so", false},
+		{ByOpenMPI, "libmpi.so.40", true},
+		{ByHydra, "libmpi.so.12", true},
+		{ByPALS, "libmpi.so.12", true},
+		{BySlurmByPMI2, "libmpi.so.12", true},
+		{BySlurmByPMIx, "libmpi.so.40", true},
+		{ByPMIx, "libmpi.so.40", true},
 	} {
-		env := map[string]string{}
-		for _, kv := range strings.Fields(c.env) {
-			k, v, _ := strings.Cut(kv, "=")
-			env[k] = v
-		}
-		l := FromEnv(func(k string) (string, bool) { v, ok := env[k]; return v, ok })
-		if l.Name != c.name || l.Rank != c.rank || l.Size != c.size || l.sonames[0] != c.first || l.Why == "" {
-			t.Errorf("%q: %+v, want %s rank %d of %d, %s first", c.env, l, c.name, c.rank, c.size, c.first)
-		}
-	}
-}
-
-// Environments captured from a rank of each launcher, in a Slurm job and outside.
-func TestLauncherFromCapturedEnvironments(t *testing.T) {
-	for name, want := range map[string]string{
-		"hydra-slurm-4n2t.r1": "hydra", "hydra-local-4t.r1": "hydra", "hydra-local-pmiport-4t.rid1": "hydra",
-		"mpirun-slurm-4n2t.r1": "openmpi", "mpirun-local-4t.r1": "openmpi",
-		"pmi2-4n2t.t1": "slurm-pmi2", "pmix-4n2t.t1": "slurm-pmix", "block-4n2t.t1": "slurm-none", "batch.batch": "none",
-	} {
-		text, err := os.ReadFile("../../slurm/testdata/slurm-env/" + name + ".env")
-		if err != nil {
-			t.Fatal(err)
-		}
-		env := map[string]string{}
-		for line := range strings.Lines(string(text)) {
-			k, v, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
-			env[k] = v
-		}
-		if l := FromEnv(func(k string) (string, bool) { v, ok := env[k]; return v, ok }); l.Name != want {
-			t.Errorf("%s: %+v, want %s", name, l, want)
+		names, implied := Launcher{Kind: c.kind}.sonames()
+		if names[0] != c.first || implied != c.implied {
+			t.Errorf("%q: %v, implied %v, want %s first, implied %v", c.kind, names, implied, c.first, c.implied)
 		}
 	}
 }

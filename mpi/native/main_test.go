@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime/debug"
 	"strconv"
@@ -21,11 +20,13 @@ import (
 )
 
 // programVariable names the rank program that this test binary runs instead of tests,
-// libraryVariable the library it asks for.
+// libraryVariable the library it asks for, launcherVariable who started how many ranks.
 const (
 	programVariable = "FISTERRA_NATIVE_TEST_PROGRAM"
 	libraryVariable = "FISTERRA_NATIVE_TEST_LIBRARY"
 	otherVariable   = "FISTERRA_NATIVE_TEST_OTHER"
+
+	launcherVariable = "FISTERRA_NATIVE_TEST_LAUNCHER"
 )
 
 // programs are what ranks run; each is started by a test of the same words.
@@ -35,8 +36,10 @@ var programs = map[string]func(context.Context, *World) error{
 	"cancels":       cancels,
 	"errors":        wrongUse,
 	"groups":        groups,
+	"leavers":       leavers,
 	"collectives":   collectives,
 	"signals":       signals,
+	"environment":   environment,
 	"mallocs":       mallocs,
 	"stacks":        stacks,
 	"collector":     collector,
@@ -82,14 +85,19 @@ func TestMain(m *testing.M) {
 }
 
 func program(name string) error {
-	ctx, stop := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	l, err := Open(Config{Path: os.Getenv(libraryVariable), Lookup: os.LookupEnv, Log: log})
+	kind, ranks, _ := strings.Cut(os.Getenv(launcherVariable), " ")
+	n, err := strconv.Atoi(ranks)
+	if err != nil {
+		return fmt.Errorf("%s: %w", launcherVariable, err)
+	}
+	l, err := Open(Config{Path: os.Getenv(libraryVariable), Launcher: Launcher{Kind: LauncherKind(kind), Why: launcherVariable}, Log: log})
 	if err != nil {
 		return err
 	}
-	w, err := l.Init(ctx, Options{})
+	w, err := l.Init(ctx, Options{Ranks: n})
 	if err != nil {
 		return err
 	}
@@ -113,20 +121,29 @@ func program(name string) error {
 	return nil
 }
 
-type launch struct {
-	part string
-	argv []string
+// startedBy tells ranks who starts them.
+func startedBy(kind LauncherKind, n int) string {
+	return fmt.Sprintf("%s=%s %d", launcherVariable, kind, n)
 }
 
-var launches = []launch{
-	{"openmpi", []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n"}},
-	{"mpich", []string{"mpiexec.mpich", "-n"}},
+type launch struct {
+	lab.Launcher
+	binary string // that ranks run; this test binary if empty
+}
+
+// kind is the launcher as its ranks know it.
+func (l launch) kind() LauncherKind {
+	if l.Part == lab.OpenMPI.Part {
+		return ByOpenMPI
+	}
+	return ByHydra
 }
 
 // each runs f under both launchers.
 func each(t *testing.T, f func(t *testing.T, l launch)) {
-	for _, l := range launches {
-		t.Run(l.part, func(t *testing.T) {
+	for _, l := range lab.Launchers() {
+		t.Run(l.Part, func(t *testing.T) {
+			l := launch{Launcher: l}
 			l.needed(t)
 			f(t, l)
 		})
@@ -139,15 +156,8 @@ func (l launch) needed(t testing.TB) {
 	if !clib.Available {
 		t.Skip("built without support for C libraries")
 	}
-	why := ""
-	if _, err := exec.LookPath(l.argv[0]); err != nil {
-		why = err.Error()
-	}
-	need.Part(t, l.part, why)
+	l.Needed(t)
 }
-
-// throughUCX makes Debian's Open MPI use UCX, which it does not by itself.
-var throughUCX = []string{"OMPI_MCA_pml=ucx", "OMPI_MCA_pml_ucx_tls=any", "OMPI_MCA_pml_ucx_devices=any"}
 
 type outcome struct {
 	code int
@@ -157,14 +167,17 @@ type outcome struct {
 // start runs n ranks of a program and returns what became of it.
 func (l launch) start(t testing.TB, n int, program string, env ...string) outcome {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 120*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer stop()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
+	binary := l.binary
+	if binary == "" {
+		var err error
+		if binary, err = os.Executable(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	cmd := lab.Command(ctx, t, l.argv[0], append(append([]string{}, l.argv[1:]...), strconv.Itoa(n), self)...)
-	cmd.Env = append(append(os.Environ(), programVariable+"="+program, "TMPDIR=/tmp"), env...)
+	cmd := l.Command(ctx, t, n, binary)
+	cmd.Env = append(append(cmd.Env, programVariable+"="+program, startedBy(l.kind(), n)), env...)
 	r := cmd.Run()
 	if r.Err != nil {
 		t.Fatalf("%s of %d ranks did not end by itself: %v", program, n, r)
@@ -202,6 +215,15 @@ func TestGroupsMadeConcurrently(t *testing.T) {
 	each(t, func(t *testing.T, l launch) { l.ranks(t, 4, "groups") })
 }
 
+// A rank that gives a group up must not leave the others in a call that never returns.
+func TestGroupsGivenUp(t *testing.T) {
+	each(t, func(t *testing.T, l launch) {
+		for _, n := range []int{2, 3} {
+			l.ranks(t, n, "leavers")
+		}
+	})
+}
+
 func TestCollectives(t *testing.T) {
 	each(t, func(t *testing.T, l launch) {
 		for _, n := range []int{1, 2, 3} {
@@ -213,8 +235,8 @@ func TestCollectives(t *testing.T) {
 func TestGoKeepsItsSignals(t *testing.T) {
 	each(t, func(t *testing.T, l launch) {
 		l.ranks(t, 2, "signals")
-		if l.part == "openmpi" { // takes signals only if UCX drives it
-			l.ranks(t, 2, "signals", throughUCX...)
+		if l.Part == "openmpi" { // takes signals only if UCX drives it
+			l.ranks(t, 2, "signals", lab.ThroughUCX()...)
 		}
 	})
 }
@@ -261,16 +283,20 @@ func TestEveryEndIsSeenByTheLauncher(t *testing.T) {
 	})
 }
 
-// other is a library that a launcher is not of.
-var other = map[string]string{"openmpi": "libmpich.so.12", "mpich": "libmpi.so.40"}
+// other is the other library's soname, which must be there.
+func (l launch) other(t *testing.T) string {
+	t.Helper()
+	other := l.Other()
+	if _, err := clib.Open(other.Library); err != nil {
+		need.Part(t, other.Part, err.Error())
+	}
+	return other.Library
+}
 
 // Under another library's launcher every rank would be a world of one.
 func TestWrongLauncherIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, l launch) {
-		if _, err := clib.Open(other[l.part]); err != nil {
-			need.Part(t, map[string]string{"openmpi": "mpich", "mpich": "openmpi"}[l.part], err.Error())
-		}
-		o := l.start(t, 2, "leave", libraryVariable+"="+other[l.part], "OMPI_MCA_ess_singleton_isolated=1")
+		o := l.start(t, 2, "leave", libraryVariable+"="+l.other(t), "OMPI_MCA_ess_singleton_isolated=1")
 		if o.code == 0 || !strings.Contains(o.text, ErrLauncher.Error()) || !strings.Contains(o.text, "started 2 ranks") {
 			t.Errorf("exit code %d, want another than 0 and %q in:\n%s", o.code, ErrLauncher, o.text)
 		}
@@ -279,10 +305,7 @@ func TestWrongLauncherIsRefused(t *testing.T) {
 
 func TestTwoLibrariesAreRefused(t *testing.T) {
 	each(t, func(t *testing.T, l launch) {
-		if _, err := clib.Open(other[l.part]); err != nil {
-			need.Part(t, map[string]string{"openmpi": "mpich", "mpich": "openmpi"}[l.part], err.Error())
-		}
-		l.ranks(t, 1, "two", otherVariable+"="+other[l.part])
+		l.ranks(t, 1, "two", otherVariable+"="+l.other(t))
 	})
 }
 

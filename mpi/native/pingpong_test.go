@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
 // pingpong prints the median time one way, for a few sizes, one buffer for sending and
@@ -36,8 +38,9 @@ func pingpong(ctx context.Context, w *World) error {
 // BenchmarkPingPong reports the medians of two ranks on this host, one run however often
 // the benchmark is to be repeated.
 func BenchmarkPingPong(b *testing.B) {
-	for _, l := range launches {
-		b.Run(l.part, func(b *testing.B) {
+	for _, launcher := range lab.Launchers() {
+		l := launch{Launcher: launcher}
+		b.Run(l.Part, func(b *testing.B) {
 			l.needed(b)
 			o := l.start(b, 2, "pingpong")
 			if o.code != 0 {

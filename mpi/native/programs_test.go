@@ -160,7 +160,7 @@ func cancels(ctx context.Context, w *World) error {
 	if _, err := c.Recv(short, make([]byte, 8), peer, 1); !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("receive that never matches: %v", err)
 	}
-	if took := time.Since(start); took > 10*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		return fmt.Errorf("cancelling took %v", took)
 	}
 	var r Request
@@ -359,4 +359,44 @@ func groups(ctx context.Context, w *World) error {
 	default:
 	}
 	return d.Free()
+}
+
+// leavers: the last rank asks for a group and gives up before the others come. They wait
+// for it as long as they want, and the world goes on.
+func leavers(ctx context.Context, w *World) error {
+	c := w.comm
+	all := make([]int, c.size)
+	for i := range all {
+		all[i] = i
+	}
+	leaver, word := c.size-1, make([]byte, 1)
+	patience := 50 * time.Millisecond
+	if c.rank != leaver {
+		patience = 500 * time.Millisecond
+		if _, err := c.Recv(ctx, word, leaver, 7); err != nil {
+			return err
+		}
+	}
+	short, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	if _, err := w.CreateGroup(short, "given up", all, 2000); !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("rank %d in a group that rank %d has left: %v", c.rank, leaver, err)
+	}
+	for _, r := range all {
+		if c.rank == leaver && r != leaver {
+			if err := c.Send(ctx, word, r, 7); err != nil {
+				return err
+			}
+		}
+	}
+	g, err := w.CreateGroup(ctx, "whole", all, 2001)
+	if err != nil {
+		return err
+	}
+	var r Request
+	if err := g.Ibarrier(&r); err != nil {
+		return err
+	}
+	_, err = w.Wait(ctx, &r)
+	return err
 }

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/internal/clib"
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 	"github.com/fisterra-hpc/fisterra/internal/need"
 )
 
@@ -22,8 +23,8 @@ const counterVariable = "FISTERRA_NATIVE_TEST_COUNTER"
 func TestCachedRegistrationsAreDropped(t *testing.T) {
 	each(t, func(t *testing.T, l launch) {
 		env := []string{}
-		if l.part == "openmpi" {
-			env = append(env, throughUCX...)
+		if l.Part == "openmpi" {
+			env = append(env, lab.ThroughUCX()...)
 		}
 		counter := compile(t, "testdata/ucmcount.c")
 		l.ranks(t, 2, "registrations", append(env, counterVariable+"="+counter)...)
@@ -33,14 +34,10 @@ func TestCachedRegistrationsAreDropped(t *testing.T) {
 // compile makes a shared library of a C file.
 func compile(t *testing.T, source string, flags ...string) string {
 	t.Helper()
-	why := ""
-	if _, err := exec.LookPath("cc"); err != nil {
-		why = err.Error()
-	}
-	need.Part(t, "cc", why)
+	cc := need.Program(t, "cc", "cc")
 	object := filepath.Join(t.TempDir(), filepath.Base(source)+".so")
 	args := append([]string{"-shared", "-fPIC", "-O1", "-Wall", "-o", object, source}, flags...)
-	if out, err := exec.CommandContext(t.Context(), "cc", args...).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), cc, args...).CombinedOutput(); err != nil {
 		t.Fatalf("cc %v: %v\n%s", args, err, out)
 	}
 	return object

@@ -22,7 +22,7 @@ func TestProfileAndSignalsDuringCalls(t *testing.T) {
 // HPC sites often lift the stack limit, and glibc then gives threads 2 MiB.
 func TestUnlimitedStack(t *testing.T) {
 	each(t, func(t *testing.T, l launch) {
-		l.argv = append([]string{"sh", "-c", `ulimit -s unlimited && exec "$@"`, "sh"}, l.argv...)
+		l.Argv = append([]string{"sh", "-c", `ulimit -s unlimited && exec "$@"`, "sh"}, l.Argv...)
 		l.ranks(t, 2, "pairs")
 	})
 }

@@ -1,8 +1,6 @@
 package native
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,47 +11,36 @@ import (
 
 // Under a real Slurm: what works of the two libraries, and what must be refused.
 // Debian's MPICH hangs in its own Finalize across nodes, so it runs on one.
-func TestUnderSlurm(t *testing.T) {
+func TestClusterLibraries(t *testing.T) {
 	if !clib.Available {
 		t.Skip("built without support for C libraries")
 	}
-	for part, name := range map[string]string{"openmpi": "libmpi.so.40", "mpich": "libmpich.so.12"} {
-		why := ""
-		if _, err := clib.Open(name); err != nil {
-			why = err.Error()
+	for _, l := range lab.Launchers() {
+		if _, err := clib.Open(l.Library); err != nil {
+			need.Part(t, l.Part, err.Error())
 		}
-		need.Part(t, part, why)
 	}
 	s := lab.Cluster(t, 2, 2)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(s.Dir, "native.test")
-	b, err := os.ReadFile(self)
-	if err == nil {
-		err = os.WriteFile(program, b, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	srun := func(library, run string, args ...string) lab.Result {
+	program := s.TestBinary()
+	srun := func(kind LauncherKind, ranks int, library, run string, args ...string) lab.Result {
 		command := append([]string{"srun"}, args...)
-		return s.Exec(t.Context(), append(command, "env", programVariable+"="+run, libraryVariable+"="+library, program)...)
+		return s.Exec(t.Context(), append(command, "env", programVariable+"="+run, libraryVariable+"="+library, startedBy(kind, ranks), program)...)
 	}
 	for _, c := range []struct {
 		name, library, program string
+		kind                   LauncherKind
+		ranks                  int
 		args                   []string
 		refused                string // what the error says; empty: the run must end well
 	}{
-		{"Open MPI by pmix over two nodes", "", "pairs", []string{"--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2"}, ""},
-		{"Open MPI's collectives over two nodes", "", "collectives", []string{"--mpi=pmix", "-N2", "-n3"}, ""},
-		{"MPICH by pmi2 on one node", "", "pairs", []string{"--mpi=pmi2", "-N1", "-n2"}, ""},
-		{"MPICH without a PMI", "libmpich.so.12", "leave", []string{"--mpi=none", "-N1", "-n2"}, "started 2 ranks"},
-		{"Open MPI without a PMI", "libmpi.so.40", "leave", []string{"--mpi=none", "-N1", "-n2"}, "without a PMI"},
+		{"Open MPI by pmix over two nodes", "", "pairs", BySlurmByPMIx, 4, []string{"--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2"}, ""},
+		{"Open MPI's collectives over two nodes", "", "collectives", BySlurmByPMIx, 3, []string{"--mpi=pmix", "-N2", "-n3"}, ""},
+		{"MPICH by pmi2 on one node", "", "pairs", BySlurmByPMI2, 2, []string{"--mpi=pmi2", "-N1", "-n2"}, ""},
+		{"MPICH without a PMI", "libmpich.so.12", "leave", BySlurm, 2, []string{"--mpi=none", "-N1", "-n2"}, "started 2 ranks"},
+		{"Open MPI without a PMI", "libmpi.so.40", "leave", BySlurm, 2, []string{"--mpi=none", "-N1", "-n2"}, "without a PMI"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := srun(c.library, c.program, c.args...)
+			r := srun(c.kind, c.ranks, c.library, c.program, c.args...)
 			said := r.Stdout + r.Stderr
 			switch {
 			case c.refused == "" && r.Code != 0:

@@ -17,8 +17,7 @@ import (
 
 // Options says how to start a library.
 type Options struct {
-	// Ranks is the number of ranks the launcher started; 0: as the environment told
-	// [Open], unchecked if it did not.
+	// Ranks is the number of ranks the launcher started; 0: unknown, and not checked.
 	Ranks int
 	// Registrations says when the library is told that a finished transfer's buffer may
 	// be unmapped.
@@ -170,22 +169,18 @@ func (w *World) start(o Options) error {
 // precheck refuses what would end the process inside MPI_Init.
 func (w *World) precheck(o Options) error {
 	l := w.lib.Launcher
-	if w.lib.Family == OpenMPI && l.Name == "slurm-none" && max(l.Size, o.Ranks) > 1 {
+	if w.lib.Family == OpenMPI && l.Kind == BySlurm && o.Ranks > 1 {
 		return fmt.Errorf("%w: %d ranks started by srun without a PMI (%s), which Open MPI cannot join; %s",
-			ErrLauncher, max(l.Size, o.Ranks), l.Why, w.lib.Family.advice())
+			ErrLauncher, o.Ranks, l.Why, w.lib.Family.advice())
 	}
 	return nil
 }
 
 // compare holds the library's idea of the world against the launcher's.
 func (w *World) compare(o Options) error {
-	want, whose := w.lib.Launcher.Size, fmt.Sprintf("launcher %s (%s)", w.lib.Launcher.Name, w.lib.Launcher.Why)
-	if o.Ranks != 0 {
-		want, whose = o.Ranks, "the launcher"
-	}
-	if want != 0 && want != w.comm.size {
+	if o.Ranks != 0 && o.Ranks != w.comm.size {
 		return fmt.Errorf("%w: %s started %d ranks, %s at %s sees %d; %s",
-			ErrLauncher, whose, want, w.library, w.lib.Path, w.comm.size, w.lib.Family.advice())
+			ErrLauncher, w.lib.Launcher, o.Ranks, w.library, w.lib.Path, w.comm.size, w.lib.Family.advice())
 	}
 	return nil
 }

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,7 +31,7 @@ func TestMain(m *testing.M) {
 	if name == "" {
 		os.Exit(m.Run())
 	}
-	ctx, stop := context.WithTimeout(context.Background(), 50*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer stop()
 	c, err := Open(ctx, os.LookupEnv, Config{})
 	if err == nil {
@@ -92,7 +90,7 @@ func exchange(ctx context.Context, c *Client) error {
 	if _, err := c.Get(ctx, 0, "nobody-put-this"); !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("missing key: %v, want ErrNotFound", err)
 	}
-	if d := time.Since(start); d > 20*time.Second {
+	if d := time.Since(start); d > time.Minute {
 		return fmt.Errorf("a missing key took %v", d)
 	}
 	for _, bad := range []string{"", "pmix.rank", "a\x00b", strings.Repeat("k", 512)} {
@@ -183,17 +181,13 @@ func part(t *testing.T) {
 func mpirun(t *testing.T, n int, program string) lab.Result {
 	t.Helper()
 	part(t)
-	why := ""
-	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
-		why = err.Error()
-	}
-	need.Part(t, "openmpi", why)
+	lab.OpenMPI.Needed(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := lab.Command(t.Context(), t, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", strconv.Itoa(n), self)
-	cmd.Env = append(os.Environ(), programVariable+"="+program, "FISTERRA_PMIX_TEST_RANKS="+strconv.Itoa(n), "TMPDIR=/tmp")
+	cmd := lab.OpenMPI.Command(t.Context(), t, n, self)
+	cmd.Env = append(cmd.Env, programVariable+"="+program, "FISTERRA_PMIX_TEST_RANKS="+strconv.Itoa(n))
 	return cmd.Run()
 }
 
@@ -226,23 +220,16 @@ func TestFenceNoticesADeserter(t *testing.T) {
 func TestAbortEndsTheJob(t *testing.T) {
 	start := time.Now()
 	r := mpirun(t, 2, "abort")
-	if r.Code == 0 || r.Err != nil || time.Since(start) > 30*time.Second {
+	if r.Code == 0 || r.Err != nil || time.Since(start) > time.Minute {
 		t.Fatalf("after %v: %v", time.Since(start), r)
 	}
 	t.Logf("exit code %d after %v", r.Code, time.Since(start))
 }
 
-func TestExchangeUnderSrun(t *testing.T) {
+func TestClusterExchange(t *testing.T) {
 	part(t)
 	s := lab.Cluster(t, 2, 2)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(s.Dir, "pmix.test")
-	if b, err := os.ReadFile(self); err != nil || os.WriteFile(program, b, 0o755) != nil {
-		t.Fatal("cannot copy the test binary to the cluster's directory", err)
-	}
+	program := s.TestBinary()
 	r := s.Exec(t.Context(), "srun", "--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2",
 		"env", programVariable+"=exchange", "FISTERRA_PMIX_TEST_RANKS=4", program)
 	if r.Code != 0 || strings.Count(r.Stdout, "exchange took") != 4 {

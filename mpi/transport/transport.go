@@ -59,7 +59,8 @@ const (
 	// Full: nothing was taken; offer the same message again after a Poll.
 	// Back-pressure is a state, not an error.
 	Full
-	// Gone: the peer is lost or has said goodbye; nothing was taken.
+	// Gone: the peer is lost or has said goodbye; nothing was taken. What the sink has
+	// not been told of is reported as Lost by the next Poll.
 	Gone
 )
 

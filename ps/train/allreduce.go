@@ -18,17 +18,20 @@ type allreduce[F Float] struct {
 	rule  ps.Rule
 	root  int
 	made  int64 // steps
-	sum   []F   // gradient, weight, wishes to stop
+	sum   []F   // gradient and extras
 	slots [][]F
 	stop  bool
 }
 
-func newAllreduce[F Float](cfg *Config, p plan) *allreduce[F] {
-	return &allreduce[F]{cfg: cfg, rule: p.rule, root: cfg.Cluster.Workers[0]}
+// extras are what is added up besides the gradient: weights, and wishes to stop.
+const extras = 2
+
+// newAllreduce returns an exchange that keeps sum, which has room for a gradient and extras.
+func newAllreduce[F Float](cfg *Config, p plan, sum []F) *allreduce[F] {
+	return &allreduce[F]{cfg: cfg, rule: p.rule, root: cfg.Cluster.Workers[0], sum: sum}
 }
 
 func (a *allreduce[F]) begin(ctx context.Context, params []F, slots [][]F, step int64) (int64, error) {
-	a.sum = make([]F, len(params)+2)
 	a.slots = slots
 	for len(a.slots) < a.rule.Slots() {
 		a.slots = append(a.slots, make([]F, len(params)))

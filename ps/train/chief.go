@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// reportTime is the longest time between two metrics: of a long run the hundredth part may be hours.
+const reportTime = 5 * time.Second
+
 // chief is what worker 0, or the first worker that is left, does beside training: measure,
 // report, write.
 type chief[F Float] struct {
@@ -61,7 +64,7 @@ func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) e
 		}
 		c.saved = w.global
 	}
-	if w.global < c.nextMark && w.global < c.next {
+	if w.global < c.nextMark && w.global < c.next && time.Since(c.lastTime) < reportTime {
 		return nil
 	}
 	var accuracy *float64

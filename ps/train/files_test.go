@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fisterra-hpc/fisterra/ps"
 )
@@ -59,7 +58,7 @@ func TestCheckpointAndResume(t *testing.T) {
 				t.Errorf("%d ps, %s: the resumed run's model differs from the whole run's", len(c.Servers), o)
 			}
 			cfg.Seed++
-			f = launch(t, cfg, func(rank int, f *fleet, c *Config) { c.Deadline = time.Second })
+			f = launch(t, cfg, nil)
 			if err := f.errs[chief]; err == nil || !strings.Contains(err.Error(), `seed "3", this run "4"`) {
 				t.Errorf("another seed: %v", err)
 			}
@@ -220,5 +219,24 @@ func TestCurveOfFewMetrics(t *testing.T) {
 		if err := drawCurve(&b, "a title", metrics); err != nil || !strings.Contains(b.String(), "</svg>") {
 			t.Errorf("%+v: %v", metrics, err)
 		}
+	}
+}
+
+// A run whose hundredth part takes long reports meanwhile.
+func TestLongRunReports(t *testing.T) {
+	interrupt := make(chan struct{})
+	var first *Metric
+	f := launch(t, Config{
+		Cluster: ps.Counts(0, 1), Hidden: 8, Batch: 1, Epochs: 1_000_000, EvaluateEvery: math.MaxInt64, Interrupt: interrupt,
+		Report: func(m Metric) {
+			if first == nil {
+				first = &m
+				close(interrupt)
+			}
+		},
+	}, nil)
+	f.fine(t)
+	if r := f.results[0]; !r.Interrupted || first.Step >= first.Steps/100 {
+		t.Errorf("the first report was %+v; %+v", first, r)
 	}
 }

@@ -42,6 +42,7 @@ type worker[F Float] struct {
 	hooks hooks
 
 	params, grad []F
+	memory       [][]F // from mpi.Alloc
 	slots        [][]F // for checkpoints; chief
 	features     []F
 	classes      []int32
@@ -63,7 +64,7 @@ func work[F Float](ctx context.Context, cfg *Config, data *Dataset) (*Result, er
 	}
 	if err != nil {
 		cfg.Comm.Revoke()
-		return nil, err
+		return nil, errors.Join(err, w.free()) // none of it has been shown to a peer
 	}
 	r, err := w.run(ctx)
 	if err != nil && w.chief != nil {
@@ -72,24 +73,25 @@ func work[F Float](ctx context.Context, cfg *Config, data *Dataset) (*Result, er
 	return r, err
 }
 
+// newWorker returns a worker also with an error: its memory is the caller's to free.
 func newWorker[F Float](ctx context.Context, cfg *Config, data *Dataset) (*worker[F], error) {
 	w := &worker[F]{cfg: cfg, index: slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank()), data: data, hooks: cfg.Hooks, epoch: -1}
 	if w.index < 0 {
-		return nil, fmt.Errorf("train: rank %d has no role", cfg.Comm.Rank())
+		return w, fmt.Errorf("train: rank %d has no role", cfg.Comm.Rank())
 	}
 	var err error
 	if w.model, err = NewModel[F](cfg.Model, Shape{Features: data.Train.Features, Classes: len(data.Labels), Hidden: cfg.Hidden}); err != nil {
-		return nil, err
+		return w, err
 	}
 	n := Params(w.model)
 	if w.plan, err = cfg.plan(data.Train.Rows()); err != nil {
-		return nil, err
+		return w, err
 	}
-	if w.params, err = mpi.Alloc[F](cfg.Comm, n); err != nil {
-		return nil, fmt.Errorf("train: parameters: %w", err)
+	if w.params, err = w.alloc("parameters", n); err != nil {
+		return w, err
 	}
-	if w.grad, err = mpi.Alloc[F](cfg.Comm, n); err != nil {
-		return nil, fmt.Errorf("train: gradient: %w", err)
+	if w.grad, err = w.alloc("gradient", n); err != nil {
+		return w, err
 	}
 	if w.index == 0 {
 		for range w.plan.rule.Slots() {
@@ -104,9 +106,32 @@ func newWorker[F Float](ctx context.Context, cfg *Config, data *Dataset) (*worke
 	return w, err
 }
 
+// alloc gets memory that other ranks can read without copies, until free.
+func (w *worker[F]) alloc(what string, n int) ([]F, error) {
+	m, err := mpi.Alloc[F](w.cfg.Comm, n)
+	if err != nil {
+		return nil, fmt.Errorf("train: %s: %w", what, err)
+	}
+	w.memory = append(w.memory, m)
+	return m, nil
+}
+
+// free gives that memory back.
+func (w *worker[F]) free() error {
+	var errs []error
+	for _, m := range w.memory {
+		if err := mpi.Free(w.cfg.Comm, m); err != nil {
+			errs = append(errs, fmt.Errorf("train: %w", err))
+		}
+	}
+	w.params, w.grad, w.memory = nil, nil, nil
+	return errors.Join(errs...)
+}
+
 func (w *worker[F]) connect(ctx context.Context, s sizes) (exchange[F], error) {
 	if w.cfg.collective() {
-		return newAllreduce[F](w.cfg, w.plan), nil
+		sum, err := w.alloc("sum of gradients", int(s.params)+extras)
+		return newAllreduce(w.cfg, w.plan, sum), err
 	}
 	pc, _, err := w.cfg.psConfig(s)
 	if err != nil {
@@ -146,12 +171,9 @@ func (w *worker[F]) run(ctx context.Context) (*Result, error) {
 		}
 	}
 	// A run that failed keeps its memory: a peer may still be reading it.
-	for _, m := range [][]F{w.params, w.grad} {
-		if err := mpi.Free(w.cfg.Comm, m); err != nil {
-			return nil, fmt.Errorf("train: %w", err)
-		}
+	if err := w.free(); err != nil {
+		return nil, err
 	}
-	w.params, w.grad = nil, nil
 	return r, nil
 }
 

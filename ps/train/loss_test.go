@@ -43,7 +43,6 @@ func die(f *fleet, rank, step int) Hook {
 
 func TestSyncAndCollectiveEndWhenAWorkerIsLost(t *testing.T) {
 	for _, c := range []ps.Cluster{ps.Counts(1, 3), ps.Counts(0, 4)} {
-		begin := time.Now()
 		f := launch(t, Config{Cluster: c, Mode: ps.Sync, Epochs: 1000, Hidden: 16}, func(rank int, f *fleet, c *Config) {
 			if rank == 2 {
 				c.Hooks = []Hook{die(f, rank, 5)}
@@ -53,9 +52,6 @@ func TestSyncAndCollectiveEndWhenAWorkerIsLost(t *testing.T) {
 			if rank != 2 && (err == nil || !strings.Contains(err.Error(), "rank 2 on n2")) {
 				t.Errorf("%d ps: rank %d says %v", len(c.Servers), rank, err)
 			}
-		}
-		if took := time.Since(begin); took > 10*time.Second {
-			t.Errorf("it took %v", took)
 		}
 	}
 }
@@ -254,19 +250,16 @@ func TestWorkersOwnErrorIsTold(t *testing.T) {
 func TestNobodyWaitsForARankThatCannotBegin(t *testing.T) {
 	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
 		for _, wrong := range []int{c.Workers[0], c.Workers[1]} {
-			begin := time.Now()
 			f := launch(t, Config{Cluster: c, Mode: ps.Sync, Hidden: 8, Epochs: 1000}, func(rank int, f *fleet, c *Config) {
 				if rank == wrong {
 					c.Data = "missing.csv"
 				}
 			})
 			for rank, err := range f.errs {
-				if err == nil || rank == wrong != strings.Contains(err.Error(), "missing.csv") {
+				// One that had waited in vain would say so.
+				if err == nil || rank == wrong != strings.Contains(err.Error(), "missing.csv") || errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("%d ps, rank %d wrong: rank %d says %v", len(c.Servers), wrong, rank, err)
 				}
-			}
-			if took := time.Since(begin); took > 10*time.Second {
-				t.Errorf("it took %v", took)
 			}
 		}
 	}

@@ -21,7 +21,8 @@ func (c *Config) tagSizes() int { return ps.FreeTag(c.Comm) }
 // Run does this rank's part of a run: serve, or train. All ranks of the
 // communicator call it. It returns when everybody is finished, in Async mode also when
 // workers were lost on the way. In the other modes a loss is an error on every rank
-// that is left, naming the lost rank and its host.
+// that is left, naming the lost rank and its host. Parameters and gradients lie in memory from mpi.Alloc, which a
+// run that had begun and failed keeps: peers may still read it.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {

@@ -28,6 +28,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// patience bounds what a run of these tests may take, on any machine.
+const patience = 5 * time.Minute
+
+// goodbye bounds the wait for those that have died without a message to tell it by, in vain.
+const goodbye = 5 * time.Second
+
 // fleet is a run whose ranks are goroutines over the simulated fabric.
 type fleet struct {
 	fabric  *sim.Fabric
@@ -47,7 +53,7 @@ func launch(t *testing.T, cfg Config, adjust func(rank int, f *fleet, c *Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var all sync.WaitGroup
 	for rank := range n {
@@ -61,7 +67,7 @@ func launch(t *testing.T, cfg Config, adjust func(rank int, f *fleet, c *Config)
 			if errors.Is(f.errs[rank], errDead) {
 				f.fabric.Kill(rank)
 			}
-			closing, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			closing, cancel := context.WithTimeout(context.Background(), goodbye)
 			defer cancel()
 			worlds[rank].Close(closing)
 		})

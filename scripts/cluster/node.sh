@@ -16,11 +16,11 @@ leave() {
 }
 trap leave TERM
 has() { ip link show "$1" >/dev/null 2>&1; }
-wait_for() { # what cmd...: 10 s, then the node gives up
-  local what=$1 end=$((${EPOCHREALTIME/./} + 10000000)); shift
+wait_for() { # what cmd...: 60 s, then the node gives up
+  local what=$1 end=$((${EPOCHREALTIME/./} + 60000000)); shift
   until "$@" 2>/dev/null; do
     if [ "${EPOCHREALTIME/./}" -ge "$end" ]; then
-      echo "node $NAME: no $what after 10 s" >&2
+      echo "node $NAME: no $what after 60 s" >&2
       exit 1
     fi
     sleep 0.01
@@ -70,7 +70,7 @@ wait_for "munge" munge -n -S "$MUNGE_SOCKET" -o /dev/null
 if [ "$NAME" != ctl ]; then
   # slurmd that finds no controller tries again only after a second; a first SYN lost while the
   # bridge's port comes up costs 1 s and then 2 s. So probe with short patience first.
-  wait_for "slurmctld" timeout 0.2 bash -c "exec 3<>/dev/tcp/$NET_ETH.254/6817"
+  wait_for "slurmctld" timeout 0.5 bash -c "exec 3<>/dev/tcp/$NET_ETH.254/6817"
 fi
 "$@" </dev/null >>"$LAB/log/$NAME.out" 2>&1 &
 daemon=$!

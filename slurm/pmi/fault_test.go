@@ -187,13 +187,13 @@ func TestOpenAgainstBadServers(t *testing.T) {
 					_ = conn.Close()
 				}
 			}()
-			started := time.Now()
-			_, err := Open(t.Context(), func(name string) (string, bool) { v, ok := env[name]; return v, ok }, Config{Timeout: 300 * time.Millisecond})
+			timeout := time.Minute
+			if c.answer == "" {
+				timeout = 300 * time.Millisecond
+			}
+			_, err := Open(t.Context(), func(name string) (string, bool) { v, ok := env[name]; return v, ok }, Config{Timeout: timeout})
 			if !errors.Is(err, c.is) {
 				t.Errorf("%v, want %v", err, c.is)
-			}
-			if d := time.Since(started); d > 10*time.Second {
-				t.Errorf("took %v", d)
 			}
 		})
 	}

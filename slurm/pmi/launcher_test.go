@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,7 +33,7 @@ func TestMain(m *testing.M) {
 
 // peer exchanges a value of several parts with all others and says goodbye.
 func peer(version string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	v, err := strconv.Atoi(version)
 	if err != nil {
@@ -68,7 +67,7 @@ func peer(version string) error {
 // launch runs n peers under a launcher and checks that each rank reported.
 func launch(t *testing.T, n int, version int, launcher string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	self, err := os.Executable()
 	if err != nil {
@@ -101,10 +100,7 @@ func reported(t *testing.T, n, version int, out string) {
 }
 
 func TestUnderHydra(t *testing.T) {
-	hydra, err := exec.LookPath("mpiexec.hydra")
-	if err != nil {
-		need.Part(t, "mpich", err.Error())
-	}
+	hydra := need.Program(t, "mpich", "mpiexec.hydra")
 	for _, c := range []struct {
 		name    string
 		version int
@@ -124,14 +120,7 @@ func TestUnderHydra(t *testing.T) {
 // Under srun of a running Slurm; --mpi=pmi2 serves both versions.
 func TestClusterSrun(t *testing.T) {
 	cluster := lab.Cluster(t, 2, 4)
-	binary := filepath.Join(cluster.Dir, "peer.test") // where both nodes see it
-	self, err := os.ReadFile(os.Args[0])
-	if err == nil {
-		err = os.WriteFile(binary, self, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := cluster.TestBinary()
 	for _, version := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("version %d", version), func(t *testing.T) {
 			r := cluster.Exec(t.Context(), "env", asPeer+"="+strconv.Itoa(version), "srun", "--mpi=pmi2", "-N2", "-n4", "--ntasks-per-node=2", binary)

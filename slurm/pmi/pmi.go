@@ -204,8 +204,8 @@ func (c *Client) do(ctx context.Context, op, key string, timeout time.Duration, 
 // within runs f with a deadline on the connection: that of ctx, else timeout from
 // now. It ends early when ctx does.
 func (l *link) within(ctx context.Context, timeout time.Duration, f func() error) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	if ctx.Err() != nil {
+		return errors.Join(ErrTimeout, context.Cause(ctx))
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {

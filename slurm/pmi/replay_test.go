@@ -76,7 +76,7 @@ func socketPair(t testing.TB) (fd int, server net.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	if err := server.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := server.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	return pair[0], server
@@ -134,7 +134,7 @@ func TestReplayTranscripts(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			done := serve(server, script)

@@ -183,7 +183,7 @@ func TestClaims(t *testing.T) {
 	for _, n := range []int{1, unitBytes, helpBytes, 65536, 100_000, 1 << 20, 64<<20 + 5} {
 		total := units(n)
 		taken := make([]bool, total)
-		c := span2(phasePulling, 0, total)
+		c := ends(phasePulling, 0, total)
 		for turn := 0; c.front() < c.back(); turn++ {
 			var from, to uint32
 			if turn%3 == 0 {

@@ -29,7 +29,8 @@ const endMask = 1<<31 - 1
 
 func exposed(gen uint32) claim { return claim(phaseExposed)<<62 | claim(gen) }
 
-func span2(p phase, front, back uint32) claim {
+// ends is a claim in a phase that has them.
+func ends(p phase, front, back uint32) claim {
 	return claim(p)<<62 | claim(front)<<31 | claim(back)
 }
 
@@ -38,12 +39,12 @@ func (c claim) front() uint32 { return uint32(c>>31) & endMask }
 func (c claim) back() uint32  { return uint32(c) & endMask }
 
 // closed is c with no more units to claim.
-func (c claim) closed() claim { return span2(phaseClosed, c.front(), c.back()) }
+func (c claim) closed() claim { return ends(phaseClosed, c.front(), c.back()) }
 
 // takeFront claims up to n units for the puller.
 func (c claim) takeFront(n uint32) (next claim, from, to uint32) {
 	from, to = c.front(), min(c.front()+n, c.back())
-	return span2(phasePulling, to, c.back()), from, to
+	return ends(phasePulling, to, c.back()), from, to
 }
 
 // takeBack claims up to n units for the exposing rank.
@@ -53,7 +54,7 @@ func (c claim) takeBack(n uint32) (next claim, from, to uint32) {
 	if to-from > n {
 		from = to - n
 	}
-	return span2(phasePulling, c.front(), from), from, to
+	return ends(phasePulling, c.front(), from), from, to
 }
 
 // units is how many units n bytes have.

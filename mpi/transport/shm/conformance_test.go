@@ -38,7 +38,7 @@ func metWorldOf(change func(*shm.Config)) transporttest.Factory {
 	return func(t *testing.T, n int) []transporttest.Rank {
 		ranks := worldOf(change)(t, n)
 		buf := make([]byte, 1)
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for i, r := range ranks {
 			mine := r.Provider.(*shm.Provider)
 			for j, other := range ranks {

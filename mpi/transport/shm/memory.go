@@ -214,7 +214,7 @@ func (p *Provider) Pull(peer int, key transport.Key, dst []byte, op uint64) tran
 	dst = dst[:min(uint64(len(dst)), n)]
 	pl := p.newPull()
 	*pl = pull{ep: ep, slot: &pairSlots(ep.link.mem, 1-ep.direction())[number], op: op, dst: dst, src: src, units: units(len(dst))}
-	start := span2(phasePulling, 0, pl.units)
+	start := ends(phasePulling, 0, pl.units)
 	if !pl.slot.state.CompareAndSwap(uint64(exposed(gen)), uint64(start)) {
 		p.freePulls = append(p.freePulls, pl)
 		p.complete(op, errWithdrawn)

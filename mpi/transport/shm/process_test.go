@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// The tests with real processes start this binary again: FISTERRA_TEST_RANK
+// The tests with real processes start this binary again: FISTERRA_TEST_PART
 // names the part (in parts) that the process plays, as rank 1 of 2. Rank 0's
 // address comes on its standard input; its own goes to its standard output, followed by
 // what the part has to say, a line each.

@@ -23,7 +23,7 @@ const (
 var testSecret = []byte("known to the ranks of this test!")
 
 // patience bounds every wait of these tests.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // numberOf copies.
 var numberOf = map[string]int{"one": 1, "two": 2}

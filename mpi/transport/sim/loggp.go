@@ -33,7 +33,7 @@ func (l *Link) Time(nBytes int) time.Duration {
 }
 
 // Network is what messages cost in virtual time. Ranks fill the nodes one
-// after the other.
+// after the other, or are dealt to them in turn.
 //
 // Within a node a message costs the sender o and the receiver o, and the
 // copying, n·G: by the receiver, and for eager messages (Send) by the sender
@@ -54,8 +54,10 @@ func (l *Link) Time(nBytes int) time.Duration {
 type Network struct {
 	Name         string
 	RanksPerNode int
-	Node         Link // between ranks of a node
-	Wire         Link // between nodes
+	// Cyclic is how many nodes ranks are dealt to in turn, whatever RanksPerNode says; 0: they fill one node after the other.
+	Cyclic int
+	Node   Link // between ranks of a node
+	Wire   Link // between nodes
 
 	// Where message layers on this network change protocol, reported in Caps.
 	EagerBytes, RendezvousBytes int
@@ -102,7 +104,20 @@ func sharedMemory(bandwidth float64) Link {
 func Networks() []*Network { return []*Network{FDR(), HDR100()} }
 
 // NodeOf is the node of a rank.
-func (n *Network) NodeOf(rank int) int { return rank / n.RanksPerNode }
+func (n *Network) NodeOf(rank int) int {
+	if n.Cyclic > 0 {
+		return rank % n.Cyclic
+	}
+	return rank / n.RanksPerNode
+}
+
+// NodesOf is the number of nodes of so many ranks.
+func (n *Network) NodesOf(ranks int) int {
+	if n.Cyclic > 0 {
+		return min(ranks, n.Cyclic)
+	}
+	return n.NodeOf(ranks-1) + 1
+}
 
 // Between is the link between two ranks.
 func (n *Network) Between(a, b int) *Link {
@@ -115,6 +130,9 @@ func (n *Network) Between(a, b int) *Link {
 func (n *Network) check() error {
 	if n.RanksPerNode < 1 {
 		return fmt.Errorf("%w: network %q: RanksPerNode is %d, at least 1 is needed", ErrConfig, n.Name, n.RanksPerNode)
+	}
+	if n.Cyclic < 0 {
+		return fmt.Errorf("%w: network %q: Cyclic is %d, a number of nodes or 0 is needed", ErrConfig, n.Name, n.Cyclic)
 	}
 	if n.EagerBytes < 0 || n.RendezvousBytes < 0 {
 		return fmt.Errorf("%w: network %q: EagerBytes %d or RendezvousBytes %d is negative", ErrConfig, n.Name, n.EagerBytes, n.RendezvousBytes)

@@ -75,8 +75,7 @@ var errUnwind = errors.New("sim: rank taken down")
 var ErrStuck = errors.New("sim: ranks wait for what will never come")
 
 func newSchedule(f *Fabric) *schedule {
-	nodes := f.cfg.Network.NodeOf(f.cfg.Ranks-1) + 1
-	return &schedule{f: f, nodes: make([]adapter, nodes)}
+	return &schedule{f: f, nodes: make([]adapter, f.cfg.Network.NodesOf(f.cfg.Ranks))}
 }
 
 // Run calls main once for each rank and returns when all have returned.

@@ -124,6 +124,36 @@ func (c timing) run(t *testing.T) {
 	})
 }
 
+// TestRanksDealtInTurn: ranks as far apart as there are nodes share one, and neighbours do not.
+func TestRanksDealtInTurn(t *testing.T) {
+	network := plain()
+	network.Cyclic = 3
+	if got := network.NodesOf(5); got != 3 {
+		t.Errorf("5 ranks on %d nodes, want 3", got)
+	}
+	if got := network.NodesOf(2); got != 2 {
+		t.Errorf("2 ranks on %d nodes, want 2", got)
+	}
+	f, err := virtual(t, Config{Ranks: 5, Network: network}, func(n *node) {
+		switch n.rank {
+		case 0:
+			n.send(3, 500)
+			n.send(1, 500)
+		case 1, 3:
+			n.until(func() bool { return n.got == 1 })
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near := 1 + 500 + 10 + 1 + 500
+	for rank, want := range map[int]int{1: 1 + 500 + 100 + 500 + 1000 + 100, 3: near} {
+		if got := int(f.ranks[rank].clock); got != want {
+			t.Errorf("rank %d ended at %d ns, want %d", rank, got, want)
+		}
+	}
+}
+
 // TestVirtualTimes compares clocks with the model by hand.
 func TestVirtualTimes(t *testing.T) {
 	cases := []timing{
@@ -361,6 +391,10 @@ func TestVirtualStuck(t *testing.T) {
 	if !errors.Is(err, ErrStuck) {
 		t.Errorf("Run: %v", err)
 	}
+	// A goroutine that Run has waited for may still be about to end.
+	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before && time.Now().Before(end); {
+		runtime.Gosched()
+	}
 	if n := runtime.NumGoroutine(); n > before {
 		t.Errorf("%d goroutines before, %d after", before, n)
 	}
@@ -454,8 +488,11 @@ func TestVirtualKill(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	bad := plain()
 	bad.Wire.Bandwidth = 0
+	nowhere := plain()
+	nowhere.Cyclic = -1
 	for _, cfg := range []Config{
 		{}, {Ranks: -1}, {Ranks: 1, MinDelay: 2, MaxDelay: 1}, {Ranks: 1, SizesOnly: true}, {Ranks: 1, EagerBytes: -1}, {Ranks: 1, Network: bad},
+		{Ranks: 1, Network: nowhere},
 	} {
 		f := New(cfg)
 		if _, err := f.Open(0); !errors.Is(err, ErrConfig) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/tcp"
@@ -15,7 +16,7 @@ func factory(t *testing.T, n int) []transporttest.Rank {
 	for i := range ranks {
 		set := transporttest.NewSet(t)
 		p, err := tcp.Open(tcp.Config{Rank: i, Size: n, Job: fmt.Sprintf("%s.0", t.Name()), Host: "127.0.0.1",
-			Secret: bytes.Repeat([]byte{5}, wire.SecretBytes), Set: set})
+			Secret: bytes.Repeat([]byte{5}, wire.SecretBytes), Set: set, ConnectTimeout: 2 * time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

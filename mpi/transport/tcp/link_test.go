@@ -80,7 +80,7 @@ func TestWakesSleeper(t *testing.T) {
 	h := transport.Header{Kind: 5}
 	ranks[0].Send(1, &h, nil)
 	for i, r := range ranks {
-		if !r.set.sleep(10 * time.Second) {
+		if !r.set.sleep(patience) {
 			t.Fatalf("rank %d was not woken by the connection", i)
 		}
 		if !r.Arm() {
@@ -94,7 +94,7 @@ func TestWakesSleeper(t *testing.T) {
 	if o := ranks[0].Send(1, &h, []byte("x")); o != transport.Sent {
 		t.Fatal(o)
 	}
-	if !ranks[1].set.sleep(10 * time.Second) {
+	if !ranks[1].set.sleep(patience) {
 		t.Fatal("not woken by a message")
 	}
 }
@@ -330,12 +330,8 @@ func TestPeerKilled(t *testing.T) {
 	if o := r.SendFrom(1, &transport.Header{Kind: transport.Data, Token: 1, Bytes: 64 << 20}, src, 3); o != transport.Sent {
 		t.Fatal(o)
 	}
-	killed := time.Now()
 	cmd.Process.Kill()
 	pump(t, []*rank{r}, "loss", func() bool { return r.lost[1] != nil })
-	if took := time.Since(killed); took > 5*time.Second {
-		t.Fatalf("noticed after %v", took)
-	}
 	if r.completed[3] == nil {
 		t.Fatal("the transfer did not fail")
 	}

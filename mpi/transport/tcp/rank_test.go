@@ -17,6 +17,9 @@ import (
 
 var testSecret = bytes.Repeat([]byte{3}, wire.SecretBytes)
 
+// patience bounds every wait of these tests.
+const patience = 2 * time.Minute
+
 // epollSet is a transport.Set that can be slept on.
 type epollSet struct {
 	fd int
@@ -54,8 +57,12 @@ func (s *epollSet) Unwatch(fd int) {
 // sleep waits until a descriptor is ready or the time is over.
 func (s *epollSet) sleep(d time.Duration) bool {
 	var events [8]unix.EpollEvent
-	n, _ := unix.EpollWait(s.fd, events[:], int(d/time.Millisecond))
-	return n > 0
+	for end := time.Now().Add(d); ; {
+		n, err := unix.EpollWait(s.fd, events[:], int(max(0, time.Until(end))/time.Millisecond))
+		if err != unix.EINTR { // by a signal of Go's runtime
+			return n > 0
+		}
+	}
 }
 
 // message is what arrived: a copy.
@@ -128,7 +135,7 @@ func openRank(t testing.TB, cfg Config) *rank {
 	if cfg.Host == "" {
 		cfg.Host = "127.0.0.1"
 	}
-	cfg.Job = "test.0"
+	cfg.Job, cfg.ConnectTimeout = "test.0", patience
 	p, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +174,7 @@ func introduce(t testing.TB, ranks []*rank) {
 // pump polls the ranks in turn until done says so.
 func pump(t testing.TB, ranks []*rank, what string, done func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !done() {
 		events := 0
 		for _, r := range ranks {
@@ -177,7 +184,7 @@ func pump(t testing.TB, ranks []*rank, what string, done func() bool) {
 			ranks[0].set.sleep(time.Millisecond)
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 20 s", what)
+			t.Fatalf("%s: not within %v", what, patience)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -185,7 +186,8 @@ func TestMalformedStream(t *testing.T) {
 	}
 }
 
-// No allocation per message, eager or Data, with other goroutines running.
+// No allocation per message, eager or Data, with other goroutines running. The whole process is counted, of several
+// stretches the one with the fewest: goroutines of other ranks may still be ending.
 func TestNoAllocation(t *testing.T) {
 	ranks := connected(t, 2)
 	big := pattern(1<<20, 1)
@@ -225,15 +227,19 @@ func TestNoAllocation(t *testing.T) {
 			}
 		}
 	}()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	const rounds = 500
-	for range rounds {
-		round()
+	const stretches, rounds = 8, 100
+	least := uint64(math.MaxUint64)
+	for range stretches {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range rounds {
+			round()
+		}
+		runtime.ReadMemStats(&after)
+		least = min(least, after.Mallocs-before.Mallocs)
 	}
-	runtime.ReadMemStats(&after)
-	if n := after.Mallocs - before.Mallocs; n > rounds/10 {
-		t.Fatalf("%d allocations in %d rounds of five messages", n, rounds)
+	if least > rounds/10 {
+		t.Fatalf("%d allocations in %d rounds of five messages", least, rounds)
 	}
 }
 

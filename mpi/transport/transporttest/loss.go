@@ -289,8 +289,8 @@ func testNothingLeft(t *testing.T, factory Factory) {
 	factoryOnce() // what is made once for the process is made now
 	goroutines, files := runtime.NumGoroutine(), descriptors(t)
 	factoryOnce()
-	// A goroutine that has been told to end may need a moment to.
-	for end := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > goroutines && time.Now().Before(end); {
+	// A goroutine that has been told to end may need a moment to, and has descriptors until then.
+	for end := time.Now().Add(limit); (runtime.NumGoroutine() > goroutines || descriptors(t) > files) && time.Now().Before(end); {
 		runtime.Gosched()
 	}
 	if n := runtime.NumGoroutine(); n > goroutines {

@@ -13,8 +13,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
-// limit bounds each test: what takes longer hangs.
-const limit = 60 * time.Second
+// limit bounds each test: what takes longer hangs, on any machine.
+const limit = 3 * time.Minute
 
 // kindNote is a message of the tests' own that is not Data.
 const kindNote transport.Kind = 40
@@ -118,7 +118,7 @@ func (m *member) close() {
 	if err := m.Provider.Close(); err != nil {
 		m.w.t.Errorf("rank %d: Close: %v", m.rank, err)
 	}
-	if took := time.Since(begun); took > 10*time.Second {
+	if took := time.Since(begun); took > limit/6 {
 		m.w.t.Errorf("rank %d: Close took %v, it may wait for a second", m.rank, took)
 	}
 }

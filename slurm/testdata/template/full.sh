@@ -32,12 +32,12 @@ if [ -n "$per_cpu" ]; then
   echo "memory of a task: $((per_cpu * 6)) MB"
 fi
 
-mkdir -p -- /scratch/me/digits || exit 1
+mkdir -p -- scratch/digits || exit 1
 
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
 # does not end the others: the program decides whether it can go on.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
-srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task=6 --mpi=pmi2 --no-kill "${memory[@]}" fisterra train --ps=2 --workers=6 --placement=spread --checkpoint=/scratch/me/digits --epochs 30
+srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task=6 --mpi=pmi2 --no-kill "${memory[@]}" fisterra train --ps=2 --workers=6 --placement=spread --checkpoint=scratch/digits --epochs 3
 code=$?
 echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
 if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then

@@ -9,12 +9,12 @@
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
 
-mkdir -p -- '/tmp/it'\''s $HOME; `id` "x"' || exit 1
+mkdir -p -- 'it'\''s $HOME; `touch pwned` "x"' || exit 1
 
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
 # does not end the others: the program decides whether it can go on.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
-srun --kill-on-bad-exit=0 --wait=0 './my program' --checkpoint='/tmp/it'\''s $HOME; `id` "x"' '' '$(touch pwned)' 'a'\''b' '--x=*' '\' 'é' 'two
+srun --kill-on-bad-exit=0 --wait=0 './my program' --checkpoint='it'\''s $HOME; `touch pwned` "x"' '' '$(touch pwned)' 'a'\''b' '--x=*' '\' 'é' 'two
 lines' -
 code=$?
 echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"

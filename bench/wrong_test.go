@@ -1,0 +1,148 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
+)
+
+// program is what a rank runs.
+type program func(ctx context.Context, c *mpi.Comm) error
+
+// besides runs an honest rank beside one that corrupts, and gives the honest one's error, which ends both.
+func besides(t *testing.T, corrupts int, honest, corrupt program) error {
+	t.Helper()
+	var found error
+	both, end := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer end()
+	mpitest.Together(t, mpitest.SharedMemoryWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(both, cancel)()
+		if c.Rank() == corrupts {
+			if err := corrupt(ctx, c); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrWrong) {
+				return err
+			}
+			return nil
+		}
+		defer end()
+		found = honest(ctx, c)
+		return nil
+	})
+	return found
+}
+
+// One wrong byte, the last, of what a rank sends is found by the one that gets it.
+func TestMessagesFindAWrongByte(t *testing.T) {
+	const size, at = 40000, 39999
+	for _, k := range []struct {
+		op       string
+		corrupts []int
+	}{{"latency", []int{0, 1}}, {"bw", []int{0}}, {"mbw_mr", []int{0}}, {"bibw", []int{0, 1}}, {"pairs", []int{0, 1}}} {
+		for _, corrupts := range k.corrupts {
+			for _, wrong := range []byte{0, 1} { // the bits that are wrong; none: nothing is found
+				err := besides(t, corrupts, func(ctx context.Context, c *mpi.Comm) error {
+					if wrong == 0 {
+						m := newMessages(c, size)
+						return errors.Join(m.verify(ctx, k.op), barrier(ctx, c))
+					}
+					return Messages(ctx, c, k.op, Options{Sizes: []int{size}}, func(Row) {})
+				}, func(ctx context.Context, c *mpi.Comm) error {
+					m := newMessages(c, size)
+					m.fill()
+					m.send[at] ^= wrong
+					return errors.Join(barrier(ctx, c), m.exchange(ctx, k.op), barrier(ctx, c), barrier(ctx, c))
+				})
+				if wrong == 0 && err != nil {
+					t.Errorf("%s: nothing is wrong, and it says %v", k.op, err)
+				}
+				if wrong != 0 && (!errors.Is(err, ErrWrong) || !strings.Contains(err.Error(), "byte 39999 of 40000")) {
+					t.Errorf("%s: rank %d corrupts a byte, and the other says %v", k.op, corrupts, err)
+				}
+			}
+		}
+	}
+}
+
+func newMessages(c *mpi.Comm, size int) *messages {
+	return &messages{c: c, window: defaultWindow, send: make([]byte, size), recv: make([]byte, size),
+		requests: make([]mpi.Request, 2*defaultWindow), answer: make([]byte, 4)}
+}
+
+func TestOneSidedFindsAWrongByte(t *testing.T) {
+	const size, at = 40000, 39999
+	for op, corrupts := range map[string]int{"put": 0, "get": 1} {
+		err := besides(t, corrupts, func(ctx context.Context, c *mpi.Comm) error {
+			return oneSided(ctx, c, op, Options{Sizes: []int{size}}, func(Row) {})
+		}, func(ctx context.Context, c *mpi.Comm) error {
+			s := &side{c: c, shared: make([]byte, size), local: make([]byte, size), op: op}
+			var err error
+			if s.w, err = mpi.NewWindow(ctx, c, s.shared); err != nil {
+				return err
+			}
+			s.fill()
+			s.local[at] ^= 1
+			s.shared[at] ^= 1
+			return errors.Join(s.move(ctx), barrier(ctx, c))
+		})
+		if !errors.Is(err, ErrWrong) || !strings.Contains(err.Error(), "byte 39999 of 40000") {
+			t.Errorf("%s: rank %d corrupts a byte, and the other says %v", op, corrupts, err)
+		}
+	}
+}
+
+// The last element that one rank contributes is wrong, and another has the result.
+func TestCollectivesFindAWrongElement(t *testing.T) {
+	const size = 40000
+	for _, op := range collectiveOps() {
+		if op.name == "barrier" { // has no result
+			continue
+		}
+		corrupts := 0
+		if op.name == "reduce" || op.name == "gather" { // rank 0 has the result
+			corrupts = 1
+		}
+		err := besides(t, corrupts, func(ctx context.Context, c *mpi.Comm) error {
+			return measureCollective(ctx, c, op, shared{}, Options{Sizes: []int{size}}, func(Row) {})
+		}, func(ctx context.Context, c *mpi.Comm) error {
+			return measureCollective(ctx, c, corrupted(op, 1), shared{}, Options{Sizes: []int{size}}, func(Row) {})
+		})
+		if !errors.Is(err, ErrWrong) {
+			t.Errorf("%s: rank %d corrupts an element, and the other says %v", op.name, corrupts, err)
+		}
+	}
+}
+
+// What goes wrong while time is taken is found by the check that -c adds.
+func TestCheckEveryLooksAfterTiming(t *testing.T) {
+	const calls = 4
+	op, _ := collectiveNamed("allreduce")
+	for check, want := range map[Check]error{CheckOnce: nil, CheckEvery: ErrWrong} {
+		o := Options{Sizes: []int{8}, Iterations: calls, Skip: -1, Check: check}
+		err := besides(t, 0, func(ctx context.Context, c *mpi.Comm) error {
+			return measureCollective(ctx, c, op, shared{}, o, func(Row) {})
+		}, func(ctx context.Context, c *mpi.Comm) error {
+			return measureCollective(ctx, c, corrupted(op, 1+calls+1), shared{}, o, func(Row) {})
+		})
+		if !errors.Is(err, want) {
+			t.Errorf("check %d: %v, want %v", check, err, want)
+		}
+	}
+}
+
+// corrupted is op with a wrong last element from a call on, counted from 1.
+func corrupted(op collectiveOp, from int) collectiveOp {
+	calls, call := 0, op.call
+	op.call = func(v *vectors, ctx context.Context) error {
+		if calls++; calls >= from {
+			v.send[len(v.send)-1]++
+		}
+		return call(v, ctx)
+	}
+	return op
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
+)
+
+func TestUsageErrors(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		env  []string
+		want string // in the one message
+	}{
+		{args: []string{"nonsense"}, want: `unknown command "nonsense"; fisterra --help lists`},
+		{args: []string{"help", "nonsense"}, want: `unknown command "nonsense"; fisterra --help lists`},
+		{args: []string{"bench", "nonsense"}, want: `unknown command "nonsense"; fisterra bench --help lists`},
+		{args: []string{"help", "bench", "nonsense"}, want: `unknown command "nonsense"; fisterra bench --help lists`},
+		{args: []string{"template", "nonsense"}, want: `unknown command "nonsense"; fisterra template --help lists`},
+		{args: []string{"help", "version", "more"}, want: `"more": fisterra version has no commands of its own`},
+		{args: []string{"train", "--mode", "turbo"}, want: "turbo"},
+		{args: []string{"train", "--ps", "1", "--workers", "0"}, want: "--workers 0"},
+		{args: []string{"train", "--data", "/no/such/file"}, want: "/no/such/file"},
+		{args: []string{"train", "--model", "gpt"}, want: "gpt"},
+		{args: []string{"train", "--lr", "NaN"}, want: "--lr NaN"},
+		{args: []string{"train", "--checkpoint-every", "5"}, want: "without --checkpoint"},
+		{args: []string{"train", "--aggregate", "4"}, want: "--aggregate 4"},
+		{args: []string{"train", "--batch", "2"}, want: "--batch 2 for 3 workers"},
+		{args: []string{"run", "-n", "3", "--", "FISTERRA", "train", "--batch", "1"}, want: "--batch 1 for 2 workers"},
+		{args: []string{"train", "--infiniband", "off"}, want: "write --infiniband=off"},
+		{args: []string{"train", "off"}, want: `takes no arguments, got "off"`},
+		{args: []string{"version", "more"}, want: `takes no arguments, got "more"`},
+		{args: []string{"hosts", "n[1-"}, want: "n[1-"},
+		{args: []string{"run", "-n", "0", "--", "true"}, want: "-n 0"},
+		{args: []string{"run", "-n", "2", "--", "no-such-program"}, want: "no-such-program"},
+		{args: []string{"spec"}, want: "Slurm"},
+		{args: []string{"train", "--ps", "0", "--workers", "1", "--start-timeout", "0"}, want: "--start-timeout 0s"},
+		{args: []string{"spec", "--address-rule", "ib0", "--start-timeout", "-1s"}, want: "--start-timeout -1s", env: []string{
+			"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=x[1-2]", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)",
+			"SLURM_NODEID=0", "SLURM_PROCID=0", "SLURM_LOCALID=0"}},
+		{args: []string{"bench", "latency", "-m", "9:1"}, want: "9:1"},
+		{args: []string{"bench", "bw", "-W", "0"}, want: "-W 0"},
+		{args: []string{"bench", "bw", "-i", "-5"}, want: "-i -5"},
+		{args: []string{"bench", "bw", "--budget", "-1s"}, want: "--budget -1s"},
+		{args: []string{"train", "--peer-timeout", "-1s"}, want: "--peer-timeout -1s"},
+		{args: []string{"bench", "explain", "--transport", "ib"}, want: `--transport "ib"`},
+		{args: []string{"train"}, env: []string{"SLURM_JOB_ID=7", "SLURM_NTASKS=4", "SLURM_PROCID=0"}, want: "srun"},
+		{args: []string{"run", "-n", "3", "--", "FISTERRA", "train", "--ps", "1", "--workers", "4"}, want: "5"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			for i, a := range c.args {
+				if a == "FISTERRA" {
+					c.args[i] = lab.Fisterra(t)
+				}
+			}
+			cmd := lab.Command(t.Context(), t, lab.Fisterra(t), c.args...)
+			cmd.Env = append(os.Environ(), c.env...)
+			r := cmd.Run()
+			if r.Code != 2 {
+				t.Errorf("want exit code 2: %s", r)
+			}
+			if !strings.Contains(r.Stderr, c.want) {
+				t.Errorf("want %q in the message: %s", c.want, r)
+			}
+		})
+	}
+}
+
+// TestRefusalIsSaidOnce: by the process that would start the ranks, and not by each of them.
+func TestRefusalIsSaidOnce(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code []int
+	}{
+		{"train --infiniband", []int{exitAbsent, exitUsage}}, // without a device, and with one that only an MPI library drives
+		{"train --infiniband --transport tcp", []int{exitAbsent}},
+		{"train --transport mpi", []int{exitUsage}},
+		{"train --collectives native", []int{exitAbsent}},
+		{"bench latency --site /no/such/site", []int{exitUsage}},
+		{"bench init --start-timeout 0", []int{exitUsage}},
+		{"bench latency --format xml", []int{exitUsage}},
+		{"train --out /proc/none", []int{exitUsage}},
+		{"train --checkpoint /proc/none", []int{exitUsage}},
+	} {
+		r := fisterra(t, strings.Fields(c.args)...)
+		if !slices.Contains(c.code, r.Code) || strings.Count(r.Stderr, "fisterra: ") != 1 {
+			t.Errorf("%s: want an exit code of %v and one message: %v", c.args, c.code, r)
+		}
+	}
+}
+
+func TestVersionHasTwoNames(t *testing.T) {
+	a, b := fisterra(t, "--version"), fisterra(t, "version")
+	if a.Code != 0 || a.Stdout != b.Stdout || !strings.HasPrefix(a.Stdout, "fisterra "+version) {
+		t.Errorf("--version: %v\nversion: %v", a, b)
+	}
+}

@@ -1,0 +1,84 @@
+package collective
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// admit tells a blocking call whether to meet the other ranks in an arena. The communicator gets its
+// arena with the first that comes after arenaAfter others. All ranks number their calls alike, whichever of their goroutines
+// make them, so that it is the same call everywhere: the number is taken and the choice made under one
+// lock. Making the arena is a part of that call and has its number. Blocking calls that come meanwhile wait,
+// because they are to meet in it; nonblocking ones go on, by messages as ever.
+//
+// It blocks until the arena is settled or ctx ends, which ends collectives on the communicator.
+func (s *state) admit(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
+	s.mu.Lock()
+	switch making := s.making; {
+	case s.arenaSettled.Load():
+		s.mu.Unlock()
+		return s.arena.Load(), nil
+	case making != nil:
+		s.mu.Unlock()
+		select {
+		case <-making:
+		case <-s.off.Done(): // which its start will find
+		case <-ctx.Done():
+			err := s.fault(q.kind, 0, context.Cause(ctx))
+			s.giveUp(c.Shadow(), err)
+			return nil, err
+		}
+		return s.arena.Load(), nil
+	}
+	if b := s.broken.Load(); b != nil {
+		s.mu.Unlock()
+		return nil, s.refuse(q, b)
+	}
+	if s.number(q); q.seq <= arenaAfter {
+		s.mu.Unlock()
+		return nil, nil
+	}
+	s.making = make(chan struct{})
+	if !s.arenaSuits(c) {
+		s.settleArena(nil)
+		s.mu.Unlock()
+		return nil, nil
+	}
+	s.mu.Unlock()
+	a, err := s.agreeOnArena(ctx, c, q)
+	if a == nil {
+		s.mu.Lock()
+		s.settleArena(nil)
+		s.mu.Unlock()
+	}
+	q.made = a != nil // those who wait are let in after it
+	return a, err
+}
+
+// agreeOnArena makes the arena when all have come to do so, or all learn why not.
+func (s *state) agreeOnArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
+	if err := s.agree(ctx, c, q); err != nil {
+		return nil, err
+	}
+	a, err := s.makeArena(ctx, c, q)
+	var told *Error
+	if err != nil && !errors.As(err, &told) {
+		err = s.fault(q.kind, q.seq, s.end(c.Shadow(), q.kind, q.seq, err))
+	}
+	return a, err
+}
+
+// settleArena lets calls go on with an arena, or without. The state is locked.
+func (s *state) settleArena(a *arena) {
+	if a != nil && s.broken.Load() != nil {
+		a.drop() // nobody else will
+		a = nil
+	}
+	if a != nil {
+		s.arena.Store(a)
+	}
+	s.arenaSettled.Store(true)
+	close(s.making)
+}

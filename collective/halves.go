@@ -1,0 +1,45 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// runHalves is a blocking call q that is two collectives, the second of which takes what this rank makes of the result of
+// the first, by between. To the other goroutines it is one: their calls come before both halves or after both. So
+// the halves have one number, and where they meet in the arena they get their turns there together.
+func runHalves(ctx context.Context, c *mpi.Comm, q, first, second *call, between func()) error {
+	s := stateOf(c)
+	a, err := s.arenaFor(ctx, c, q)
+	if err != nil {
+		return err
+	}
+	halves := [2]*call{first, second}
+	var meetings [2]meeting
+	s.mu.Lock()
+	if err = s.open(q, a); err == nil {
+		s.number(q)
+		for i, h := range halves {
+			if h.seq = q.seq; a != nil && err == nil {
+				err = s.enrol(&meetings[i], c, h, a)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for i, h := range halves {
+		m := &meetings[i]
+		if h == second && err == nil {
+			between()
+		}
+		switch {
+		case err == nil && m.ticket == 0:
+			err = s.runByMessages(ctx, c, h)
+		case err == nil:
+			err = s.attend(ctx, m)
+		case m.ticket != 0:
+			m.pass()
+		}
+	}
+	return err
+}

@@ -1,0 +1,66 @@
+package collective
+
+import (
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// stackBytes bounds what is told of a rank's stacks, which go into one line of a log.
+const stackBytes = 4 << 10
+
+// helpers are goroutines of the library and of the runtime's, which say nothing about the program.
+var helpers = []string{").lookOut(", ").startKeeper", "/mpi.(*tree).", "/mpi.(*edge).", "/mpi.watchLauncher", "os/signal."}
+
+// programStacks is what all goroutines are doing but the helpers.
+func programStacks() string {
+	all := make([]byte, 256<<10)
+	all = all[:runtime.Stack(all, true)]
+	var b strings.Builder
+	for stack := range strings.SplitSeq(string(all), "\n\n") {
+		if slices.ContainsFunc(helpers, func(helper string) bool { return strings.Contains(stack, helper) }) {
+			continue
+		}
+		line := briefly(stack)
+		if b.Len()+len(line) > stackBytes {
+			break
+		}
+		if b.Len() > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// briefly is a stack as one line, callers after what they call: "goroutine 1 [select]: ps.(*Worker).Push
+// (push.go:31) < main.main (main.go:9)". Calls inside the runtime and its library are left out.
+func briefly(stack string) string {
+	lines := strings.Split(strings.TrimSpace(stack), "\n")
+	var calls []string
+	for i := 1; i+1 < len(lines); i += 2 { // the function with its arguments, and where it is
+		function, place := lines[i], strings.TrimSpace(lines[i+1])
+		if strings.HasPrefix(function, "created by ") {
+			break
+		}
+		if end := strings.LastIndexByte(function, '('); end > 0 {
+			function = function[:end]
+		}
+		if standard(function) {
+			continue
+		}
+		place, _, _ = strings.Cut(place, " ")
+		calls = append(calls, path.Base(function)+" ("+path.Base(place)+")")
+	}
+	return lines[0] + " " + strings.Join(calls, " < ")
+}
+
+// standard reports whether a function is of the runtime's library: no domain begins its package's path.
+func standard(function string) bool {
+	first, _, long := strings.Cut(function, "/")
+	if long {
+		return !strings.Contains(first, ".")
+	}
+	return !strings.HasPrefix(function, "main.")
+}

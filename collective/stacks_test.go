@@ -1,0 +1,40 @@
+package collective
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestBriefly(t *testing.T) {
+	for stack, want := range map[string]string{
+		`goroutine 1 [select, 2 minutes]:
+internal/poll.runtime_pollWait(0x7f37cc254000, 0x72)
+	/usr/local/go/src/runtime/netpoll.go:351 +0x85
+example.org/a/ps.(*Worker).Push(0xf1d4077c958, {0xa4e940, 0xf1d40849340})
+	/src/ps/push.go:31 +0x2c7
+example.org/a/collective.Allgather[...]({0xa4e940?, 0xf1d40849340}, 0xf1d407f85a0, {0xf1d43476000, 0x3?, 0x4b8b13?})
+	/src/collective/blocks.go:104 +0xd3
+main.main()
+	/src/main.go:9 +0xe6
+`: "goroutine 1 [select, 2 minutes]: ps.(*Worker).Push (push.go:31) < collective.Allgather[...] (blocks.go:104) < main.main (main.go:9)",
+		`goroutine 36 [IO wait]:
+net.(*conn).Read(0xf1d40806518, {0xf1d41c40000?, 0x7f37cc3fc108?, 0xf1d40793008?})
+	/usr/local/go/src/net/net.go:196 +0x45
+example.org/a/wire.Read(...)
+	/src/wire/frame.go:32
+created by sync.(*WaitGroup).Go in goroutine 31
+	/usr/local/go/src/sync/waitgroup.go:238 +0x73`: "goroutine 36 [IO wait]: wire.Read (frame.go:32)",
+		"goroutine 7 [running]:": "goroutine 7 [running]: ",
+	} {
+		if got := briefly(stack); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// What this goroutine does is in its process's stacks, on one line.
+func TestProgramStacks(t *testing.T) {
+	if got := programStacks(); !strings.Contains(got, "collective.TestProgramStacks (stacks_test.go:") || strings.Contains(got, "\n") || len(got) > stackBytes {
+		t.Error(got)
+	}
+}

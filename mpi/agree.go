@@ -1,0 +1,203 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// The collective calls of this package need a maximum and a small allgather of their own, since collectives
+// live above it. Both run over the shadow communicator, on a tag of their own.
+
+const tagCollective = 0
+
+// ReservedTags is the number of tags, from 0, that this package keeps for
+// itself on shadow communicators. Low ones, since the system's MPI library may have few.
+const ReservedTags = 16
+
+// collectiveKind is what a member calls.
+type collectiveKind uint8
+
+const (
+	collectiveDup collectiveKind = iota
+	collectiveSplit
+	collectiveWindow
+	collectiveFence
+)
+
+var collectiveNames = [...]string{"dup", "split", "window", "fence"}
+
+func (k collectiveKind) String() string {
+	if int(k) < len(collectiveNames) {
+		return collectiveNames[k]
+	}
+	return fmt.Sprintf("operation %d", uint8(k))
+}
+
+// collectiveCall is one call of Dup, Split, NewWindow or Fence on this member. In each of its rounds the
+// member sends to one that is a power of two above it, and receives from the one as far below.
+//
+// Every message says of which call it is, so that what a call left behind that some member gave up is not
+// taken for another's. A member that gives up says so to all whom it sends to in any round, who give
+// up and pass it on: nobody waits for a member that has gone on to something else.
+type collectiveCall struct {
+	c      *Comm // shadow
+	kind   collectiveKind
+	number uint64 // of the member's calls on c, from 1
+	round  uint32
+	origin int // who gave up first
+}
+
+// begin counts a call, also one that fails before it has sent anything: the others count it, too.
+func (c *Comm) begin(kind collectiveKind) *collectiveCall {
+	return &collectiveCall{c: c.shadow, kind: kind, number: c.shadow.calls.Add(1), origin: c.rank}
+}
+
+// Words of a message: what call it is of, what the member calls, and the round, or that it gives up; then
+// values, or who gave up first.
+const (
+	callNumber = iota
+	callKind
+	callRound
+	callWords
+)
+
+const roundGivenUp = 1 << 32
+
+func (k *collectiveCall) message(round uint64, values []uint64) []uint64 {
+	return append([]uint64{callNumber: k.number, callKind: uint64(k.kind), callRound: round}, values...)
+}
+
+// end tells the others when the call has failed here.
+func (k *collectiveCall) end(err error) {
+	if err == nil {
+		return
+	}
+	c := k.c
+	var rs []Request
+	b := k.message(roundGivenUp, []uint64{uint64(k.origin)})
+	for step := 1; step < c.Size(); step *= 2 {
+		rs = append(rs, Isend(c, b, (c.rank+step)%c.Size(), tagCollective))
+	}
+	// The context that ended must not take this back: what finds no room is left to wait for it, at most
+	// until the world closes.
+	rs = slices.DeleteFunc(rs, func(r Request) bool { _, done, _ := r.Test(); return done })
+	if len(rs) > 0 {
+		go func() { _ = WaitAll(context.Background(), rs) }()
+	}
+}
+
+// exchange is one round: values go to the member above, and those of the member below are in theirs, which is
+// as long, when it returns.
+func (k *collectiveCall) exchange(ctx context.Context, step int, values, theirs []uint64) error {
+	c := k.c
+	to, from := (c.rank+step)%c.Size(), (c.rank-step+c.Size())%c.Size()
+	in := make([]uint64, callWords+len(theirs))
+	status, err := Sendrecv(ctx, c, k.message(uint64(k.round), values), to, tagCollective, in, from, tagCollective)
+	for {
+		if err != nil && (!errors.Is(err, ErrTruncated) || errors.Is(err, ErrInFlight)) {
+			return err
+		}
+		stale, err2 := k.check(from, in, status.Bytes)
+		if err2 != nil {
+			return err2
+		}
+		if !stale {
+			break
+		}
+		status, err = Recv(ctx, c, in, from, tagCollective)
+	}
+	k.round++
+	copy(theirs, in[callWords:])
+	return nil
+}
+
+// check looks at a message of nBytes bytes, of which in has what it has room for, and reports whether it
+// is of an earlier call, which this member has given up.
+func (k *collectiveCall) check(from int, in []uint64, nBytes int) (stale bool, err error) {
+	if k.c.Caps().SizesOnly {
+		return false, nil
+	}
+	switch theirs := collectiveKind(in[callKind]); {
+	case nBytes < 8*callWords:
+		return false, k.c.fail(k.kind.String(), from, AnyTag, ErrMismatch, fmt.Sprintf("a message of %d bytes, at least %d are needed", nBytes, 8*callWords))
+	case in[callNumber] < k.number:
+		return true, nil
+	case in[callNumber] > k.number || theirs != k.kind:
+		return false, k.c.fail(k.kind.String(), from, AnyTag, ErrMismatch, fmt.Sprintf("its collective call %d on the communicator is a %v, call %d of this rank a %v",
+			in[callNumber], theirs, k.number, k.kind))
+	case in[callRound] == roundGivenUp:
+		k.origin = from
+		if r := in[callWords]; len(in) > callWords && nBytes > 8*callWords && r < uint64(k.c.Size()) {
+			k.origin = int(r)
+		}
+		return false, k.c.fail(k.kind.String(), k.origin, AnyTag, ErrCancelled, "that rank gave up")
+	case in[callRound] != uint64(k.round) || nBytes != 8*len(in):
+		return false, k.c.fail(k.kind.String(), from, AnyTag, ErrMismatch, fmt.Sprintf("%d bytes in round %d, this rank expects %d in round %d",
+			nBytes, in[callRound], 8*len(in), k.round))
+	}
+	return false, nil
+}
+
+// context finds a context id that is free on every member: the largest
+// that any of them would take next. Two goroutines that make communicators at
+// the same time may meet at one number; then only one of them claims it on each rank, and
+// whoever did not get it everywhere tries the next.
+func (k *collectiveCall) context(ctx context.Context) (uint32, error) {
+	dev := k.c.dev
+	for {
+		id, err := k.maximum(ctx, dev.nextContext())
+		if err != nil {
+			return 0, err
+		}
+		var refused uint32
+		if !dev.claimContext(id) {
+			refused = 1
+		}
+		if refused, err = k.maximum(ctx, refused); err != nil {
+			return 0, err
+		}
+		if refused == 0 {
+			return id, nil
+		}
+	}
+}
+
+// maximum is the largest of the members' values. The maximum is idempotent,
+// so dissemination works for every size.
+func (k *collectiveCall) maximum(ctx context.Context, value uint32) (uint32, error) {
+	mine, theirs := []uint64{uint64(value)}, make([]uint64, 1)
+	for step := 1; step < k.c.Size(); step *= 2 {
+		if err := k.exchange(ctx, step, mine, theirs); err != nil {
+			return 0, err
+		}
+		mine[0] = max(mine[0], theirs[0])
+	}
+	return uint32(mine[0]), nil
+}
+
+// barrier waits until all members are in it.
+func (k *collectiveCall) barrier(ctx context.Context) error {
+	_, err := k.maximum(ctx, 0)
+	return err
+}
+
+// allgather fills all, n words for each rank, of which the caller has set
+// its own. Bruck's algorithm (Bruck et al. 1997): ⌈log₂P⌉ rounds.
+func (k *collectiveCall) allgather(ctx context.Context, all []uint64, n int) error {
+	p, rank := k.c.Size(), k.c.rank
+	buf := make([]uint64, p*n) // block i is that of the member i below
+	copy(buf, all[rank*n:(rank+1)*n])
+	for have := 1; have < p; have *= 2 {
+		count := min(have, p-have)
+		if err := k.exchange(ctx, have, buf[:count*n], buf[have*n:(have+count)*n]); err != nil {
+			return err
+		}
+	}
+	for i := range p {
+		r := (rank - i + p) % p
+		copy(all[r*n:(r+1)*n], buf[i*n:(i+1)*n])
+	}
+	return nil
+}

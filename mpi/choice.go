@@ -1,0 +1,130 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/fisterra-hpc/fisterra/mpi/native"
+)
+
+// choice is which transport a world uses, and why.
+type choice struct {
+	transport string // "auto" (shm and tcp), "shm", "tcp" or "mpi"
+	reason    string
+	byHost    bool // what was found on hosts has decided
+	agreed    bool // on those of all ranks
+	warns     bool // the user may not have wanted this, and can mend it
+}
+
+// report writes the choice and its reason to the start-up lines, once as a warning.
+func (c choice) report(ctx context.Context, log *slog.Logger, l *launch) {
+	level := slog.LevelInfo
+	if c.warns && l.rank == 0 {
+		level = slog.LevelWarn
+	}
+	log.Log(ctx, level, "transport", "choice", c.transport, "because", c.reason)
+}
+
+// without is the choice that is left when the library's ranks are not the launcher's: why says so.
+func (c choice) without(why error) choice {
+	return choice{transport: "auto", reason: own + ": the MPI library that would drive the RDMA device does not find the ranks of this step: " + why.Error(), byHost: true, warns: true}
+}
+
+// explain adds to the error of a start what may be behind it: where ranks do not agree first, every
+// one chooses by what it finds on its own host, since what a process manager has for the MPI
+// library can be read only once. A library under another's launcher is an error that explains itself.
+func (c choice) explain(err error) error {
+	if !c.byHost || c.agreed || errors.Is(err, native.ErrLauncher) || !errors.Is(err, ErrStartTimeout) && !errors.Is(err, ErrLauncher) {
+		return err
+	}
+	return fmt.Errorf("%w; this rank chose transport %s (%s): if ranks on other hosts found something else, name one transport for all (Config.Transport, --transport)", err, c.transport, c.reason)
+}
+
+// own says what Fisterra's own transports are.
+const own = "shared memory on one host, else TCP"
+
+// choose decides between Fisterra's own transports and the system's MPI
+// library. Only where the choice is left open do hosts matter: consult tells then what was found on this
+// one, or on those of all ranks. survey is nil if an RDMA device is usable.
+func choose(cfg *Config, l *launch, survey func() error, consult func() (choice, error)) (choice, error) {
+	switch cfg.Transport {
+	case "", "auto":
+	case "shm", "tcp":
+		if cfg.InfiniBand == "on" {
+			return choice{}, fmt.Errorf("mpi: %w: transport %s cannot do RDMA, and InfiniBand is asked for; use auto or mpi", ErrTransport, cfg.Transport)
+		}
+		return choice{transport: cfg.Transport, reason: "asked for"}, nil
+	case "mpi":
+		return chooseMPI(cfg, l, survey)
+	default:
+		return choice{}, fmt.Errorf("mpi: %w: %q is none; there are auto, shm, tcp, mpi", ErrTransport, cfg.Transport)
+	}
+	switch cfg.InfiniBand {
+	case "off":
+		return choice{transport: "auto", reason: own + " over the host's ordinary address: InfiniBand is off"}, nil
+	case "on":
+		if err := requireDevice(survey); err != nil {
+			return choice{}, err
+		}
+		return byLibrary(cfg, l, "InfiniBand is on, which the system's MPI library drives"), nil
+	case "", "auto":
+		if l.size == 1 || !l.canStartMPI() {
+			return choice{transport: "auto", reason: own}, nil
+		}
+		if !cfg.OutlivesRanks {
+			return consult()
+		}
+		if survey() != nil {
+			return choice{transport: "auto", reason: own + ": no usable RDMA device"}, nil
+		}
+		return choice{transport: "auto", warns: true, reason: own + ": an RDMA device is usable, but with the MPI library that would drive it one lost rank ends the job, " +
+			"and this run is to go on without those that are lost; InfiniBand on takes the library"}, nil
+	}
+	return choice{}, fmt.Errorf("mpi: %w: InfiniBand %q is none of auto, on, off", ErrTransport, cfg.InfiniBand)
+}
+
+// chooseMPI is the choice where the system's MPI library is asked for by name. The library
+// looks for its network itself: with InfiniBand off that is refused only where it would take what is
+// to be left alone, which needs a device and ranks on several hosts.
+func chooseMPI(cfg *Config, l *launch, survey func() error) (choice, error) {
+	switch {
+	case cfg.InfiniBand == "on":
+		if err := requireDevice(survey); err != nil {
+			return choice{}, err
+		}
+	case cfg.InfiniBand == "off" && (l.size < 0 || l.size != l.localSize) && survey() == nil:
+		return choice{}, fmt.Errorf("mpi: %w: InfiniBand is off, but transport mpi leaves the network to the system's MPI library, which uses the RDMA device of this host; "+
+			"use auto or tcp, or leave InfiniBand to auto and tell the library by its own variables (UCX_TLS, OMPI_MCA_btl, FI_PROVIDER)", ErrTransport)
+	}
+	return byLibrary(cfg, l, "asked for"), nil
+}
+
+// byLibrary is the choice of the MPI library by the user.
+func byLibrary(cfg *Config, l *launch, why string) choice {
+	c := choice{transport: "mpi", reason: why}
+	if cfg.OutlivesRanks && l.size != 1 {
+		c.warns = true
+		c.reason += "; one lost rank ends the job, although this run could go on: the MPI library does not tell which rank is lost"
+	}
+	return c
+}
+
+// requireDevice is the error where InfiniBand is asked for and cannot be had: what was looked for, and found.
+func requireDevice(survey func() error) error {
+	if err := survey(); err != nil {
+		return fmt.Errorf("mpi: %w: InfiniBand is asked for, but no device is usable: %w", ErrTransport, err)
+	}
+	return nil
+}
+
+// canStartMPI reports whether the system's MPI library finds its ranks under
+// this launcher.
+func (l *launch) canStartMPI() bool {
+	switch l.kind {
+	case ByOpenMPI, ByMPICH, ByPMI2, ByPMIx:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,72 @@
+package mpi
+
+import (
+	"fmt"
+	"iter"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// What a peer can make this rank keep is bounded, also where the peer heeds no bound: of eager messages by its
+// credit (charge), of announcements and refusals of large ones by mostAnnounced, of each other kind of small
+// thing by mostKept.
+
+// mostKept is how many things of a kind one peer may have this rank keep: questions about, and revocations
+// of, communicators that this rank does not have; agreements; wishes for a lock; answers about windows that
+// have yet to leave. Behind each is a communicator, a call of Shrink or a waiting goroutine of an honest peer's.
+const mostKept = 1 << 20
+
+// mostAnnounced is how many large messages of one peer may wait here to be received, or for it to hear that they will
+// not be. MPI knows no bound, and a sender held back at one would keep behind it the message that is received first.
+// So this is far beyond what programs have under way: the sender pays more for each than the at most
+// announcedBytes that it costs here, which make 640 MiB of all.
+const (
+	mostAnnounced  = 1 << 22
+	announcedBytes = 160
+)
+
+// hoards loses a peer that has this rank keep too many things of a kind, and reports so. Its are those of all,
+// total, that are the peer's: they are looked at when even all are too many.
+func hoards[T any](e *engine, rank int, what string, total int, all iter.Seq[T], its func(T) bool) bool {
+	if total < e.mostKept {
+		return false
+	}
+	n := 0
+	for x := range all {
+		if its(x) {
+			n++
+		}
+	}
+	if n < e.mostKept {
+		return false
+	}
+	e.tooMany(rank, what, n)
+	return true
+}
+
+func (e *engine) tooMany(rank int, what string, n int) {
+	e.lose(rank, fmt.Sprintf("it has %d %s waiting here, and no more than %d are kept", n, what, e.mostKept))
+}
+
+// announced counts an announcement to be kept, and reports false, having lost its sender, if that has too many.
+func (e *engine) announced(a *arrival) bool {
+	p := e.peer(int(a.env.source))
+	if n := p.announced + p.out.answers; n >= e.mostAnnounced {
+		e.lose(p.rank, fmt.Sprintf("it has %d large messages waiting here to be received, and no more than %d are kept", n, e.mostAnnounced))
+		return false
+	}
+	p.announced++
+	return true
+}
+
+// charge counts an eager message to be kept against its sender, and reports false, having lost the sender,
+// if that has ignored its credit.
+func (e *engine) charge(a *arrival) bool {
+	p := e.peer(int(a.env.source))
+	p.held += a.bytes + transport.EnvelopeBytes
+	if p.held <= p.caps.CreditBytes {
+		return true
+	}
+	e.lose(p.rank, fmt.Sprintf("more than its credit: it has sent %d bytes that nobody has received, and %d are allowed", p.held, p.caps.CreditBytes))
+	return false
+}
