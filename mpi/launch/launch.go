@@ -42,7 +42,8 @@ type Config struct {
 	// Stdin goes to rank 0; nil is an empty input. A file is handed over as it is, except for the
 	// session's terminal; that and other readers are read ahead, whether or not rank 0 wants it, and a Read
 	// that is under way when rank 0 ends is not waited for. Stdout and Stderr receive what
-	// the ranks print, whole lines at a time.
+	// the ranks print, whole lines at a time; they may be the same writer, whose Write is then
+	// called by one goroutine at a time.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// Label is what stands before each line.
@@ -208,7 +209,7 @@ func (j *job) start() error {
 			return fmt.Errorf("%w: guard: %w", ErrStart, err)
 		}
 	}
-	j.out, j.errs = newLines(j.cfg.Stdout), newLines(j.cfg.Stderr)
+	j.out, j.errs = newOutputs(j.cfg.Stdout, j.cfg.Stderr)
 	for rank := range j.cfg.Ranks {
 		env := []string{
 			wire.EnvRank + "=" + strconv.Itoa(rank),

@@ -66,6 +66,14 @@ func TestRanksGetTheirPlaceAndSecret(t *testing.T) {
 	}
 }
 
+// Both outputs of all ranks go to one writer, line by line.
+func TestOutputsShareAWriter(t *testing.T) {
+	o, out := run(t, Config{Ranks: 3}, `i=0; while [ $i -lt 200 ]; do echo to stdout; echo to stderr >&2; i=$((i+1)); done`)
+	if o.Code != 0 || strings.Count(out, "to stdout\n") != 600 || strings.Count(out, "to stderr\n") != 600 {
+		t.Errorf("%+v, %d bytes", o, len(out))
+	}
+}
+
 func TestFirstFailureEndsTheRest(t *testing.T) {
 	var said []string
 	o, _ := run(t, Config{Ranks: 3, Grace: time.Minute, Notify: func(s string) { said = append(said, s) }},

@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"io"
+	"reflect"
 	"sync"
 )
 
@@ -11,6 +12,15 @@ import (
 type lines struct {
 	mu sync.Mutex
 	w  io.Writer
+}
+
+// newOutputs returns the lines of the two outputs, which are one where both go to the same writer.
+func newOutputs(stdout, stderr io.Writer) (out, errs *lines) {
+	out = newLines(stdout)
+	if stdout != nil && reflect.ValueOf(stdout).Comparable() && stdout == stderr {
+		return out, out
+	}
+	return out, newLines(stderr)
 }
 
 func newLines(w io.Writer) *lines {
