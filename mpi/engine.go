@@ -183,8 +183,17 @@ func (e *engine) cancel(r Request) {
 	e.lock()
 	defer e.unlock()
 	if r.o.gen == r.gen && !r.o.finished() {
-		e.abort(r.o, ErrCancelled)
+		e.callBack(r.o)
 	}
+}
+
+// callBack is what Cancel does to an unfinished op.
+func (e *engine) callBack(o *op) {
+	if o.phase == phaseMoving { // matched, unless the sender of a receive gives the message up
+		o.retract = true
+		return
+	}
+	e.abort(o, ErrCancelled)
 }
 
 func (e *engine) doneChan(r Request) <-chan struct{} {

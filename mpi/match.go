@@ -50,15 +50,22 @@ func (a *arrival) eager() bool { return a.token == 0 && a.sender == nil }
 
 type opQueue struct{ head, tail *op }
 
-func (q *opQueue) push(o *op) {
-	o.prev = q.tail
-	o.next = nil
-	if q.tail == nil {
+// insert puts o before those with higher numbers.
+func (q *opQueue) insert(o *op) {
+	o.prev, o.next = q.tail, nil
+	for o.prev != nil && o.prev.seq > o.seq {
+		o.prev, o.next = o.prev.prev, o.prev
+	}
+	if o.prev == nil {
 		q.head = o
 	} else {
-		q.tail.next = o
+		o.prev.next = o
 	}
-	q.tail = o
+	if o.next == nil {
+		q.tail = o
+	} else {
+		o.next.prev = o
+	}
 }
 
 func (q *opQueue) remove(o *op) {
@@ -87,13 +94,17 @@ type matcher struct {
 	unexpected  int
 }
 
-// post queues a receive. Call find first: a message that is already here
-// must be taken before.
-func (m *matcher) post(o *op) {
+// number gives a receive its place in the order of matching.
+func (m *matcher) number(o *op) {
 	m.seq++
 	o.seq = m.seq
+}
+
+// post queues a receive by its number: at the end, unless it had a message that was taken back. Call find first: a
+// message that is already here must be taken before.
+func (m *matcher) post(o *op) {
 	m.posted++
-	m.queueOf(o).push(o)
+	m.queueOf(o).insert(o)
 }
 
 func (m *matcher) queueOf(o *op) *opQueue {

@@ -59,6 +59,7 @@ func TestMatchTranscript(t *testing.T) {
 			}
 			o := &op{env: v}
 			names[o], posted[w[1]] = w[1], o
+			m.number(o)
 			m.post(o)
 			got = "posted"
 		case "arrive":
@@ -127,6 +128,7 @@ func TestMatchAgainstOracle(t *testing.T) {
 				continue
 			}
 			o := &op{env: v}
+			m.number(o)
 			m.post(o)
 			ops = append(ops, o)
 			if len(ops) > 40 {

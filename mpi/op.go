@@ -24,14 +24,16 @@ type op struct {
 	exposed bool          // send: buf is exposed under key
 	busy    bool          // the provider holds buf (SendFrom, Pull)
 	gaveUp  bool          // the caller has gone with ErrInFlight; recycle when finished
-	retract bool          // send: the receiver was asked to forget it
+	retract bool          // send: the receiver was asked to forget it; any: Cancel came while data was moving
+	cleared bool          // receive: the sender was told to send the data
+	fitted  bool          // receive: buf was made for the message that was found
 
 	stranded error // why the caller need not wait although the op has not finished
 
 	waiter *waiter
 	done   chan struct{} // made on demand, closed when finished
 
-	seq        uint64 // matching order
+	seq        uint64 // matching order; receives keep it while they have a message
 	next, prev *op    // in a queue of the matcher
 
 	native any // the native device's own state
@@ -90,7 +92,7 @@ func (t *opTable) put(o *op) {
 	o.phase = phaseFree
 	o.comm, o.buf, o.err, o.waiter, o.done = nil, nil, nil, nil, nil
 	o.status, o.sender, o.stranded = Status{}, 0, nil
-	o.exposed, o.busy, o.gaveUp, o.retract = false, false, false, false
+	o.exposed, o.busy, o.gaveUp, o.retract, o.cleared, o.fitted = false, false, false, false, false, false
 	t.free = append(t.free, o)
 }
 

@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"errors"
 	"slices"
 )
 
@@ -20,28 +21,33 @@ func (e *engine) probe(ctx context.Context, c *Comm, src, tag int) (Status, erro
 }
 
 // recvAlloc receives a message into memory that alloc makes for it. The message is taken out of the queue when it
-// is found, under one hold of the lock: no other receive gets it, and its sender cannot take it back.
+// is found, under one hold of the lock: no other receive gets it. If its sender takes it back all the same, while its data
+// is moving, the next one is looked for.
 func (e *engine) recvAlloc(ctx context.Context, c *Comm, src, tag int, alloc func(Status) ([]byte, error)) (Status, error) {
 	e.lock()
 	defer e.unlock()
 	e.calls++
 	look := &sighting{prober: prober{e: e}, c: c, env: c.envelope(src, tag)}
-	if err := e.sight(ctx, look); err != nil {
-		return Status{}, c.fail("recv", src, tag, err, "")
+	for {
+		if err := e.sight(ctx, look); err != nil {
+			return Status{}, c.fail("recv", src, tag, err, "")
+		}
+		status, err := look.status("recv", src, tag)
+		if err != nil {
+			return status, err
+		}
+		buf, err := alloc(status)
+		if err != nil {
+			return status, c.fail("recv", status.Source, status.Tag, err, "")
+		}
+		o := e.ops.get()
+		o.kind, o.comm, o.buf, o.peer, o.env, o.fitted = opRecv, c, buf, -1, look.env, true
+		e.release(look.found)
+		e.receive(o, look.found)
+		if status, err = e.finishWait(ctx, o); !errors.Is(err, errTakenBack) {
+			return status, err
+		}
 	}
-	status, err := look.status("recv", src, tag)
-	if err != nil {
-		return status, err
-	}
-	buf, err := alloc(status)
-	if err != nil {
-		return status, c.fail("recv", status.Source, status.Tag, err, "")
-	}
-	o := e.ops.get()
-	o.kind, o.comm, o.buf, o.peer, o.env = opRecv, c, buf, -1, look.env
-	e.release(look.found)
-	e.receive(o, look.found)
-	return e.finishWait(ctx, o)
 }
 
 // sight waits for a message that can be received. With it found, the lock has not been given up since.

@@ -12,6 +12,7 @@ import (
 //	rendezvous   RTS → CTS → Data                              large, copied by the network
 //	             RTS(key) → pull → FIN                         large, memory can be pulled
 //	taking back  Retract → Retracted                           a send given up before it was matched
+//	             Retract(receive)                              a send given up while its data was moving
 //	             RTS → Retracted                               the receiver's communicator is revoked or freed
 //
 // Eager messages that find no receive are copied and kept. What one peer may
@@ -25,7 +26,7 @@ const (
 	kindCTS       = transport.Data + 3 // Token: sender's op, Aux: receiver's op, Bytes: wanted
 	kindFIN       = transport.Data + 4 // Token: sender's op: pulled
 	kindCredit    = transport.Data + 5 // Aux: bytes
-	kindRetract   = transport.Data + 6 // Token: sender's op (at the sender)
+	kindRetract   = transport.Data + 6 // Token: sender's op; Aux: receiver's op, if that got CTS from it
 	kindRetracted = transport.Data + 7 // Token: sender's op; Aux: retractedFreed or nothing
 	kindRevoke    = transport.Data + 8 // Context
 	kindShrink    = transport.Data + 9
@@ -112,7 +113,7 @@ func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
 	case kindShrink:
 		e.shrinkMessage(rank, h, payload)
 	case kindRetract:
-		e.retracted(rank, h.Token)
+		e.retracted(rank, h.Token, h.Aux)
 	case kindRetracted:
 		if o := e.ops.find(h.Token); o != nil && o.kind == opSend && int(o.peer) == rank && o.phase == phaseOffered {
 			if !o.retract {
@@ -141,8 +142,12 @@ func (e *engine) Complete(token uint64, err error) {
 	if o.kind == opRecv {
 		// Also after an abandoned pull: the sender's memory is its own again.
 		e.control(p, transport.Header{Kind: kindFIN, Token: o.sender})
+	} else if err != nil && o.err != nil {
+		// Where all was on its way already, the receive has finished, and nobody is meant.
+		e.control(p, transport.Header{Kind: kindRetract, Token: o.token(), Aux: o.sender})
 	}
 	switch {
+	case err == nil && o.kind == opSend: // given up too late
 	case err == nil || o.err != nil:
 		err = o.err
 	case p.lost != nil:

@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,7 +75,11 @@ func (s *script) Send(peer int, h *transport.Header, payload []byte) transport.O
 	case kindCredit:
 		s.say("-> %d credit %d", peer, h.Aux)
 	case kindRetract:
-		s.say("-> %d retract %s", peer, s.name(h.Token))
+		receiver := ""
+		if h.Aux != 0 {
+			receiver = fmt.Sprintf(" to %d", h.Aux)
+		}
+		s.say("-> %d retract %s%s", peer, s.name(h.Token), receiver)
 	case kindRetracted:
 		s.say("-> %d retracted %d%s", peer, h.Token, map[uint64]string{retractedFreed: " freed"}[h.Aux])
 	case kindRevoke:
@@ -135,12 +140,13 @@ func (s pullScript) Withdraw(peer int, _ transport.Key) bool {
 //	cts PEER NAME TOKEN BYTES
 //	fin PEER NAME
 //	credit PEER BYTES
-//	retract PEER TOKEN
+//	retract PEER TOKEN [NAME]       NAME has cleared it
 //	retracted PEER NAME [freed]
 //	placed PEER NAME                the payload of a Data message is in
-//	complete NAME [gone]            the provider is done with the memory of NAME; the peer has died
+//	complete NAME [gone|abandoned]  the provider is done with the memory of NAME; the peer has died
 //	full | room                     the provider takes nothing, or again; room also polls
-//	cancel NAME
+//	cancel NAME                     Request.Cancel
+//	giveup NAME                     the context of the wait for it ends
 //	lose PEER
 //	revoke
 //
@@ -283,7 +289,11 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 	case "credit":
 		arrive(kindCredit, transport.Header{Aux: uint64(num(2))}, nil)
 	case "retract":
-		arrive(kindRetract, transport.Header{Token: uint64(num(2))}, nil)
+		h := transport.Header{Token: uint64(num(2))}
+		if len(w) > 3 {
+			h.Aux = token(3)
+		}
+		arrive(kindRetract, h, nil)
 	case "retracted":
 		h := transport.Header{Token: token(2)}
 		if len(w) > 3 {
@@ -297,7 +307,7 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 	case "complete":
 		var err error
 		if len(w) > 2 {
-			err = fmt.Errorf("in mid-pull: %w", transport.ErrGone)
+			err = map[string]error{"gone": fmt.Errorf("in mid-pull: %w", transport.ErrGone), "abandoned": errors.New("abandoned")}[w[2]]
 		}
 		p.e.Complete(token(1), err)
 	case "full":
@@ -306,7 +316,9 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 		p.s.full = false
 		p.e.poll()
 	case "cancel":
-		p.e.abort(p.requests[w[1]].o, ErrCancelled)
+		p.e.callBack(p.requests[w[1]].o)
+	case "giveup":
+		p.e.abort(p.requests[w[1]].o, context.DeadlineExceeded)
 	case "farewell":
 		p.e.closing = true
 	case "lose":

@@ -72,11 +72,12 @@ func (e *engine) recvDirect(c *Comm, buf []byte, src, tag int) *op {
 	o.gen += 2
 	o.kind, o.comm, o.buf, o.peer = opRecv, c, buf, -1
 	o.env = envelope{context: c.context, source: c.group[src], tag: int32(tag)}
-	o.err = nil
+	o.err, o.retract = nil, false
 	if p := e.peers[o.env.source]; p != nil && p.lost != nil {
 		e.finish(o, p.lost)
 		return o
 	}
+	e.match.number(o)
 	o.phase = phasePosted
 	e.direct = o
 	return o
@@ -96,27 +97,34 @@ func (e *engine) startRecv(c *Comm, buf []byte, src, tag int) *op {
 	o := e.ops.get()
 	o.kind, o.comm, o.buf, o.peer = opRecv, c, buf, -1
 	o.env = c.envelope(src, tag)
+	e.match.number(o)
+	e.seek(o)
+	return o
+}
+
+// seek gives a receive the oldest message that it takes, or posts it.
+func (e *engine) seek(o *op) {
+	c := o.comm
 	if err := e.broken(c); err != nil {
 		e.finish(o, err)
-		return o
+		return
 	}
 	if a := e.match.find(o.env); a != nil {
 		e.release(a)
 		e.receive(o, a)
-		return o
+		return
 	}
 	if o.env.source >= 0 {
 		if p := e.peers[o.env.source]; p != nil && p.lost != nil {
 			e.finish(o, p.lost)
-			return o
+			return
 		}
 	} else if c.unacked > 0 {
 		e.finish(o, e.lastLoss(c))
-		return o
+		return
 	}
 	o.phase = phasePosted
 	e.match.post(o)
-	return o
 }
 
 // claim finds the receive that takes a message.
@@ -169,6 +177,7 @@ func (e *engine) begin(o *op, v envelope, n int, token uint64, key []byte) {
 	o.peer = v.source
 	o.sender = token
 	o.status = Status{Source: o.comm.RankOf(int(v.source)), Tag: int(v.tag), Bytes: n}
+	o.cleared = false
 	if n > len(o.buf) {
 		o.err = ErrTruncated
 	}
@@ -185,6 +194,7 @@ func (e *engine) begin(o *op, v envelope, n int, token uint64, key []byte) {
 		}
 		return
 	}
+	o.cleared = true
 	e.control(p, transport.Header{Kind: kindCTS, Token: token, Aux: o.token(), Bytes: uint64(min(n, len(o.buf)))})
 }
 
@@ -337,14 +347,34 @@ func (e *engine) refuse(a *arrival, why error) {
 	e.recycle(a)
 }
 
-// retracted forgets an announced message at its sender's wish, unless a
-// receive has taken it already.
-func (e *engine) retracted(rank int, token uint64) {
+// retracted forgets an announced message at its sender's wish, unless a receive has taken it. That hears of it again, and
+// is named then, if the data does not come after all.
+func (e *engine) retracted(rank int, token, receiver uint64) {
+	if o := e.ops.find(receiver); receiver != 0 && o != nil && o.kind == opRecv && o.phase == phaseMoving && o.cleared && int(o.peer) == rank && o.sender == token {
+		e.seekAgain(o)
+		return
+	}
 	for a := e.match.first; a != nil; a = a.seqNext {
 		if a.token == token && int(a.env.source) == rank {
 			e.discard(a, ErrCancelled)
 			return
 		}
+	}
+}
+
+// errTakenBack ends a receive whose buffer was made for a message that its sender has taken back.
+var errTakenBack = errors.New("the message has been taken back")
+
+// seekAgain has a receive go on as if the message that it was getting had never been sent.
+func (e *engine) seekAgain(o *op) {
+	o.peer, o.status, o.sender, o.err = -1, Status{}, 0, nil
+	switch {
+	case o.retract:
+		e.finish(o, ErrCancelled)
+	case o.fitted:
+		e.finish(o, errTakenBack)
+	default:
+		e.seek(o)
 	}
 }
 

@@ -36,9 +36,9 @@ func (r Request) settled() (err error, ok bool) {
 
 // Wait blocks until the operation has finished and returns its outcome. It
 // makes progress for the whole world while it waits. When ctx ends first, the
-// operation is cancelled as by Cancel: a receive comes back at once with its buffer; a
-// send whose message the receiver may already be reading returns ErrInFlight, and
-// Error.Done says when the buffer is free.
+// operation is given up: a receive comes back at once with its buffer, and a message that was on its way into it is
+// lost; the message of a send is received whole or not at all, and where the receiver may still be reading it Wait
+// returns ErrInFlight, and Error.Done says when the buffer is free.
 func (r Request) Wait(ctx context.Context) (Status, error) {
 	if err, ok := r.settled(); ok {
 		return Status{}, err
@@ -56,8 +56,9 @@ func (r Request) Test() (Status, bool, error) {
 }
 
 // Cancel asks for the operation to be given up. The request must still be
-// waited for: Wait reports ErrCancelled, or success where the message had
-// already been matched.
+// waited for: Wait reports ErrCancelled, or success where the message cannot be
+// taken back any more, as that of a receive that has begun to get it. A message is received whole or, as far as
+// receives can tell, was never sent.
 func (r Request) Cancel() {
 	if _, ok := r.settled(); !ok {
 		r.o.dev.cancel(r)

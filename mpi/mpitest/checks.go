@@ -42,6 +42,7 @@ func Checks() []Check {
 		{"CancelSend", 2, false, checkCancelSend},
 		{"Deadline", 2, false, checkDeadline},
 		{"EndedSend", 2, false, checkEndedSend},
+		{"SendGivenUp", 2, false, checkSendGivenUp},
 		{"Probe", 3, false, checkProbe},
 		{"ProbeSelf", 2, true, checkProbeSelf},
 		{"BesideSleeper", 2, true, checkBesideSleeper},

@@ -162,22 +162,94 @@ func checkEndedSend(ctx context.Context, c *mpi.Comm) error {
 		err := mpi.Send(ended, c, filled(uint64(i), n), peer, 10+i)
 		if err == nil {
 			sent[0] = 1
-		} else if !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("%d B: %w", n, err)
 		}
-		var at *mpi.Error
-		if errors.Is(err, mpi.ErrInFlight) && errors.As(err, &at) {
-			select {
-			case <-at.Done:
-			case <-ctx.Done():
-				return fmt.Errorf("%d B in flight: %w", n, context.Cause(ctx))
-			}
+		if err := errors.Join(expected(err, context.Canceled), landed(ctx, err)); err != nil {
+			return fmt.Errorf("%d B: %w", n, err)
 		}
 		if err := mpi.Send(ctx, c, sent, peer, i); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// checkSendGivenUp: a send that is given up at any moment, also while its data is moving, leaves no receive waiting for
+// that: it gets the whole message or the next one.
+func checkSendGivenUp(ctx context.Context, c *mpi.Comm) error {
+	const n, rounds, tag = 2 << 20, 60, 3
+	peer := 1 - c.Rank()
+	if c.Rank() == 1 {
+		for round := range rounds {
+			for over, had := false, false; !over; {
+				var buf []byte
+				var status mpi.Status
+				var err error
+				if round%2 == 0 {
+					buf = make([]byte, n)
+					status, err = mpi.Recv(ctx, c, buf, peer, tag)
+				} else {
+					buf, status, err = mpi.RecvAlloc[byte](ctx, c, peer, tag)
+				}
+				switch over = status.Bytes == 0; {
+				case err != nil:
+					return fmt.Errorf("round %d: %w", round, err)
+				case over:
+				case had || status.Bytes != n:
+					return fmt.Errorf("round %d: a message of %d bytes, another before it: %v", round, status.Bytes, had)
+				default:
+					had = true
+					if err := verify(buf, uint64(round)); err != nil {
+						return fmt.Errorf("round %d: %w", round, err)
+					}
+				}
+			}
+		}
+		return nil
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	for round := range rounds {
+		buf := filled(uint64(round), n)
+		r := mpi.Isend(c, buf, peer, tag)
+		var done bool
+		var err error
+		for tests := 0; tests < round*2 && !done && err == nil; tests++ {
+			_, done, err = r.Test()
+		}
+		if !done && err == nil {
+			_, err = r.Wait(ended)
+		}
+		if err := errors.Join(expected(err, context.Canceled), landed(ctx, err)); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		clear(buf)
+		if err := mpi.Send(ctx, c, []byte{}, peer, tag); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// expected is err unless it is nil or what is expected.
+func expected(err, what error) error {
+	if errors.Is(err, what) {
+		return nil
+	}
+	return err
+}
+
+// landed waits until the buffer of a call that ended with err is free.
+func landed(ctx context.Context, err error) error {
+	var at *mpi.Error
+	if !errors.Is(err, mpi.ErrInFlight) || !errors.As(err, &at) {
+		return nil
+	}
+	select {
+	case <-at.Done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("in flight: %w", context.Cause(ctx))
+	}
 }
 
 func recvOnly(ctx context.Context, c *mpi.Comm, buf []byte, src, tag int) error {
