@@ -3,8 +3,6 @@ package mpi
 import (
 	"sync"
 	"time"
-
-	"github.com/fisterra-hpc/fisterra/internal/osyield"
 )
 
 // keeper makes progress while no caller waits, so that rendezvous, windows
@@ -48,10 +46,7 @@ func (e *engine) keep() {
 			seen = e.calls
 			e.tick()
 		case e.leader != leaderNone: // one who waits for long
-			e.keeper.waiting = true
-			e.unlock()
-			<-e.keeper.leave
-			e.lock()
+			e.keepOut()
 		default:
 			seen = e.calls
 			e.leader = leaderKeeper
@@ -67,12 +62,21 @@ func (e *engine) keep() {
 				e.pollAll()
 				e.leader = leaderNone
 				e.handOver()
-				e.unlock()
-				osyield.Yield() // let the waiter that was signalled lead
-				e.lock()
+				if len(e.parked) > 0 { // the one that was signalled is to lead
+					e.keepOut()
+				}
 			}
 		}
 	}
+}
+
+// keepOut has the keeper wait until no caller leads, or is about to. Not by yielding: the keeper would have the
+// processor that the caller needs where the program has one only.
+func (e *engine) keepOut() {
+	e.keeper.waiting = true
+	e.unlock()
+	<-e.keeper.leave
+	e.lock()
 }
 
 // tick pauses without the lock. Not in a system call, from which Go's monitor would have to
