@@ -39,7 +39,8 @@ type Config struct {
 	OutlivesRanks bool
 
 	// PeerTimeout is how long a silent rank is waited for before it counts as
-	// lost. 0 is 5 s; negative turns heartbeats off. It has no meaning for Transport "mpi": the
+	// lost, and, if that is longer than usual, one that is to connect for the first message. 0 is
+	// 5 s; negative turns heartbeats off. It has no meaning for Transport "mpi": the
 	// launcher notices who has died, and nobody who is silent.
 	PeerTimeout time.Duration
 
@@ -83,6 +84,18 @@ func (c *Config) peerTimeout() time.Duration {
 		return 0
 	}
 	return c.PeerTimeout
+}
+
+// silence is the longest that a rank is waited for without heartbeats.
+const silence = 24 * time.Hour
+
+// firstContact is how long a rank may take to connect, for a transport where it usually may take so long: no shorter than
+// one that is silent later is waited for.
+func (c *Config) firstContact(usual time.Duration) time.Duration {
+	if t := c.peerTimeout(); t > 0 {
+		return max(t, usual)
+	}
+	return silence
 }
 
 func (c *Config) startTimeout() time.Duration {

@@ -156,7 +156,8 @@ func openProviders(cfg *Config, l *launch, m *meeting, set *sleepSet, choice str
 		}
 	}()
 	if choice == "auto" || choice == "shm" {
-		p, err := shm.Open(shm.Config{Rank: l.rank, Size: l.size, Job: l.job, Restart: l.restart, Secret: m.secret, Set: set, Log: cfg.log()})
+		p, err := shm.Open(shm.Config{Rank: l.rank, Size: l.size, Job: l.job, Restart: l.restart, Secret: m.secret, Set: set, Log: cfg.log(),
+			HandshakeTimeout: cfg.firstContact(shm.UsualTimeout)})
 		if err != nil {
 			return o, fmt.Errorf("shm: %w", err)
 		}
@@ -166,6 +167,7 @@ func openProviders(cfg *Config, l *launch, m *meeting, set *sleepSet, choice str
 		p, err := tcp.Open(tcp.Config{
 			Rank: l.rank, Size: l.size, Job: l.job, Restart: l.restart, Secret: m.secret,
 			Host: m.address.String(), Set: set, Log: cfg.log(), CongestionControl: cfg.CongestionControl,
+			ConnectTimeout: cfg.firstContact(tcp.UsualTimeout),
 		})
 		if err != nil {
 			return o, fmt.Errorf("tcp on %s (%s): %w", m.address, m.why, err)

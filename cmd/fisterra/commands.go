@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Words where a command is expected: those that name none are errors, also after cobra's own commands.
+
 // onlyCommands refuses a word that is none of the commands which cmd consists of.
 func onlyCommands(cmd *cobra.Command, args []string) error {
 	switch {
@@ -17,11 +19,14 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	return usageError(fmt.Errorf("unknown command %q; %s --help lists the commands", args[0], cmd.CommandPath()))
 }
 
-// strictHelp has the help command refuse what is no command: cobra's own prints the help of the last word that is one.
-func strictHelp(root *cobra.Command) {
+// strict has cobra's own commands refuse what is no command: help prints that of the last word that is one, and
+// completion its own help.
+func strict(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
-		if c.Name() == "help" {
+		switch c.Name() {
+		case "help":
 			c.Args = func(_ *cobra.Command, args []string) error {
 				cmd, rest, err := root.Find(args)
 				if err != nil {
@@ -29,6 +34,8 @@ func strictHelp(root *cobra.Command) {
 				}
 				return onlyCommands(cmd, rest)
 			}
+		case "completion":
+			c.Args, c.RunE = onlyCommands, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
 	}
 }

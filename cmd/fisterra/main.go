@@ -123,6 +123,6 @@ Under srun, mpirun or mpiexec it takes its ranks from the launcher; alone it sta
 		versionCommand(env),
 		guardCommand(env),
 	)
-	strictHelp(root)
+	strict(root)
 	return root
 }

@@ -20,6 +20,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"bench", "nonsense"}, want: `unknown command "nonsense"; fisterra bench --help lists`},
 		{args: []string{"help", "bench", "nonsense"}, want: `unknown command "nonsense"; fisterra bench --help lists`},
 		{args: []string{"template", "nonsense"}, want: `unknown command "nonsense"; fisterra template --help lists`},
+		{args: []string{"completion", "nonsense"}, want: `unknown command "nonsense"; fisterra completion --help lists`},
 		{args: []string{"help", "version", "more"}, want: `"more": fisterra version has no commands of its own`},
 		{args: []string{"train", "--mode", "turbo"}, want: "turbo"},
 		{args: []string{"train", "--ps", "1", "--workers", "0"}, want: "--workers 0"},

@@ -42,7 +42,7 @@ type Config struct {
 	Secret []byte
 	// Set is where the rank sleeps. nil: it never does.
 	Set transport.Set
-	// HandshakeTimeout bounds the making of a connection and an Import. 0: 30 s.
+	// HandshakeTimeout bounds the making of a connection and an Import. 0 is UsualTimeout.
 	HandshakeTimeout time.Duration
 	// Copies is how often large messages are copied: 1 by process_vm_* of both
 	// ranks, where the kernel lets them; 2 through the ring of bytes; 0
@@ -53,6 +53,9 @@ type Config struct {
 }
 
 const (
+	// UsualTimeout is how long a rank may take to connect or to be asked for memory, unless Config says otherwise: it
+	// may be starved by others of the host.
+	UsualTimeout = 30 * time.Second
 	// eagerBytes: the first size of the byte ring holds four.
 	eagerBytes = firstRing / 4
 	// creditLimit is what one rank may leave unconsumed at another.
@@ -123,7 +126,7 @@ func Open(cfg Config) (p *Provider, err error) {
 		return nil, fmt.Errorf("shm: handshake timeout %v is negative", cfg.HandshakeTimeout)
 	}
 	if cfg.HandshakeTimeout == 0 {
-		cfg.HandshakeTimeout = 30 * time.Second
+		cfg.HandshakeTimeout = UsualTimeout
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

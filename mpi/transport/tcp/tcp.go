@@ -27,6 +27,8 @@ import (
 )
 
 const (
+	// UsualTimeout is how long a rank may take to connect, unless Config says otherwise.
+	UsualTimeout = 10 * time.Second
 	// EagerBytes is the largest payload of a message that is not Data.
 	EagerBytes = 128 << 10
 	// rendezvousBytes: below it the copy out of the receive buffer costs less than
@@ -49,7 +51,7 @@ type Config struct {
 	Set  transport.Set
 	Log  *slog.Logger // nil: silent
 
-	// ConnectTimeout bounds dialling and the hello; 0 is 10 s.
+	// ConnectTimeout bounds dialling and the hello; 0 is UsualTimeout.
 	ConnectTimeout time.Duration
 	// CongestionControl names the algorithm of every connection. Empty is the
 	// system's default, except that BBR, whose pacing halves the bandwidth of loopback
@@ -124,7 +126,7 @@ func Open(cfg Config) (*Provider, error) {
 		return nil, errors.New("tcp: Config.Set is nil")
 	}
 	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = 10 * time.Second
+		cfg.ConnectTimeout = UsualTimeout
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
