@@ -39,6 +39,7 @@ func eachArenaWay(t *testing.T, test func(t *testing.T, way string, size int)) {
 
 // One rank calls with another length: all learn who called what, whoever it is.
 func TestArenaMismatch(t *testing.T) {
+	t.Parallel() // mostly waits
 	eachArenaWay(t, arenaMismatch)
 }
 
@@ -80,6 +81,7 @@ func arenaMismatch(t *testing.T, way string, size int) {
 
 // A rank does not come: the one whose context ends first gives up, and the others learn it.
 func TestArenaDeadline(t *testing.T) {
+	t.Parallel() // mostly waits
 	eachArenaWay(t, arenaDeadline)
 }
 

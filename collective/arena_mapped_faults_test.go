@@ -106,6 +106,7 @@ func mapsFor(c *mpi.Comm, kind plan.Kind) error {
 }
 
 func TestMappedMismatch(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, at := range []struct{ size, odd int }{{2, 1}, {3, 0}, {3, 2}} {
 		if need.RaceDetector && at.size > 2 {
 			continue
@@ -139,6 +140,7 @@ func TestMappedMismatch(t *testing.T) {
 }
 
 func TestMappedDeadline(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, size := range atMost(2, []int{2, 3}) {
 		whereMapped(t, size, func(ctx context.Context, c *mpi.Comm, _ string, op caller, v vectors, n int) error {
 			if c.Rank() == size-1 {

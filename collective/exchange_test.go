@@ -34,6 +34,7 @@ func unequal(ctx context.Context, c *mpi.Comm, n, sends, expects int) error {
 
 // Counts of which one is zero, so that no message travels or nobody takes it: all learn which they are.
 func TestMismatchOfCounts(t *testing.T) {
+	t.Parallel() // mostly waits
 	const size, long = 3, 100_000
 	for _, k := range []struct {
 		name           string
@@ -77,6 +78,7 @@ func TestMismatchOfCounts(t *testing.T) {
 
 // Counts that agree are no mismatch, also where some are zero and a rank is waited for long enough to be asked.
 func TestCountsThatAgree(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, f := range []Config{{}, {CheckAll: true}} {
 		asked := make(chan struct{})
 		for r, err := range onRanks(t, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {

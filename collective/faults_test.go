@@ -98,6 +98,7 @@ func TestEverySurvivorLearnsOfALoss(t *testing.T) {
 
 // One rank calls something else: all get ErrMismatch with who called what.
 func TestMismatchNamesWhoCalledWhat(t *testing.T) {
+	t.Parallel() // mostly waits
 	small := func(n int, op Op) func(context.Context, *mpi.Comm) error {
 		return func(ctx context.Context, c *mpi.Comm) error {
 			return Allreduce(ctx, c, make([]int32, n), make([]int32, n), op)
@@ -210,6 +211,7 @@ func TestMismatchOfSends(t *testing.T) {
 // A root that sends short messages to a rank that does not take them waits for it after some time,
 // is seen to do so, and is told when that rank gives up.
 func TestSenderIsToldOfGivingUp(t *testing.T) {
+	t.Parallel() // mostly waits
 	stalled := &lines{more: make(chan struct{}, 1)}
 	overTCP(t, 2, func(ctx context.Context, c *mpi.Comm) error {
 		if err := Configure(c, Config{StallAfter: askAfter, Log: slog.New(slog.NewTextHandler(stalled, nil))}); err != nil {

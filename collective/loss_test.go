@@ -26,6 +26,7 @@ const (
 // reading each other's memory, by mapping it and by messages: the survivors name it, and go on
 // without it.
 func TestLossesOfProcesses(t *testing.T) {
+	t.Parallel() // mostly waits
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 2))

@@ -51,6 +51,7 @@ func reportMissing(want string, n int, f Config) (func(context.Context, *mpi.Com
 
 // A stall report names the ranks that have not come, the first of many, and not those that have.
 func TestStallReportNamesAllMissing(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, k := range []struct {
 		size int
 		want string
@@ -79,6 +80,7 @@ func TestStallReportNamesAllMissing(t *testing.T) {
 
 // The same of ranks that meet in an arena, in each of its ways: slots, pieces and reading.
 func TestStallReportNamesAllMissingInTheArena(t *testing.T) {
+	t.Parallel() // mostly waits
 	const want = "waits for ranks 1 (sim), 3 (sim) since"
 	for _, way := range arenaPlans {
 		for _, n := range []int{10, 50_000} {

@@ -302,10 +302,16 @@ func TestMPIAssortment(t *testing.T) { overMPI(t, 3, "never", "always") }
 func TestMPIGivingUp(t *testing.T) { overMPI(t, 3, "give up") }
 
 // A collective of the library's own is in a stall report, too.
-func TestMPIStallReport(t *testing.T) { overMPI(t, 3, "stall") }
+func TestMPIStallReport(t *testing.T) {
+	t.Parallel() // mostly waits
+	overMPI(t, 3, "stall")
+}
 
 // The sends of a collective that is given up are in flight until all have been received.
-func TestMPISendsInFlight(t *testing.T) { overMPI(t, 4, "in flight") }
+func TestMPISendsInFlight(t *testing.T) {
+	t.Parallel() // mostly waits
+	overMPI(t, 4, "in flight")
+}
 
 // The library gets its collectives in the same order on all ranks, although some calls of two goroutines have parts.
 func TestMPINothingComesBetweenParts(t *testing.T) { overMPI(t, 3, "between parts") }
@@ -339,6 +345,7 @@ func overMPI(t *testing.T, ranks int, policies ...string) {
 // TestClusterLibraryAcrossHosts: where nobody says whose the collectives are, those over two
 // nodes are Open MPI's.
 func TestClusterLibraryAcrossHosts(t *testing.T) {
+	t.Parallel() // mostly waits
 	lab.OpenMPI.Needed(t)
 	s := lab.Cluster(t, 2, 2)
 	binary := s.TestBinary()

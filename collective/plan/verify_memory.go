@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/bits"
 )
@@ -95,6 +96,7 @@ type sets struct {
 	words  [][]uint64
 	find   map[string]int32
 	unions map[[2]int32]int32
+	key    []byte // of the set that is looked up
 }
 
 func newSets() *sets {
@@ -105,12 +107,15 @@ func (t *sets) intern(w []uint64) int32 {
 	for len(w) > 0 && w[len(w)-1] == 0 {
 		w = w[:len(w)-1]
 	}
-	key := fmt.Sprint(w)
-	id, ok := t.find[key]
+	t.key = t.key[:0]
+	for _, x := range w {
+		t.key = binary.LittleEndian.AppendUint64(t.key, x)
+	}
+	id, ok := t.find[string(t.key)]
 	if !ok {
 		id = int32(len(t.words))
 		t.words = append(t.words, w)
-		t.find[key] = id
+		t.find[string(t.key)] = id
 	}
 	return id
 }
