@@ -206,7 +206,8 @@ func (x *step) signal(name, signal string) {
 	}
 }
 
-// signalAll sends a signal to all processes at once, as Slurm does: the first to hear of it may end the run.
+// signalAll sends a signal to all processes at once, as Slurm does: the first to hear of it may end the run, and the others
+// be gone when it comes to them.
 func (x *step) signalAll(signal string) {
 	x.t.Helper()
 	var all sync.WaitGroup
@@ -217,10 +218,17 @@ func (x *step) signalAll(signal string) {
 		})
 	}
 	all.Wait()
+	told := 0
 	for i, r := range results {
-		if r.Code != 0 {
+		switch {
+		case r.Code == 0:
+			told++
+		case !strings.Contains(r.Stderr, "No such process"):
 			x.t.Fatalf("kill -%s %s: %v", signal, stepRoles[i], r)
 		}
+	}
+	if told == 0 {
+		x.t.Fatalf("kill -%s: no process of the step is left", signal)
 	}
 }
 
