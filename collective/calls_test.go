@@ -2,8 +2,10 @@ package collective
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -169,4 +171,28 @@ func forceWay(way string) map[plan.Kind]string {
 		}
 	}
 	return force
+}
+
+// lastDiffers has the last rank call odd where the others call other: each gets a mismatch that says all that is wanted,
+// if not by this call, then by the next.
+func lastDiffers(odd, other func(context.Context, *mpi.Comm) error, want []string) func(context.Context, *mpi.Comm) error {
+	return func(ctx context.Context, c *mpi.Comm) error {
+		f := other
+		if c.Rank() == c.Size()-1 {
+			f = odd
+		}
+		err := f(ctx, c)
+		if err == nil {
+			err = Barrier(ctx, c)
+		}
+		if err := within(err, mpi.ErrMismatch); err != nil {
+			return err
+		}
+		for _, w := range want {
+			if !strings.Contains(err.Error(), w) {
+				return fmt.Errorf("%q does not say %q", err, w)
+			}
+		}
+		return nil
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 )
 
+// What the goroutines of a rank are at, for the line of a log that tells who is waited for.
+
 // stackBytes bounds what is told of a rank's stacks, which go into one line of a log.
 const stackBytes = 4 << 10
 

@@ -9,6 +9,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/slurm"
 )
 
+// The program that a script of template slurm starts, and where the nodes find it.
+
 // setProgram puts the path of the program where the job has only a name for it.
 func (t *templateFlags) setProgram(b *slurm.Batch) error {
 	program := t.program
