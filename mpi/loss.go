@@ -193,12 +193,16 @@ func (e *engine) abort(o *op, err error) {
 			e.control(e.peer(int(o.peer)), transport.Header{Kind: kindRetract, Token: o.token()})
 		}
 	case phaseMoving:
-		if o.busy {
+		switch p := e.peer(int(o.peer)); {
+		case o.busy:
 			o.err = err
-			e.peer(int(o.peer)).provider.Abandon(o.token())
+			p.provider.Abandon(o.token())
 			e.rouse()
-		} else if o.kind == opRecv {
+		case o.kind == opRecv:
 			e.finish(o, err) // what still comes finds no op and is discarded
+		case !o.exposed: // cleared, and its data still waits for room
+			e.control(p, transport.Header{Kind: kindRetract, Token: o.token(), Aux: o.sender})
+			e.finish(o, err)
 		}
 	}
 }

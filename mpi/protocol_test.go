@@ -214,7 +214,7 @@ func newPlay(rank int, w []string) *play {
 	p.s.caps = transport.Caps{EagerBytes: 100, RendezvousBytes: 100, PullBytes: 200, CreditBytes: 1000}
 	p.s.name = func(token uint64) string {
 		for _, n := range p.order {
-			if r := p.requests[n]; r.o.gen == r.gen && r.o.token() == token {
+			if r := p.requests[n]; uint64(r.gen)<<32|uint64(r.o.index) == token { // also when it is over
 				return n
 			}
 		}
