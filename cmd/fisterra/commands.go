@@ -36,6 +36,9 @@ func strict(root *cobra.Command) {
 			}
 		case "completion":
 			c.Args, c.RunE = onlyCommands, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			for _, shell := range c.Commands() {
+				shell.Args = noArguments
+			}
 		}
 	}
 }

@@ -20,6 +20,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"bench", "nonsense"}, want: `unknown command "nonsense"; fisterra bench --help lists`},
 		{args: []string{"help", "bench", "nonsense"}, want: `unknown command "nonsense"; fisterra bench --help lists`},
 		{args: []string{"template", "nonsense"}, want: `unknown command "nonsense"; fisterra template --help lists`},
+		{args: []string{"completion", "bash", "nonsense"}, want: `bash takes no arguments, got "nonsense"`},
 		{args: []string{"completion", "nonsense"}, want: `unknown command "nonsense"; fisterra completion --help lists`},
 		{args: []string{"help", "version", "more"}, want: `"more": fisterra version has no commands of its own`},
 		{args: []string{"train", "--mode", "turbo"}, want: "turbo"},
