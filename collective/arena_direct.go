@@ -117,19 +117,6 @@ func (m *meeting) slices() bool {
 	return m.entry.kind == plan.Allreduce && (len(m.parts) > 2 || m.allMapped)
 }
 
-// readers are the ranks that read this one's buffers.
-func (d *direct) readers() rankSet {
-	switch d.entry.kind {
-	case plan.Bcast, plan.Scatter:
-		if d.me != d.entry.root {
-			return 0
-		}
-	case plan.Gather, plan.Reduce:
-		return oneRank(d.entry.root)
-	}
-	return d.everybody()
-}
-
 // passes reports whether one of two ranks has nothing to read, and the other must ask the kernel.
 func (d *direct) passes() bool {
 	if d.allMapped {

@@ -74,14 +74,9 @@ func (m *meeting) long(ctx context.Context) error {
 // layOut finds the steps. They are the same on all ranks.
 func (m *meeting) layOut() long {
 	e, size := m.entry, len(m.parts)
-	l := long{meeting: m, first: m.steps, box: pieceBytes, readers: m.everybody(), shows: true}
+	l := long{meeting: m, first: m.steps, box: pieceBytes, readers: m.readers()}
 	l.keeps = e.inPlace && e.kind.Reduces() && m.me > 1
-	switch e.kind {
-	case plan.Bcast, plan.Scatter:
-		l.shows = m.me == e.root
-	case plan.Gather, plan.Reduce:
-		l.readers, l.shows = oneRank(e.root), m.me != e.root || l.keeps
-	}
+	l.shows = l.readers&^oneRank(m.me) != 0 || l.keeps
 	if deals(e.kind) {
 		l.box = boxBytes(size)
 	}

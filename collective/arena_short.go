@@ -46,6 +46,21 @@ func (m *meeting) sources() (first, end int) {
 	return 0, len(m.parts)
 }
 
+// readers are the ranks of whose results this one's contribution is a part.
+func (m *meeting) readers() rankSet {
+	switch m.entry.kind {
+	case plan.Bcast, plan.Scatter:
+		if m.me != m.entry.root {
+			return 0
+		}
+	case plan.Gather, plan.Reduce:
+		return oneRank(m.entry.root)
+	case plan.Scan, plan.Exscan:
+		return ranksFrom(m.me, len(m.parts))
+	}
+	return m.everybody()
+}
+
 // contribution is what the others may want from this rank.
 func (m *meeting) contribution() []byte {
 	switch m.entry.kind {
