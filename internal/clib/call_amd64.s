@@ -6,18 +6,12 @@
 // to the stack, which is 16-byte aligned at the call (System V calling convention).
 TEXT invoke<>(SB), NOSPLIT|NOFRAME, $0
 	SUBQ $56, SP
-	MOVQ 56(BX), AX
-	MOVQ AX, 0(SP)
-	MOVQ 64(BX), AX
-	MOVQ AX, 8(SP)
-	MOVQ 72(BX), AX
-	MOVQ AX, 16(SP)
-	MOVQ 80(BX), AX
-	MOVQ AX, 24(SP)
-	MOVQ 88(BX), AX
-	MOVQ AX, 32(SP)
-	MOVQ 96(BX), AX
-	MOVQ AX, 40(SP)
+	MOVUPS 56(BX), X0
+	MOVUPS 72(BX), X1
+	MOVUPS 88(BX), X2
+	MOVUPS X0, 0(SP)
+	MOVUPS X1, 16(SP)
+	MOVUPS X2, 32(SP)
 	MOVQ 8(BX), DI
 	MOVQ 16(BX), SI
 	MOVQ 24(BX), DX

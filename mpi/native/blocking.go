@@ -11,18 +11,32 @@ import (
 // back: when ctx ends first the error wraps [ErrBusy] and buf stays the library's; the
 // request that the error carries tells when it is free.
 func (c *Comm) Send(ctx context.Context, buf []byte, dst, tag int) error {
-	if err := c.check(opIsend, dst, tag, 0, 0); err != nil {
-		return err
+	if !c.valid(dst, tag, 0, 0) {
+		return c.mistake(opIsend, dst, tag, 0, 0)
 	}
 	w := c.world
-	w.lock()
+	if !w.mu.TryLock() { // lock, without a call
+		w.lockLater()
+	}
+	w.calls++
 	var r *Request
 	var err error
 	if w.briefly(len(buf)) && !c.announced(len(buf), dst) {
-		var done bool
-		if r, done, err = c.sendBrief(buf, dst, tag); done {
+		b := &w.sends
+		r = b.begin(opIsend, buf, dst)
+		empty, asks := w.abi.requestEmpty, uintptr(1)
+		if empty != 0 { // the request itself tells
+			asks = 0
+		}
+		b.carry(r.buf, r.bytes, c.peer(dst), uintptr(tag), c.handle, asks)
+		b.CallBrief()
+		if b.answered() || empty != 0 && b.sentAtOnce(empty) {
+			b.end()
 			w.mu.Unlock()
 			return nil
+		}
+		if r, err = b.leave(c, tag, asks != 0); err == nil && asks == 0 {
+			r.poll(1)
 		}
 	} else {
 		r = w.request()
@@ -45,11 +59,14 @@ func (c *Comm) Send(ctx context.Context, buf []byte, dst, tag int) error {
 // cancelled; if the message had been matched by then it completes and the error is nil,
 // or, where its sender does nothing more, wraps [ErrBusy] as Send's does.
 func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, error) {
-	if err := c.check(opIrecv, src, tag, AnySource, AnyTag); err != nil {
-		return Status{}, err
+	if !c.valid(src, tag, AnySource, AnyTag) {
+		return Status{}, c.mistake(opIrecv, src, tag, AnySource, AnyTag)
 	}
 	w := c.world
-	w.lock()
+	if !w.mu.TryLock() { // lock, without a call
+		w.lockLater()
+	}
+	w.calls++
 	tries := uintptr(burst)
 	if w.leading || w.wanted.Load() != 0 {
 		tries = 1
@@ -57,12 +74,22 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, erro
 	var r *Request
 	var err error
 	if w.briefly(len(buf)) && len(c.met) == 0 {
-		var s Status
-		var done bool
-		if r, s, done, err = c.recvBrief(buf, src, tag, tries); done {
-			w.mu.Unlock()
-			return s, nil
+		b := &w.receives
+		r = b.begin(opIrecv, buf, src)
+		at, bytes := r.buf, r.bytes
+		if w.announces && src != ProcNull {
+			at, bytes = r.awaitNotice()
 		}
+		b.carry(at, bytes, c.peer(src), c.tag(tag), c.handle, tries)
+		b.CallBrief()
+		if b.answered() {
+			if s := w.readStatus(r); !r.awaits || r.unannounced(buf, s.Bytes) {
+				b.end()
+				w.mu.Unlock()
+				return s, nil
+			}
+		}
+		r, err = b.leave(c, tag, true)
 	} else {
 		r = w.request()
 		err = c.irecv(r, buf, src, tag, tries)

@@ -10,12 +10,12 @@ import (
 // not to know of it: no goroutine needs the processor sooner, and a garbage collection can wait.
 const briefBytes = 128 << 10
 
-// brief is how blocking calls move short messages: one request that they use in turn,
-// and for each direction a chain of calls made ready, in which only the message's own
-// arguments change. With a message of 8 bytes every nanosecond between the two C calls counts.
+// brief is how blocking calls move short messages in one direction: a request that they use in turn, and
+// a chain of calls made ready for it, in which only the message's own arguments change. With a message of 8 bytes
+// every nanosecond between the two C calls counts, calls of Go functions, too.
 type brief struct {
-	r          *Request // not in flight; nil: the last one is
-	send, recv clib.Chain
+	clib.Chain
+	r *Request // not in flight
 }
 
 // briefly reports whether a message may go this way.
@@ -23,114 +23,86 @@ func (w *World) briefly(bytes int) bool {
 	return bytes <= briefBytes && !w.closing && (!w.forgets || bytes < forgetBytes)
 }
 
-// briefRequest returns the request at which both chains are aimed, with what
-// completing it needs. The lock is held.
-func (w *World) briefRequest(op opcode, buf []byte, peer int) *Request {
-	r := w.brief.r
-	if r == nil {
-		r = w.aimBrief()
-	}
+// aim makes the chain ready for operations that start starts, with another request.
+func (b *brief) aim(w *World, start uintptr) {
+	b.r = w.request()
+	b.Start.Fn = start
+	b.Start.A[2] = uintptr(w.abi.types[Byte])
+	b.Start.A[6] = uintptr(unsafe.Pointer(&b.r.request))
+	b.Poll.Fn = w.fn.test
+	b.Poll.A[0] = uintptr(unsafe.Pointer(&b.r.request))
+	b.Poll.A[1] = uintptr(unsafe.Pointer(&b.r.flag))
+	b.Poll.A[2] = uintptr(unsafe.Pointer(&b.r.status))
+	b.Flag = uintptr(unsafe.Pointer(&b.r.flag))
+}
+
+// begin gives the request what completing it needs.
+func (b *brief) begin(op opcode, buf []byte, peer int) *Request {
+	r := b.r
 	r.buf, r.bytes, r.op, r.peer, r.flag = unsafe.Pointer(unsafe.SliceData(buf)), len(buf), op, peer, 0
 	r.awaits, r.staged = false, false
 	touch(r)
 	return r
 }
 
-func (w *World) aimBrief() *Request {
-	r := w.request()
-	w.brief.r = r
-	w.brief.send.Start.Fn = w.fn.isend
-	w.brief.recv.Start.Fn = w.fn.irecv
-	for _, ch := range []*clib.Chain{&w.brief.send, &w.brief.recv} {
-		ch.Start.A[2] = uintptr(w.abi.types[Byte])
-		ch.Start.A[6] = uintptr(unsafe.Pointer(&r.request))
-		ch.Poll.Fn = w.fn.test
-		ch.Poll.A[0] = uintptr(unsafe.Pointer(&r.request))
-		ch.Poll.A[1] = uintptr(unsafe.Pointer(&r.flag))
-		ch.Poll.A[2] = uintptr(unsafe.Pointer(&r.status))
-		ch.Flag = uintptr(unsafe.Pointer(&r.flag))
-	}
-	return r
+// carry readies the chain for n bytes at p, and to ask so often whether they are through.
+func (b *brief) carry(p unsafe.Pointer, n int, peer, tag uintptr, comm handle, tries uintptr) {
+	a := &b.Start.A
+	a[0], a[1], a[3], a[4], a[5] = uintptr(p), uintptr(n), peer, tag, uintptr(comm)
+	b.Tries = tries
 }
 
-// sendBrief sends, and reports whether that is done already. If not, r has been
-// started or has failed as by [Comm.Isend]. The lock is held.
-func (c *Comm) sendBrief(buf []byte, dst, tag int) (r *Request, done bool, err error) {
-	w := c.world
-	r = w.briefRequest(opIsend, buf, dst)
-	ch := &w.brief.send
-	ch.Start.A[0] = uintptr(r.buf)
-	ch.Start.A[1] = uintptr(len(buf))
-	ch.Start.A[3] = c.peer(dst)
-	ch.Start.A[4] = uintptr(tag)
-	ch.Start.A[5] = uintptr(c.handle)
-	asked := w.abi.requestEmpty == 0
-	if ch.Tries = 1; !asked {
-		ch.Tries = 0
-	}
-	ch.CallBrief()
-	if int32(ch.Start.R) == 0 && (asked && r.flag != 0 && int32(ch.Poll.R) == 0 || !asked && handle(r.request) == w.abi.requestEmpty) {
-		touch(r)
-		r.buf = nil
-		return r, true, nil
-	}
-	if err = w.leaveBrief(c, r, ch, tag, asked); err == nil && !asked {
-		r.poll(1)
-	}
-	return r, false, err
+// answered reports whether the operation was started, asked after, and is over.
+func (b *brief) answered() bool {
+	return int32(b.Start.R) == 0 && b.r.flag != 0 && int32(b.Poll.R) == 0
 }
 
-// recvBrief receives, asking up to tries times whether the message is there, and
-// otherwise is as sendBrief.
-func (c *Comm) recvBrief(buf []byte, src, tag int, tries uintptr) (r *Request, s Status, done bool, err error) {
-	w := c.world
-	r = w.briefRequest(opIrecv, buf, src)
-	ch := &w.brief.recv
-	ch.Start.A[0] = uintptr(r.buf)
-	ch.Start.A[1] = uintptr(len(buf))
-	if r.awaits = w.announces && src != ProcNull; r.awaits {
-		if r.staged = len(buf) < stagedBytes; r.staged {
-			ch.Start.A[0] = uintptr(unsafe.Pointer(&r.text))
-			ch.Start.A[1] = stagedBytes
-		}
-	}
-	ch.Start.A[3] = c.peer(src)
-	ch.Start.A[4] = c.tag(tag)
-	ch.Start.A[5] = uintptr(c.handle)
-	ch.Tries = tries
-	ch.CallBrief()
-	if int32(ch.Start.R) == 0 && r.flag != 0 && int32(ch.Poll.R) == 0 {
-		s = w.readStatus(r)
-		switch {
-		case !r.awaits, !r.staged && s.Bytes != noticeBytes:
-			done = true
-		case r.staged && s.Bytes <= len(buf) && s.Bytes != noticeBytes:
-			copy(buf[:s.Bytes], (*[32]byte)(unsafe.Pointer(&r.text))[:])
-			done = true
-		}
-		if done {
-			touch(r)
-			r.buf, r.awaits = nil, false
-			return r, s, true, nil
-		}
-	}
-	return r, s, false, w.leaveBrief(c, r, ch, tag, true)
+// sentAtOnce reports whether a send that is not asked after is over all the same, which the request tells.
+func (b *brief) sentAtOnce(empty handle) bool {
+	return int32(b.Start.R) == 0 && handle(b.r.request) == empty
 }
 
-// leaveBrief makes of r, whose chain of calls has not completed it, a request
-// like others.
-func (w *World) leaveBrief(c *Comm, r *Request, ch *clib.Chain, tag int, asked bool) error {
-	w.brief.r = nil
+// end forgets the buffer of an operation that is over.
+func (b *brief) end() {
+	touch(b.r)
+	b.r.buf, b.r.awaits = nil, false
+}
+
+// awaitNotice has a receive await a message or its notice, and is where that goes: the buffer, if there is room.
+func (r *Request) awaitNotice() (at unsafe.Pointer, bytes int) {
+	r.awaits, r.staged = true, r.bytes < stagedBytes
+	if r.staged {
+		return unsafe.Pointer(&r.text), stagedBytes
+	}
+	return r.buf, r.bytes
+}
+
+// unannounced reports whether what a receive that awaits a notice has got is the message itself, and puts it into buf.
+func (r *Request) unannounced(buf []byte, bytes int) bool {
+	switch {
+	case bytes == noticeBytes, r.staged && bytes > len(buf):
+		return false
+	case r.staged:
+		copy(buf[:bytes], (*[stagedBytes]byte)(unsafe.Pointer(&r.text))[:])
+	}
+	return true
+}
+
+// leave makes of the chain's request, which the calls have not completed, one like others, in flight
+// unless it has failed.
+func (b *brief) leave(c *Comm, tag int, asked bool) (*Request, error) {
+	w, r := c.world, b.r
+	b.aim(w, b.Start.Fn)
 	r.comm, r.tag, r.from, r.fromBytes, r.cancelled, r.err = c, tag, nil, 0, false, nil
 	r.follows = false
 	r.result = Status{Source: r.peer, Tag: tag}
-	if rc := int(int32(ch.Start.R)); rc != 0 {
+	if rc := int(int32(b.Start.R)); rc != 0 {
 		err := r.failure(rc)
 		r.release()
-		return err
+		return r, err
 	}
-	if !asked || !r.answered(int(int32(ch.Poll.R))) {
+	if !asked || !r.answered(int(int32(b.Poll.R))) {
 		w.activate(r)
 	}
-	return nil
+	return r, nil
 }

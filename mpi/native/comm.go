@@ -29,10 +29,20 @@ func (c *Comm) Size() int { return c.size }
 func (c *Comm) Name() string { return c.name }
 
 func (c *Comm) check(op opcode, peer, tag, leastPeer, leastTag int) error {
-	if uint(peer-leastPeer) < uint(c.size-leastPeer) || peer == ProcNull {
-		if tag >= leastTag && tag <= c.world.caps.MaxTag {
-			return nil
-		}
+	if c.valid(peer, tag, leastPeer, leastTag) {
+		return nil
+	}
+	return c.mistake(op, peer, tag, leastPeer, leastTag)
+}
+
+// valid reports whether there is such a rank and tag, neither less than the least.
+func (c *Comm) valid(peer, tag, leastPeer, leastTag int) bool {
+	return (uint(peer-leastPeer) < uint(c.size-leastPeer) || peer == ProcNull) && tag >= leastTag && tag <= c.world.caps.MaxTag
+}
+
+// mistake says what is not valid.
+func (c *Comm) mistake(op opcode, peer, tag, leastPeer, leastTag int) error {
+	if c.valid(peer, leastTag, leastPeer, leastTag) {
 		return &Error{Op: op.String(), Comm: c.name, Rank: c.rank, Peer: peer, Tag: AnyTag, Library: c.world.library,
 			Err: ErrTag, Detail: fmt.Sprintf("tag %d is not in %d..%d", tag, leastTag, c.world.caps.MaxTag)}
 	}

@@ -65,22 +65,23 @@ type World struct {
 	creating sync.Mutex // held during CreateGroup's blocking call
 
 	// mu is held around each call of the library, and for what follows.
-	mu      sync.Mutex
-	wanted  atomic.Int32 // goroutines other than the polling one that wait for mu
-	calls   uint64       // times that the program has taken mu
-	seen    uint64       // of which Called knows
-	closing bool         // all ranks have called Close
-	closed  bool
-	chain   clib.Chain // the call under way
-	held    *Request   // its request
-	brief   brief
-	active  *Request
-	leading bool
-	spins   int // polls of the leader before it gives its core away
-	parked  []*parking
-	unused  []*parking
-	pool    []*Request
-	nudge   Request // results of Progress, which nobody reads
+	mu       sync.Mutex
+	wanted   atomic.Int32 // goroutines other than the polling one that wait for mu
+	calls    uint64       // times that the program has taken mu
+	seen     uint64       // of which Called knows
+	closing  bool         // all ranks have called Close
+	closed   bool
+	chain    clib.Chain // the call under way
+	held     *Request   // its request
+	sends    brief
+	receives brief
+	active   *Request
+	leading  bool
+	spins    int // polls of the leader before it gives its core away
+	parked   []*parking
+	unused   []*parking
+	pool     []*Request
+	nudge    Request // results of Progress, which nobody reads
 
 	// Where long messages are announced; see announce.go.
 	announces     bool
@@ -102,6 +103,8 @@ type World struct {
 func (l *Library) Init(ctx context.Context, o Options) (*World, error) {
 	w := &World{lib: l, abi: l.abi, fn: &l.fn, log: l.log, library: l.String(), maxCount: maxCount, spins: spinsAlone, main: make(chan func())}
 	w.chain.Poll.Fn = w.fn.test
+	w.sends.aim(w, w.fn.isend)
+	w.receives.aim(w, w.fn.irecv)
 	go func() {
 		runtime.LockOSThread()
 		for f := range w.main {
@@ -212,11 +215,15 @@ func (w *World) Library() *Library { return w.lib }
 // lock takes mu ahead of the goroutine that polls.
 func (w *World) lock() {
 	if !w.mu.TryLock() {
-		w.wanted.Add(1)
-		w.mu.Lock()
-		w.wanted.Add(-1)
+		w.lockLater()
 	}
 	w.calls++
+}
+
+func (w *World) lockLater() {
+	w.wanted.Add(1)
+	w.mu.Lock()
+	w.wanted.Add(-1)
 }
 
 // Crowd says that there are more ranks than cores on this host: who waits gives its core away sooner.
