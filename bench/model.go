@@ -32,6 +32,15 @@ type gauge struct {
 	best float64
 }
 
+// survey measures a model, as often as its figures are asked for.
+type survey struct {
+	c      *mpi.Comm
+	m      *plan.Model // the default's figures but for those that are measured
+	gauges []gauge
+	pairs  []*mpi.Comm // freed but after an error, when a peer may still be at it
+	passes int
+}
+
 // MeasureModel measures what plans are priced by, between rank 0 and the
 // first rank of its host and of another: the one-way time, the time of an exchange, how they read
 // each other's memory, if they can, what a core takes to reduce and to copy, how long they and all take to
@@ -43,11 +52,23 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, e
 }
 
 func measureModel(ctx context.Context, c *mpi.Comm, name string, sizes []int, passes int) (*plan.Model, error) {
+	s, err := newSurvey(ctx, c, name, sizes)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.pass(ctx, passes); err != nil {
+		return nil, err
+	}
+	s.end()
+	return s.model(ctx)
+}
+
+// newSurvey readies the measurements. Collective, as are its methods.
+func newSurvey(ctx context.Context, c *mpi.Comm, name string, sizes []int) (*survey, error) {
 	m := collective.DefaultModel(c)
 	m.Name = name
-	gauges := coreGauges(m, sizes)
-	m.Pieces, m.Read, m.Mapped, m.Cross = nil, nil, nil, 0
-	var pairs []*mpi.Comm // freed but after an error, when a peer may still be at it
+	m.Folded, m.Pieces, m.Given, m.Read, m.Mapped, m.Cross = nil, nil, nil, nil, nil, 0
+	s := &survey{c: c, m: m, gauges: coreGauges(m, sizes)}
 	near, far := -1, -1
 	for r := 1; r < c.Size(); r++ {
 		switch networked := c.Networked(r); { // which one of the same host may be
@@ -76,17 +97,17 @@ func measureModel(ctx context.Context, c *mpi.Comm, name string, sizes []int, pa
 		if pair == nil { // this rank has nothing to measure, and waits
 			continue
 		}
-		pairs = append(pairs, pair)
+		s.pairs = append(s.pairs, pair)
 		some, err := linkGauges(ctx, pair, m, class.link, sizes)
 		if err != nil {
 			return nil, err
 		}
-		gauges = append(gauges, some...)
+		s.gauges = append(s.gauges, some...)
 		if class.link == &m.Host {
 			if some, err = crossGauge(ctx, pair, func(t float64) { m.Cross = t }); err != nil {
 				return nil, err
 			}
-			gauges = append(gauges, some...)
+			s.gauges = append(s.gauges, some...)
 		}
 	}
 	some, err := crossGauge(ctx, c, func(t float64) {
@@ -99,36 +120,64 @@ func measureModel(ctx context.Context, c *mpi.Comm, name string, sizes []int, pa
 	if err != nil {
 		return nil, err
 	}
-	gauges = append(gauges, some...)
-	for pass := range passes {
-		for i := range gauges {
-			t, err := gauges[i].take(ctx)
+	s.gauges = append(s.gauges, some...)
+	return s, nil
+}
+
+// pass takes all figures so many times more.
+func (s *survey) pass(ctx context.Context, times int) error {
+	for range times {
+		for i := range s.gauges {
+			g := &s.gauges[i]
+			t, err := g.take(ctx)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			if pass == 0 || t < gauges[i].best {
-				gauges[i].best = t
+			if s.passes == 0 || t < g.best {
+				g.best = t
 			}
 		}
+		s.passes++
 	}
-	for _, g := range gauges {
+	return nil
+}
+
+// model is what the passes have shown so far.
+func (s *survey) model(ctx context.Context) (*plan.Model, error) {
+	for _, g := range s.gauges {
 		g.set(g.best)
 	}
+	m := s.m.Clone()
 	for _, curve := range curvesOf(m) {
 		*curve = ascending(*curve)
 	}
-	for _, pair := range pairs {
-		pair.Free()
-	}
-	if err := collective.Configure(c, undecided(c)); err != nil {
+	if err := collective.Configure(s.c, undecided(s.c)); err != nil {
 		return nil, err
 	}
-	return shareModel(ctx, c, m)
+	return shareModel(ctx, s.c, m)
+}
+
+// end frees what the survey has made.
+func (s *survey) end() {
+	for _, pair := range s.pairs {
+		pair.Free()
+	}
+}
+
+// at puts a figure into a curve, whose points are measured in ascending order, in place of an earlier one.
+func at(c *plan.Curve, bytes int, seconds float64) {
+	for i := range *c {
+		if (*c)[i].Bytes == bytes {
+			(*c)[i].Seconds = seconds
+			return
+		}
+	}
+	*c = append(*c, plan.Point{Bytes: bytes, Seconds: seconds})
 }
 
 // curvesOf are all curves of a model.
 func curvesOf(m *plan.Model) []*plan.Curve {
-	return []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Copy, &m.Pieces, &m.Read, &m.Mapped}
+	return []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Folded, &m.Copy, &m.Pieces, &m.Given, &m.Read, &m.Mapped}
 }
 
 // linkGauges time single messages and exchanges between the two ranks of a pair, as the
@@ -147,11 +196,13 @@ func linkGauges(ctx context.Context, pair *mpi.Comm, m *plan.Model, link *plan.L
 	}{
 		{plan.Bcast, "linear", heap{}, &link.OneWay},
 		{plan.Allgather, "ring", heap{}, &link.Exchange},
+		{plan.Reduce, "binomial", heap{}, &m.Folded},
 		{plan.Allgather, collective.MemoryPlan, heap{}, &m.Pieces},
+		{plan.Bcast, collective.MemoryPlan, heap{}, &m.Given},
 		{plan.Allgather, collective.DirectPlan, heap{}, &m.Read},
 		{plan.Allgather, collective.DirectPlan, shared{}, &m.Mapped},
 	} {
-		if !slices.Contains(collective.Plans(way.kind, sizes[0], pair), way.plan) {
+		if !slices.Contains(collective.Plans(way.kind, sizes[0], pair), way.plan) || way.kind == plan.Reduce && link != &m.Host {
 			continue
 		}
 		op, _ := collectiveNamed(way.kind.String()) // there is one
@@ -164,10 +215,13 @@ func linkGauges(ctx context.Context, pair *mpi.Comm, m *plan.Model, link *plan.L
 					return t / 1e6, err
 				},
 				set: func(t float64) {
-					if way.kind == plan.Allgather {
-						t -= m.Copy.At(n) // of the rank's own block, which has been measured
+					switch way.kind { // less what has been measured
+					case plan.Allgather:
+						t -= m.Copy.At(n) // of the rank's own block
+					case plan.Reduce:
+						t -= link.OneWay.At(n)
 					}
-					*way.curve = append(*way.curve, plan.Point{Bytes: n, Seconds: max(0, t)})
+					at(way.curve, n, max(0, t))
 				},
 			})
 		}
@@ -234,7 +288,7 @@ func coreGauges(m *plan.Model, sizes []int) []gauge {
 		} {
 			gauges = append(gauges, gauge{
 				take: func(context.Context) (float64, error) { return timeOf(work.do), nil },
-				set:  func(t float64) { *work.curve = append(*work.curve, plan.Point{Bytes: n, Seconds: t}) },
+				set:  func(t float64) { at(work.curve, n, t) },
 			})
 		}
 	}

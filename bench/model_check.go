@@ -24,11 +24,40 @@ type ModelCheck struct {
 	Points []Tuned
 }
 
-// CheckModel measures every plan of the named collectives at every size, as
-// Tune does. All ranks call it and get the same result.
-func CheckModel(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Options) (ModelCheck, error) {
-	points, err := Tune(ctx, c, m, names, o)
-	return ModelCheck{Ranks: c.Size(), Points: points}, err
+// CheckModel measures a model as MeasureModel does and every plan of the named collectives at every size as
+// Tune does, by turns, so that what else the machine does meets both alike. All ranks call it and get the same results.
+func CheckModel(ctx context.Context, c *mpi.Comm, name string, names []string, o Options) (*plan.Model, ModelCheck, error) {
+	k := ModelCheck{Ranks: c.Size()}
+	s, err := newSurvey(ctx, c, name, modelSizes)
+	if err != nil {
+		return nil, k, err
+	}
+	if err := s.pass(ctx, modelPasses); err != nil {
+		return nil, k, err
+	}
+	m, err := s.model(ctx)
+	if err != nil {
+		return nil, k, err
+	}
+	points, err := newPoints(ctx, c, m, names, o.Sizes)
+	if err != nil {
+		return nil, k, err
+	}
+	s.passes = 0 // the least of more passes would be of quicker moments than the plans had
+	if err := measurePoints(ctx, c, points, o, func() error { return s.pass(ctx, 1) }); err != nil {
+		return nil, k, err
+	}
+	s.end()
+	if m, err = s.model(ctx); err != nil {
+		return nil, k, err
+	}
+	for i := range points {
+		if err := points[i].choose(c, m); err != nil {
+			return nil, k, err
+		}
+	}
+	k.Points, err = tuned(c, m, points)
+	return m, k, err
 }
 
 // Ratio is the predicted time of the chosen plan to the measured one.

@@ -48,6 +48,7 @@ const tunePasses = 5
 type point struct {
 	Tuned
 	op    collectiveOp
+	kind  plan.Kind
 	plans []collective.Config // of Times
 }
 
@@ -60,16 +61,27 @@ func (t Tuned) Rule() collective.Rule {
 // there is one, on vectors of the ranks' own memory: those from mpi.Alloc are read directly whatever is best for
 // others. All ranks call it; each gets all results. The communicator is left with the model it was given.
 func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Options) ([]Tuned, error) {
+	points, err := newPoints(ctx, c, m, names, o.Sizes)
+	if err != nil {
+		return nil, err
+	}
+	if err := measurePoints(ctx, c, points, o, func() error { return nil }); err != nil {
+		return nil, err
+	}
+	return tuned(c, m, points)
+}
+
+func newPoints(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, sizes []int) ([]point, error) {
 	if err := meet(ctx, c); err != nil {
 		return nil, err
 	}
 	var points []point
 	for _, name := range names {
-		sizes := o.Sizes
+		some := sizes
 		if name == plan.Barrier.String() {
-			sizes = []int{0}
+			some = []int{0}
 		}
-		for _, size := range sizes {
+		for _, size := range some {
 			p, err := newPoint(c, m, name, size)
 			if err != nil {
 				return nil, err
@@ -77,14 +89,27 @@ func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Opt
 			points = append(points, p)
 		}
 	}
+	return points, nil
+}
+
+// measurePoints has all plans of all points take their turns, and something else after each pass.
+func measurePoints(ctx context.Context, c *mpi.Comm, points []point, o Options, between func() error) error {
 	o.Budget /= tunePasses
 	for range tunePasses {
 		for i := range points {
 			if err := points[i].measure(ctx, c, o); err != nil {
-				return nil, err
+				return err
 			}
 		}
+		if err := between(); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// tuned are the results, with what was best of each, and leaves the communicator with the model.
+func tuned(c *mpi.Comm, m *plan.Model, points []point) ([]Tuned, error) {
 	var all []Tuned
 	for _, p := range points {
 		for _, x := range p.Times {
@@ -112,21 +137,18 @@ func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) 
 	if !ok || err != nil {
 		return point{}, usage("tune: %q is not a collective", name)
 	}
-	own := undecided(c)
-	own.Model, own.Library = m, collective.LibraryNever
-	if err := collective.Configure(c, own); err != nil {
+	p := point{Tuned: Tuned{Op: name, Bytes: size, Total: op.total(size, c.Size())}, op: op, kind: kind}
+	if err := p.choose(c, m); err != nil {
 		return point{}, err
 	}
-	total := op.total(size, c.Size())
-	e := collective.Explain(kind, total, c)
-	p := point{Tuned: Tuned{Op: name, Bytes: size, Total: total, Ranks: e.Ranks, Hosts: e.Hosts, Chosen: e.Plan, Predicted: e.Seconds * 1e6}, op: op}
+	own := collective.ConfigOf(c)
 	add := func(name string, f collective.Config) {
 		p.plans = append(p.plans, f)
 		p.Times = append(p.Times, PlanTime{name, math.Inf(1)})
 	}
-	for _, x := range e.Candidates {
+	for _, x := range collective.Explain(kind, p.Total, c).Candidates {
 		f := own
-		if x.Plan != e.Plan { // which runs by itself, and may turn to another way while ranks are far from each other
+		if x.Plan != p.Chosen { // which runs by itself, and may turn to another way while ranks are far from each other
 			f.Force = map[plan.Kind]string{kind: x.Plan}
 		}
 		add(x.Plan, f)
@@ -137,6 +159,18 @@ func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) 
 		add(collective.LibraryPlan, f)
 	}
 	return p, nil
+}
+
+// choose has a model choose the plan and say its price.
+func (p *point) choose(c *mpi.Comm, m *plan.Model) error {
+	own := undecided(c)
+	own.Model, own.Library = m, collective.LibraryNever
+	if err := collective.Configure(c, own); err != nil {
+		return err
+	}
+	e := collective.Explain(p.kind, p.Total, c)
+	p.Ranks, p.Hosts, p.Chosen, p.Predicted = e.Ranks, e.Hosts, e.Plan, e.Seconds*1e6
+	return nil
 }
 
 // measure lets each plan take its turn.

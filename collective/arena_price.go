@@ -45,7 +45,14 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		ring /= 2
 	}
 	cross *= float64(1 + n/ring)
-	fetch, copied, combined := divided*(m.Host.OneWay.At(n)-m.Host.OneWay.Alpha()), divided*m.Copy.At(n), divided*m.Combine.At(n)
+	given, folded := m.Given, m.Folded
+	if len(given) == 0 {
+		given = m.Host.OneWay
+	}
+	if len(folded) == 0 {
+		folded = m.Combine
+	}
+	fetch, copied, combined := divided*(given.At(n)-given.Alpha()), divided*m.Copy.At(n), divided*folded.At(n)
 	exchanged := fetch + copied
 	if len(m.Pieces) > 0 {
 		exchanged = divided * (m.Pieces.At(n) - m.Pieces.Alpha())
@@ -62,7 +69,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	case plan.Gather:
 		return waiting(1) + (2*others*fetch+copied)/ranks
 	case plan.Reduce:
-		return waiting(1) + others*(fetch+max(fetch, combined))/ranks // what comes is combined as it comes
+		return waiting(1) + others*(2*fetch+max(0, combined-copied))/ranks // what comes is combined instead of copied
 	case plan.Allgather:
 		return cross + others*exchanged + copied
 	case plan.Alltoall:

@@ -73,7 +73,13 @@ func (c *costing) next(bytes float64) float64 {
 	return max(t, c.net(crossing, bytes))
 }
 
-func (c *costing) fold(bytes float64) float64 { return c.Combine.At(int(bytes)) }
+// fold is what it takes to combine what has come.
+func (c *costing) fold(bytes float64) float64 {
+	if c.nodes == 1 && len(c.Folded) > 0 {
+		return c.Folded.At(int(bytes))
+	}
+	return c.Combine.At(int(bytes))
+}
 
 // parted is the time t(bytes) of data that travels in parts.
 func (c *costing) parted(bytes float64, t func(float64) float64) float64 {

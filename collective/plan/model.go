@@ -72,11 +72,16 @@ type Model struct {
 	Net  Link   `json:"network"` // between hosts
 	// Combine is γ: the time to reduce bytes of one operand into another.
 	Combine Curve `json:"combine"`
+	// Folded is Combine of what a message between ranks of one host has just brought, of which a part may be in the
+	// sender's caches. Empty: as Combine says.
+	Folded Curve `json:"folded,omitempty"`
 	// Copy is the time to copy bytes from one buffer to another.
 	Copy Curve `json:"copy"`
 	// Pieces is the time in which every rank of a host gives another so many bytes through memory that
 	// they share, and takes as many. Empty: as OneWay and Copy say.
 	Pieces Curve `json:"pieces,omitempty"`
+	// Given is the time in which one rank of a host gives another so many bytes in that way. Empty: as OneWay says.
+	Given Curve `json:"given,omitempty"`
 	// Read is the time in which every rank of a host reads so many bytes out of another's memory
 	// through the kernel, and lets it know. Empty: none can.
 	Read Curve `json:"read,omitempty"`
@@ -95,7 +100,7 @@ type Model struct {
 // Clone is a copy that shares nothing with m.
 func (m *Model) Clone() *Model {
 	d := *m
-	for _, c := range []*Curve{&d.Host.OneWay, &d.Host.Exchange, &d.Net.OneWay, &d.Net.Exchange, &d.Combine, &d.Copy, &d.Pieces, &d.Read, &d.Mapped} {
+	for _, c := range []*Curve{&d.Host.OneWay, &d.Host.Exchange, &d.Net.OneWay, &d.Net.Exchange, &d.Combine, &d.Folded, &d.Copy, &d.Pieces, &d.Given, &d.Read, &d.Mapped} {
 		*c = slices.Clone(*c)
 	}
 	return &d
@@ -136,7 +141,7 @@ func (m *Model) crowd(ranksPerCore float64) *Model {
 	}
 	d := *m
 	d.Host.OneWay, d.Host.Exchange = turns(m.Host.OneWay), turns(m.Host.Exchange)
-	d.Combine, d.Copy = divided(m.Combine), divided(m.Copy)
+	d.Combine, d.Folded, d.Copy = divided(m.Combine), divided(m.Folded), divided(m.Copy)
 	return &d
 }
 
@@ -145,7 +150,7 @@ func (m *Model) Check() error {
 	for name, c := range map[string]Curve{
 		"host.one_way": m.Host.OneWay, "host.exchange": m.Host.Exchange,
 		"network.one_way": m.Net.OneWay, "network.exchange": m.Net.Exchange,
-		"combine": m.Combine, "copy": m.Copy, "read": m.Read, "mapped": m.Mapped, "pieces": m.Pieces,
+		"combine": m.Combine, "folded": m.Folded, "copy": m.Copy, "read": m.Read, "mapped": m.Mapped, "pieces": m.Pieces, "given": m.Given,
 	} {
 		for i, p := range c {
 			if p.Bytes < 0 || !(p.Seconds >= 0) || math.IsInf(p.Seconds, 0) {
