@@ -17,8 +17,8 @@ const (
 const callShare = 0.6
 
 // memorySeconds is the price of a collective through memory that the ranks share: the crossings, what a
-// rank gives, takes and combines, and its own block. Giving and taking go on at the same time and
-// take as long as a message's bytes, or as those of an exchange where all do both.
+// rank gives, takes and combines, and its own block. Giving and taking go on at the same time: m.Given, or
+// m.Pieces where all do both.
 // Long vectors cost a crossing for each time that they fill the ring. Ranks that share processors
 // divide their time, and for a crossing all must have had their turn. It is the
 // mean over the ranks.
