@@ -53,6 +53,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		folded = m.Combine
 	}
 	fetch, copied, combined := divided*(given.At(n)-given.Alpha()), divided*m.Copy.At(n), divided*folded.At(n)
+	instead := max(0, combined-copied) // by how much it takes longer to combine what comes than to copy it
 	exchanged := fetch + copied
 	if len(m.Pieces) > 0 {
 		exchanged = divided * (m.Pieces.At(n) - m.Pieces.Alpha())
@@ -69,7 +70,9 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	case plan.Gather:
 		return waiting(1) + (2*others*fetch+copied)/ranks
 	case plan.Reduce:
-		return waiting(1) + others*(2*fetch+max(0, combined-copied))/ranks // what comes is combined instead of copied
+		return waiting(1) + others*(2*fetch+instead)/ranks
+	case plan.Scan, plan.Exscan: // all but one give, and take from half of the others in the mean
+		return cross + others*((1/ranks+0.5)*fetch+instead/2) + copied/ranks
 	case plan.Allgather:
 		return cross + others*exchanged + copied
 	case plan.Alltoall:
