@@ -43,7 +43,7 @@ type survey struct {
 
 // MeasureModel measures what plans are priced by, between rank 0 and the
 // first rank of its host and of another: the one-way time, the time of an exchange, how they read
-// each other's memory, if they can, what a core takes to reduce and to copy, how long they and all take to
+// each other's memory, if they can, and combine what comes from there, what a core takes to reduce and to copy, how long they and all take to
 // meet in shared memory, and so what it is to wait for a turn on a processor that several share. Link classes that
 // the communicator does not have keep the default's figures. All ranks call it
 // and get the same model; the communicator is left with what decides on plans by default.
@@ -148,8 +148,8 @@ func (s *survey) model(ctx context.Context) (*plan.Model, error) {
 		g.set(g.best)
 	}
 	m := s.m.Clone()
-	for _, curve := range curvesOf(m) {
-		*curve = ascending(*curve)
+	for _, c := range m.Curves() {
+		*c.Curve = ascending(*c.Curve)
 	}
 	if err := collective.Configure(s.c, undecided(s.c)); err != nil {
 		return nil, err
@@ -175,11 +175,6 @@ func at(c *plan.Curve, bytes int, seconds float64) {
 	*c = append(*c, plan.Point{Bytes: bytes, Seconds: seconds})
 }
 
-// curvesOf are all curves of a model.
-func curvesOf(m *plan.Model) []*plan.Curve {
-	return []*plan.Curve{&m.Host.OneWay, &m.Host.Exchange, &m.Net.OneWay, &m.Net.Exchange, &m.Combine, &m.Folded, &m.Copy, &m.Pieces, &m.Given, &m.Read, &m.Mapped}
-}
-
 // linkGauges time single messages and exchanges between the two ranks of a pair, as the
 // steps of collectives that they are: by the executor, and on the scale on which
 // collectives are measured; and their exchanges through shared memory and by reading, on one host.
@@ -202,7 +197,10 @@ func linkGauges(ctx context.Context, pair *mpi.Comm, m *plan.Model, link *plan.L
 		{plan.Allgather, collective.DirectPlan, heap{}, &m.Read},
 		{plan.Allgather, collective.DirectPlan, shared{}, &m.Mapped},
 	} {
-		if !slices.Contains(collective.Plans(way.kind, sizes[0], pair), way.plan) || way.kind == plan.Reduce && link != &m.Host {
+		if !slices.Contains(collective.Plans(way.kind, sizes[0], pair), way.plan) {
+			continue
+		}
+		if way.curve == &m.Folded && link != &m.Host { // what comes over a network lies in no other rank's caches
 			continue
 		}
 		op, _ := collectiveNamed(way.kind.String()) // there is one
@@ -322,7 +320,8 @@ func shareModel(ctx context.Context, c *mpi.Comm, m *plan.Model) (*plan.Model, e
 		return nil, err
 	}
 	m.Cross, m.Switch = meeting[0], meeting[1]
-	for _, curve := range curvesOf(m) {
+	for _, named := range m.Curves() {
+		curve := named.Curve
 		count := []int64{int64(len(*curve))}
 		if err := collective.Bcast(ctx, c, count, 0); err != nil {
 			return nil, err

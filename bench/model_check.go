@@ -52,7 +52,7 @@ func CheckModel(ctx context.Context, c *mpi.Comm, name string, names []string, o
 		return nil, k, err
 	}
 	for i := range points {
-		if err := points[i].choose(c, m); err != nil {
+		if _, err := points[i].choose(c, m); err != nil {
 			return nil, k, err
 		}
 	}

@@ -60,6 +60,9 @@ func TestCheckModel(t *testing.T) {
 				t.Error(err)
 				return
 			}
+			if n := len(modelSizes); len(m.Folded) != n || len(m.Host.OneWay) != n {
+				t.Errorf("rank %d: curves of %d and %d points, want %d", rank, len(m.Folded), len(m.Host.OneWay), n)
+			}
 			for i, p := range m.Host.Exchange {
 				if !(p.Seconds >= 0) || i > 0 && p.Seconds < m.Host.Exchange[i-1].Seconds {
 					t.Errorf("rank %d: an exchange of %d B takes %g s", rank, p.Bytes, p.Seconds)

@@ -35,7 +35,7 @@ func TestMeasureModelFreesItsCommunicators(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if m, err := measureModel(ctx, c, "test", []int{8}, 1); err != nil || len(m.Pieces) != 1 {
+		if m, err := measureModel(ctx, c, "test", []int{8}, 1); err != nil || len(m.Pieces) != 1 || len(m.Given) != 1 {
 			return fmt.Errorf("%+v, %w", m, err)
 		}
 		after, err := count()

@@ -138,7 +138,8 @@ func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) 
 		return point{}, usage("tune: %q is not a collective", name)
 	}
 	p := point{Tuned: Tuned{Op: name, Bytes: size, Total: op.total(size, c.Size())}, op: op, kind: kind}
-	if err := p.choose(c, m); err != nil {
+	e, err := p.choose(c, m)
+	if err != nil {
 		return point{}, err
 	}
 	own := collective.ConfigOf(c)
@@ -146,7 +147,7 @@ func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) 
 		p.plans = append(p.plans, f)
 		p.Times = append(p.Times, PlanTime{name, math.Inf(1)})
 	}
-	for _, x := range collective.Explain(kind, p.Total, c).Candidates {
+	for _, x := range e.Candidates {
 		f := own
 		if x.Plan != p.Chosen { // which runs by itself, and may turn to another way while ranks are far from each other
 			f.Force = map[plan.Kind]string{kind: x.Plan}
@@ -162,15 +163,15 @@ func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) 
 }
 
 // choose has a model choose the plan and say its price.
-func (p *point) choose(c *mpi.Comm, m *plan.Model) error {
+func (p *point) choose(c *mpi.Comm, m *plan.Model) (collective.Explanation, error) {
 	own := undecided(c)
 	own.Model, own.Library = m, collective.LibraryNever
 	if err := collective.Configure(c, own); err != nil {
-		return err
+		return collective.Explanation{}, err
 	}
 	e := collective.Explain(p.kind, p.Total, c)
 	p.Ranks, p.Hosts, p.Chosen, p.Predicted = e.Ranks, e.Hosts, e.Plan, e.Seconds*1e6
-	return nil
+	return e, nil
 }
 
 // measure lets each plan take its turn.

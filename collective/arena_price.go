@@ -45,13 +45,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		ring /= 2
 	}
 	cross *= float64(1 + n/ring)
-	given, folded := m.Given, m.Folded
-	if len(given) == 0 {
-		given = m.Host.OneWay
-	}
-	if len(folded) == 0 {
-		folded = m.Combine
-	}
+	given, folded := m.Given.Or(m.Host.OneWay), m.Folded.Or(m.Combine)
 	fetch, copied, combined := divided*(given.At(n)-given.Alpha()), divided*m.Copy.At(n), divided*folded.At(n)
 	instead := max(0, combined-copied) // by how much it takes longer to combine what comes than to copy it
 	exchanged := fetch + copied
@@ -99,10 +93,7 @@ func byKernel(m *plan.Model) access { return access{m.Read, m.Read, 3} }
 
 // byMapping: what is to be combined is used where it is.
 func byMapping(m *plan.Model) access {
-	mapped := m.Mapped
-	if len(mapped) == 0 {
-		mapped = m.Copy
-	}
+	mapped := m.Mapped.Or(m.Copy)
 	return access{mapped, plan.Curve{{Seconds: mapped.Alpha()}}, 2}
 }
 

@@ -103,11 +103,13 @@ predictions within 30 % for 90 % of the points and chosen plans within 15 % of t
 				return err
 			}
 			return s.job(env, "model", func(ctx context.Context, w *mpi.World) error {
-				measure := s.measure
+				var m *plan.Model
+				var err error
 				if check {
-					measure = s.check
+					m, err = s.check(ctx, env, w, kinds, sizes)
+				} else if m, err = bench.MeasureModel(ctx, w.Comm(), "measured"); err == nil && w.Rank() == 0 {
+					printModel(env, m)
 				}
-				m, err := measure(ctx, env, w, kinds, sizes)
 				if err != nil {
 					return err
 				}
@@ -130,16 +132,7 @@ func (s *siteFlags) defaults(f *pflag.FlagSet, name, value string) {
 	_ = l.Value.Set(value) // a string takes any
 }
 
-// measure measures a model and prints it.
-func (s *siteFlags) measure(ctx context.Context, env environment, w *mpi.World, _ []plan.Kind, _ []int) (*plan.Model, error) {
-	m, err := bench.MeasureModel(ctx, w.Comm(), "measured")
-	if err == nil && w.Rank() == 0 {
-		printModel(env, m)
-	}
-	return m, err
-}
-
-// check is measure that prints the model's prices beside measured times, too.
+// check measures a model and what it prices by turns, and prints both.
 func (s *siteFlags) check(ctx context.Context, env environment, w *mpi.World, kinds []plan.Kind, sizes []int) (*plan.Model, error) {
 	m, k, err := bench.CheckModel(ctx, w.Comm(), "measured", names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
 	if err != nil {
@@ -179,7 +172,7 @@ func (s *siteFlags) measureFlags(f *pflag.FlagSet) {
 
 func printModel(env environment, m *plan.Model) {
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "bytes\thost one way (µs)\thost exchange\tby pieces\tgiven\tby reading\tmapped\tnetwork one way\tnetwork exchange\treduce\tof a message\tcopy\t")
+	fmt.Fprintln(t, "bytes\thost one way (µs)\thost exchange\tby pieces\tgiven\tby reading\tmapped\tnetwork one way\tnetwork exchange\treduce\treduce a message\tcopy\t")
 	for _, p := range m.Combine {
 		n := p.Bytes
 		fmt.Fprintf(t, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n, 1e6*m.Host.OneWay.At(n), 1e6*m.Host.Exchange.At(n),

@@ -75,8 +75,8 @@ func (c *costing) next(bytes float64) float64 {
 
 // fold is what it takes to combine what has come.
 func (c *costing) fold(bytes float64) float64 {
-	if c.nodes == 1 && len(c.Folded) > 0 {
-		return c.Folded.At(int(bytes))
+	if c.nodes == 1 {
+		return c.Folded.Or(c.Combine).At(int(bytes))
 	}
 	return c.Combine.At(int(bytes))
 }

@@ -37,6 +37,14 @@ func (c Curve) At(bytes int) float64 {
 	return max(0, a.Seconds+slope*float64(bytes-a.Bytes))
 }
 
+// Or is c, or another if c was not measured.
+func (c Curve) Or(other Curve) Curve {
+	if len(c) == 0 {
+		return other
+	}
+	return c
+}
+
 // Alpha is the time of the shortest message in seconds.
 func (c Curve) Alpha() float64 {
 	if len(c) == 0 {
@@ -100,10 +108,26 @@ type Model struct {
 // Clone is a copy that shares nothing with m.
 func (m *Model) Clone() *Model {
 	d := *m
-	for _, c := range []*Curve{&d.Host.OneWay, &d.Host.Exchange, &d.Net.OneWay, &d.Net.Exchange, &d.Combine, &d.Folded, &d.Copy, &d.Pieces, &d.Given, &d.Read, &d.Mapped} {
-		*c = slices.Clone(*c)
+	for _, c := range d.Curves() {
+		*c.Curve = slices.Clone(*c.Curve)
 	}
 	return &d
+}
+
+// NamedCurve is a curve of a model with its name in a file.
+type NamedCurve struct {
+	Name  string
+	Curve *Curve
+}
+
+// Curves are all curves of m, to be read or set.
+func (m *Model) Curves() []NamedCurve {
+	return []NamedCurve{
+		{"host.one_way", &m.Host.OneWay}, {"host.exchange", &m.Host.Exchange},
+		{"network.one_way", &m.Net.OneWay}, {"network.exchange", &m.Net.Exchange},
+		{"combine", &m.Combine}, {"folded", &m.Folded}, {"copy", &m.Copy}, {"pieces", &m.Pieces}, {"given", &m.Given},
+		{"read", &m.Read}, {"mapped", &m.Mapped},
+	}
 }
 
 const (
@@ -147,11 +171,8 @@ func (m *Model) crowd(ranksPerCore float64) *Model {
 
 // Check reports what is wrong with a model read from a file.
 func (m *Model) Check() error {
-	for name, c := range map[string]Curve{
-		"host.one_way": m.Host.OneWay, "host.exchange": m.Host.Exchange,
-		"network.one_way": m.Net.OneWay, "network.exchange": m.Net.Exchange,
-		"combine": m.Combine, "folded": m.Folded, "copy": m.Copy, "read": m.Read, "mapped": m.Mapped, "pieces": m.Pieces, "given": m.Given,
-	} {
+	for _, named := range m.Curves() {
+		name, c := named.Name, *named.Curve
 		for i, p := range c {
 			if p.Bytes < 0 || !(p.Seconds >= 0) || math.IsInf(p.Seconds, 0) {
 				return fmt.Errorf("plan: model %s: %s: point %d: %d bytes in %g s makes no sense", m.Name, name, i, p.Bytes, p.Seconds)
