@@ -27,12 +27,10 @@ func (m *meeting) join(ctx context.Context, k *keyring) error {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		for i, target := range targets {
 			err := m.try(ctx, target, k)
-			switch {
-			case err == nil:
+			if err == nil {
 				return nil
-			case ctx.Err() == nil || last[i] == nil:
-				last[i] = err
 			}
+			last[i] = reason(last[i], err)
 			if errors.Is(err, wire.ErrRefused) { // of this job, and sure
 				return fmt.Errorf("mpi: rank %d was refused by position 0 at %s: %w", m.l.rank, target, err)
 			}
@@ -45,6 +43,18 @@ func (m *meeting) join(ctx context.Context, k *keyring) error {
 			return m.notFound(ctx, targets, last)
 		}
 	}
+}
+
+// reason is what is to be told of a place that was tried again: what came of it
+// now, but that time ran out says less than any answer before.
+func reason(before, now error) error {
+	var e net.Error
+	ranOut := errors.Is(now, context.DeadlineExceeded) || errors.Is(now, context.Canceled) ||
+		errors.As(now, &e) && e.Timeout()
+	if before != nil && ranOut {
+		return before
+	}
+	return now
 }
 
 // targets are the places where position 0 may listen.

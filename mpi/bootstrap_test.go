@@ -239,6 +239,29 @@ func TestRefusalKeepsItsSentinel(t *testing.T) {
 	}
 }
 
+// What a rank tells of a place is the last answer it got there: the attempt at
+// which its time ran out has none.
+func TestReasonIsTheLastAnswer(t *testing.T) {
+	answer := fmt.Errorf("%w: munge: error 18", wire.ErrStranger)
+	gone := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	for _, ranOut := range []error{
+		context.DeadlineExceeded,
+		context.Canceled,
+		fmt.Errorf("%w: %w", wire.ErrStranger, &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}),
+		&net.OpError{Op: "dial", Err: syscall.EAGAIN}, // a local socket whose queue is full
+	} {
+		if got := reason(answer, ranOut); got != answer {
+			t.Errorf("after %q, %q: %q", answer, ranOut, got)
+		}
+		if got := reason(nil, ranOut); got != ranOut {
+			t.Errorf("%q alone: %v", ranOut, got)
+		}
+	}
+	if got := reason(answer, gone); got != error(gone) {
+		t.Errorf("after %q, %q: %q", answer, gone, got)
+	}
+}
+
 // Strangers at the rendezvous, before and while ranks come, change nothing.
 func TestBootstrapAmongStrangers(t *testing.T) {
 	j := newJob(t)
