@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -141,10 +142,8 @@ func (s *state) arenaSuits(c *mpi.Comm) bool {
 		return false
 	}
 	for r := range s.size {
-		if r != s.rank {
-			if transport, _ := c.Transport(r); transport != "shm" {
-				return false
-			}
+		if r != s.rank && !c.SharesMemory(r) {
+			return false
 		}
 	}
 	return true
@@ -157,59 +156,41 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, er
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer context.AfterFunc(s.off, func() { end(calledOff(s.broken.Load())) })()
-	part, err := mpi.Alloc[uint64](c, arenaWords)
-	if err != nil {
+	shared, err := mpi.AllocShared[uint64](ctx, c, arenaWords)
+	switch {
+	case errors.Is(err, mpi.ErrTransport): // all are told
 		s.config.log().Warn("no shared memory for collectives", "comm", s.name, "err", err)
-		part = nil // the window tells the others
-	} else {
-		introduce(part)
-	}
-	free := func() {
-		if err := mpi.Free(c, part); err != nil {
-			s.config.log().Warn("shared memory of collectives not freed", "comm", s.name, "err", err)
-		}
-	}
-	w, err := mpi.NewWindow(ctx, c, part)
-	if err != nil {
-		free()
+		return nil, nil
+	case err != nil:
 		return nil, err
 	}
 	drop := func() {
-		w.Release()
-		free()
-	}
-	parts := make([][]uint64, s.size)
-	// One that cannot reach all others keeps all from it; one that fences do not
-	// reach has all fence for themselves.
-	// And all or none read each other's memory.
-	const reached, fenced, read = 0, 1, 2
-	ok := []uint8{reached: 1, fenced: 1, read: 1}
-	for r := range s.size {
-		if parts[r] = w.Part(r); len(parts[r]) != arenaWords {
-			ok[reached] = 0
-			continue
+		if err := shared.Free(); err != nil {
+			s.config.log().Warn("shared memory of collectives not freed", "comm", s.name, "err", err)
 		}
+	}
+	introduce(shared.Part(s.rank))
+	parts := make([][]uint64, s.size)
+	for r := range parts {
+		parts[r] = shared.Part(r)
 		procmem.Populate(mpi.Bytes(parts[r]))
 	}
-	if !fence.Register() {
-		ok[fenced] = 0
+	// One that fences do not reach has all fence for themselves. And all or none read each other's memory,
+	// who have all introduced themselves when it is tried.
+	fenced, err := s.allCan(ctx, c, q, fence.Register())
+	if err != nil {
+		drop()
+		return nil, err
 	}
-	var pids []int
-	if ok[reached] == 1 {
-		pids = processes(parts)
-	}
-	if pids == nil {
-		ok[read] = 0
-	}
-	vote := q.part(mapping)
-	pairCall(&vote, plan.Allreduce, ok, ok, Min)
-	if err = s.perform(ctx, c, &vote); err != nil || ok[reached] == 0 {
+	pids := processes(parts)
+	read, err := s.allCan(ctx, c, q, pids != nil)
+	if err != nil {
 		drop()
 		return nil, err
 	}
 	a := newArena(s, parts, c.RanksPerCore(), c.World().Processor())
-	a.fences = ok[fenced] == 0
-	if ok[read] == 1 {
+	a.fences = !fenced
+	if read {
 		a.allowReading(pids)
 	}
 	a.drop = func() {
@@ -217,6 +198,18 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, er
 		drop()
 	}
 	return a, nil
+}
+
+// allCan reports whether all ranks can do something in the arena, as a part of q.
+func (s *state) allCan(ctx context.Context, c *mpi.Comm, q *call, can bool) (bool, error) {
+	vote := []uint8{0}
+	if can {
+		vote[0] = 1
+	}
+	part := q.part(mapping)
+	pairCall(&part, plan.Allreduce, vote, vote, Min)
+	err := s.perform(ctx, c, &part)
+	return vote[0] == 1, err
 }
 
 // canRead reports whether the ranks can read each other's memory, which before there is an arena

@@ -105,100 +105,104 @@ func TestArenaMapped(t *testing.T) {
 		rounds = 2
 	}
 	for _, size := range atMost(2, []int{2, 3}) {
-		overSharedMemory(t, size, func(ctx context.Context, c *mpi.Comm) error {
-			d, err := c.Dup(ctx)
-			if err != nil {
-				return err
-			}
-			if err := errors.Join(Configure(c, Config{Model: mappedModel()}), Configure(d, Config{Force: forceWay("messages")})); err != nil {
-				return err
-			}
-			for range arenaAfter + 1 {
-				if err := Barrier(ctx, c); err != nil {
-					return err
-				}
-			}
-			a := stateOf(c).arena.Load()
-			if a == nil || a.pids == nil {
-				return errors.New("the ranks do not share memory, or cannot read each other's")
-			}
-			run := &mappedRun{c: c, messages: d}
-			heap := func(n int) ([]int64, error) { return make([]int64, n), nil }
-			mine, his := (c.Rank()+1)%size, c.Rank() == size-1
-			var slabs [][]int64
-			slab := func(n int) ([]int64, error) {
-				b, err := mpi.Alloc[int64](c, n)
-				slabs = append(slabs, b)
-				return b, err
-			}
-			free := func() error {
-				err := Barrier(ctx, c)
-				for _, b := range slabs {
-					err = errors.Join(err, mpi.Free(c, b))
-				}
-				slabs = nil
-				return err
-			}
-			for _, phase := range []struct {
-				name   string
-				alloc  func(n int) ([]int64, error)
-				mapped bool
-			}{
-				{"heap", heap, false},
-				{"mapped", slab, true},
-				{"one rank's heap", map[bool]func(int) ([]int64, error){true: heap, false: slab}[his], false},
-				{"mapped again", slab, true},
-			} {
-				for round := range rounds {
-					if err := run.all(ctx, phase.alloc); err != nil {
-						return fmt.Errorf("%s, round %d: %w", phase.name, round, err)
-					}
-					if err := free(); err != nil {
-						return err
-					}
-					if n := len(a.views[mine]); n > keptSlabs {
-						return fmt.Errorf("%s: %d pieces of a rank's memory are mapped", phase.name, n)
-					}
-				}
-				// The last long one before the votes that count now was in place, and copied.
-				recv, err := phase.alloc(slotBytes)
-				if err != nil {
-					return err
-				}
-				for range 2 * slots {
-					if err := Bcast(ctx, c, recv, 0); err != nil {
-						return err
-					}
-					if err := Bcast(ctx, c, recv, size-1); err != nil {
-						return err
-					}
-				}
-				if a.allMapped != phase.mapped {
-					return fmt.Errorf("%s: mapped is %v", phase.name, a.allMapped)
-				}
-				if phase.mapped && !slices.ContainsFunc(a.views[mine], func(v view) bool { return v.mapping != nil }) {
-					return fmt.Errorf("%s: nothing is mapped", phase.name)
-				}
-				if err := free(); err != nil {
-					return err
-				}
-			}
-			// Programs that do nothing but reduce in place have their vectors mapped, too.
-			for _, alloc := range []func(n int) ([]int64, error){heap, slab} {
-				v, err := alloc(slotBytes)
-				if err != nil {
-					return err
-				}
-				for range 2 * slots {
-					if err := Allreduce(ctx, c, v, v, Max); err != nil {
-						return err
-					}
-				}
-			}
-			if !a.allMapped {
-				return errors.New("allreduces in place are not direct")
-			}
-			return free()
-		})
+		overSharedMemory(t, size, func(ctx context.Context, c *mpi.Comm) error { return arenaMapped(ctx, c, rounds) })
 	}
+}
+
+// arenaMapped does rounds of collectives of which the buffers are mapped, or are not, on some rank.
+func arenaMapped(ctx context.Context, c *mpi.Comm, rounds int) error {
+	size := c.Size()
+	d, err := c.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(Configure(c, Config{Model: mappedModel()}), Configure(d, Config{Force: forceWay("messages")})); err != nil {
+		return err
+	}
+	for range arenaAfter + 1 {
+		if err := Barrier(ctx, c); err != nil {
+			return err
+		}
+	}
+	a := stateOf(c).arena.Load()
+	if a == nil || a.pids == nil {
+		return errors.New("the ranks do not share memory, or cannot read each other's")
+	}
+	run := &mappedRun{c: c, messages: d}
+	heap := func(n int) ([]int64, error) { return make([]int64, n), nil }
+	mine, his := (c.Rank()+1)%size, c.Rank() == size-1
+	var slabs [][]int64
+	slab := func(n int) ([]int64, error) {
+		b, err := mpi.Alloc[int64](c, n)
+		slabs = append(slabs, b)
+		return b, err
+	}
+	free := func() error {
+		err := Barrier(ctx, c)
+		for _, b := range slabs {
+			err = errors.Join(err, mpi.Free(c, b))
+		}
+		slabs = nil
+		return err
+	}
+	for _, phase := range []struct {
+		name   string
+		alloc  func(n int) ([]int64, error)
+		mapped bool
+	}{
+		{"heap", heap, false},
+		{"mapped", slab, true},
+		{"one rank's heap", map[bool]func(int) ([]int64, error){true: heap, false: slab}[his], false},
+		{"mapped again", slab, true},
+	} {
+		for round := range rounds {
+			if err := run.all(ctx, phase.alloc); err != nil {
+				return fmt.Errorf("%s, round %d: %w", phase.name, round, err)
+			}
+			if err := free(); err != nil {
+				return err
+			}
+			if n := len(a.views[mine]); n > keptSlabs {
+				return fmt.Errorf("%s: %d pieces of a rank's memory are mapped", phase.name, n)
+			}
+		}
+		// The last long one before the votes that count now was in place, and copied.
+		recv, err := phase.alloc(slotBytes)
+		if err != nil {
+			return err
+		}
+		for range 2 * slots {
+			if err := Bcast(ctx, c, recv, 0); err != nil {
+				return err
+			}
+			if err := Bcast(ctx, c, recv, size-1); err != nil {
+				return err
+			}
+		}
+		if a.allMapped != phase.mapped {
+			return fmt.Errorf("%s: mapped is %v", phase.name, a.allMapped)
+		}
+		if phase.mapped && !slices.ContainsFunc(a.views[mine], func(v view) bool { return v.mapping != nil }) {
+			return fmt.Errorf("%s: nothing is mapped", phase.name)
+		}
+		if err := free(); err != nil {
+			return err
+		}
+	}
+	// Programs that do nothing but reduce in place have their vectors mapped, too.
+	for _, alloc := range []func(n int) ([]int64, error){heap, slab} {
+		v, err := alloc(slotBytes)
+		if err != nil {
+			return err
+		}
+		for range 2 * slots {
+			if err := Allreduce(ctx, c, v, v, Max); err != nil {
+				return err
+			}
+		}
+	}
+	if !a.allMapped {
+		return errors.New("allreduces in place are not direct")
+	}
+	return free()
 }

@@ -59,8 +59,8 @@ type Place struct {
 	Cyclic              bool    // ranks are dealt to the hosts in turn; else they fill one after the other
 	RanksPerCore        float64 // at most 1: each has its own
 	// Transport is what ranks of one host have, as mpi.Comm.Transport says: with "shm" those of several
-	// talk over TCP, with "tcp" all do; with any other they share no memory, and the network is an InfiniBand. With
-	// "mpi" there is the system's library.
+	// talk over TCP, with "tcp" all do; with any other the network is an InfiniBand. With "mpi" there is the system's
+	// library, and shared memory beside it; with others than "shm" and "mpi" there is none.
 	Transport string
 }
 
@@ -81,7 +81,7 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
 	p.RanksPerCore = at.RanksPerCore
 	return f.explain(p, means{
-		shared:  at.Transport == "shm" && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena),
+		shared:  (at.Transport == "shm" || at.Transport == "mpi") && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena),
 		read:    true,
 		library: at.Transport == "mpi",
 	})

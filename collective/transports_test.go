@@ -257,7 +257,7 @@ func TestLibraryRank(t *testing.T) {
 	}
 	c := w.Comm()
 	switch policy {
-	case "never":
+	case "never", "mapped":
 	case "across hosts":
 		if e := Explain(plan.Allreduce, 64<<10, c); e.Plan != LibraryPlan || e.Why != policy {
 			err = fmt.Errorf("an allreduce over %d hosts is done by %s, %s; want %s, %s", e.Hosts, e.Plan, e.Why, LibraryPlan, policy)
@@ -272,6 +272,8 @@ func TestLibraryRank(t *testing.T) {
 	case err != nil:
 	case policy == "give up":
 		err = giveUpTheLibrary(ctx, c)
+	case policy == "mapped":
+		err = arenaMapped(ctx, c, keptSlabs+1)
 	case policy == "stall":
 		err = stallInTheLibrary(ctx, c)
 	case policy == "in flight":
@@ -297,6 +299,9 @@ func TestLibraryRank(t *testing.T) {
 // The same over Open MPI and MPICH, with our plans on their messages and with
 // their own collectives.
 func TestMPIAssortment(t *testing.T) { overMPI(t, 3, "never", "always") }
+
+// Ranks of one host that are the library's share memory beside it, as over transports of our own.
+func TestMPIArenaMapped(t *testing.T) { overMPI(t, 2, "mapped") }
 
 // A collective of the library's own is given up like any other, except that its buffers are in flight.
 func TestMPIGivingUp(t *testing.T) { overMPI(t, 3, "give up") }

@@ -24,9 +24,10 @@ const (
 	collectiveSplit
 	collectiveWindow
 	collectiveFence
+	collectiveShare
 )
 
-var collectiveNames = [...]string{"dup", "split", "window", "fence"}
+var collectiveNames = [...]string{"dup", "split", "window", "fence", "allocshared"}
 
 func (k collectiveKind) String() string {
 	if int(k) < len(collectiveNames) {
@@ -35,7 +36,7 @@ func (k collectiveKind) String() string {
 	return fmt.Sprintf("operation %d", uint8(k))
 }
 
-// collectiveCall is one call of Dup, Split, NewWindow or Fence on this member. In each of its rounds the
+// collectiveCall is one call of Dup, Split, NewWindow, Fence or AllocShared on this member. In each of its rounds the
 // member sends to one that is a power of two above it, and receives from the one as far below.
 //
 // Every message says of which call it is, so that what a call left behind that some member gave up is not

@@ -12,7 +12,7 @@ import (
 // methods may be called from any goroutine; those that take a context are collective unless
 // they say otherwise: every member calls them, in the same order.
 //
-// Of Dup, Split, Node, NewWindow, Window.Fence and Window.Free, one that fails on a member ends with
+// Of Dup, Split, Node, NewWindow, Window.Fence, Window.Free and AllocShared, one that fails on a member ends with
 // ErrCancelled on the members that still need that one, and all may call it again. Members that do not may have
 // finished it by then: where that matters, all say how they fared before they go on.
 type Comm struct {

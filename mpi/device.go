@@ -1,6 +1,10 @@
 package mpi
 
-import "context"
+import (
+	"context"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
 
 // device is what a Comm stands on: the message engine over Fisterra's own
 // providers, or the system's MPI library. Methods take world ranks in envelopes and are safe
@@ -52,6 +56,11 @@ type device interface {
 	acknowledge(c *Comm) []int
 
 	transport(worldRank int) (name, reason string)
+
+	// mapper is how ranks of one host map each other's memory; nil if they cannot. mapperOf is the
+	// same for one rank, and nil for this one.
+	mapper() transport.Mapper
+	mapperOf(worldRank int) transport.Mapper
 
 	close(ctx context.Context) error
 }

@@ -13,7 +13,7 @@
 //	err = world.Close(ctx)
 //
 // Collectives are in package collective. Here are besides: Window (memory that others read and write), Alloc (memory that
-// the ranks of a host can map), and Revoke, Shrink and AckLost for programs that go on when ranks are lost.
+// the ranks of a host can map), AllocShared (memory that they have mapped), and Revoke, Shrink and AckLost for programs that go on when ranks are lost.
 //
 // # Rules for all of them
 //

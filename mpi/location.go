@@ -3,7 +3,13 @@ package mpi
 import (
 	"context"
 	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
+
+// SharesMemory reports whether a rank other than this one can map this one's memory from Alloc, and this one its. All ranks get
+// the same answer about two of them. Not collective.
+func (c *Comm) SharesMemory(rank int) bool { return c.dev.mapperOf(int(c.group[rank])) != nil }
 
 // Location says where in memory from Alloc a buffer lies, to the other ranks of its host.
 type Location struct {
@@ -15,11 +21,7 @@ type Location struct {
 // rank could map it. It costs a search among the pieces of memory that Alloc has given
 // out. Not collective; any goroutine may call it.
 func Locate[T Elem](c *Comm, buf []T) (at Location, ok bool) {
-	e, isEngine := c.dev.(*engine)
-	if !isEngine {
-		return Location{}, false
-	}
-	mapper := e.mapper()
+	mapper := c.dev.mapper()
 	if mapper == nil {
 		return Location{}, false
 	}
@@ -54,13 +56,13 @@ func (c *Comm) Map(ctx context.Context, rank int, slab uint64) (*Mapping, error)
 		return nil, c.fail("map", ProcNull, AnyTag, ErrRank, c.rankRange(rank))
 	}
 	world := int(c.group[rank])
-	e, ok := c.dev.(*engine)
-	if !ok || e.mapperOf(world) == nil {
+	mapper := c.dev.mapperOf(world)
+	if mapper == nil {
 		return nil, c.fail("map", rank, AnyTag, ErrTransport, "it shares no memory with this rank")
 	}
 	handle := nativeBytes(slab)
 	m := &c.world.memory
-	x, err := m.importFrom(ctx, e.mapperOf(world), world, handle[:])
+	x, err := m.importFrom(ctx, mapper, world, handle[:])
 	if err != nil {
 		return nil, c.fail("map", rank, AnyTag, err, fmt.Sprintf("memory %d", slab))
 	}
@@ -75,4 +77,23 @@ func (m *Mapping) Release() {
 	m.memory.mu.Lock()
 	defer m.memory.mu.Unlock()
 	m.memory.drop(m.of)
+}
+
+// mapper is the provider that shares memory, if there is one.
+func (e *engine) mapper() transport.Mapper {
+	for _, p := range e.providers {
+		if m, ok := p.(transport.Mapper); ok {
+			return m
+		}
+	}
+	return nil
+}
+
+// mapperOf is the mapper that reaches a rank.
+func (e *engine) mapperOf(world int) transport.Mapper {
+	if r := e.routes[world]; world != e.rank && r.provider >= 0 {
+		m, _ := e.providers[r.provider].(transport.Mapper)
+		return m
+	}
+	return nil
 }

@@ -9,7 +9,8 @@ import (
 )
 
 // nativeDevice is the device over the system's MPI library: the library
-// matches and moves messages, and this adapter keeps the books that a Comm expects.
+// matches and moves messages, and this adapter keeps the books that a Comm expects. Memory the ranks of
+// a host share beside it (hostMemory).
 //
 // What MPI cannot do, this device cannot either. It never names a lost rank: the
 // launcher ends the job when a process dies. It cannot take back a send. Revoke is known to this
@@ -23,6 +24,7 @@ type nativeDevice struct {
 	log  *slog.Logger
 
 	tags nativeTags
+	host *hostMemory
 
 	// The world's communicators, made before the world is.
 	user, shadow *native.Comm
@@ -197,6 +199,7 @@ func (d *nativeDevice) close(ctx context.Context) error {
 		c.release(ErrClosed)
 		c.shadow.release(ErrClosed)
 	}
+	d.host.close()
 	close(d.closing)
 	d.stopped.Wait()
 	return nil

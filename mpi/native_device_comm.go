@@ -78,9 +78,9 @@ func (d *nativeDevice) revoke(c *Comm) {
 func (d *nativeDevice) lost(*Comm) []int        { return nil }
 func (d *nativeDevice) acknowledge(*Comm) []int { return nil }
 
-func newNativeDevice(ctx context.Context, lib *native.World, cfg *Config) (*nativeDevice, error) {
+func newNativeDevice(ctx context.Context, lib *native.World, host *hostMemory, cfg *Config) (*nativeDevice, error) {
 	l := lib.Library()
-	d := &nativeDevice{lib: lib, name: l.String(), from: fmt.Sprintf("%s: %s", l.Path, l.Why), log: cfg.log(), tags: newNativeTags(lib.Caps().MaxTag), comms: map[*Comm]struct{}{}, closing: make(chan struct{})}
+	d := &nativeDevice{lib: lib, host: host, name: l.String(), from: fmt.Sprintf("%s: %s", l.Path, l.Why), log: cfg.log(), tags: newNativeTags(lib.Caps().MaxTag), comms: map[*Comm]struct{}{}, closing: make(chan struct{})}
 	var err error
 	if d.user, err = lib.Comm().Dup(ctx, "world"); err != nil {
 		return nil, err

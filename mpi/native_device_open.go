@@ -100,8 +100,13 @@ func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *launch) 
 	if err != nil {
 		return nil, fmt.Errorf("mpi: %w", err)
 	}
-	d, err := newNativeDevice(ctx, lib, cfg)
+	host, err := openHostMemory(ctx, lib, cfg)
 	if err != nil {
+		return nil, fmt.Errorf("mpi: ranks cannot tell each other where their memory is: %w", err)
+	}
+	d, err := newNativeDevice(ctx, lib, host, cfg)
+	if err != nil {
+		host.close()
 		return nil, fmt.Errorf("mpi: %w: %w", ErrTransport, err)
 	}
 	w := newWorld(Assembly{

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/internal/memcopy"
-	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
 // Window is memory of every member of a communicator that the others read and
@@ -74,88 +73,24 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err
 	}
 	// A world that closes forgets the window, while goroutines may still read parts in it.
 	w.unmap = runtime.AddCleanup(w, (*windowMaps).release, w.maps)
-	if err := w.exchange(ctx, k); err != nil {
+	p, err := k.shareParts(ctx, Bytes(buf), SizeOf[T](), w.maps)
+	if err != nil {
 		w.Release()
 		return nil, err
 	}
+	w.adopt(p)
 	return w, nil
 }
 
-// exchange tells all members where this rank's part is and maps theirs.
-func (w *Window[T]) exchange(ctx context.Context, k *collectiveCall) error {
-	c := w.c
-	const words = 4 // length, bytes per element, handle (its length and up to 8 bytes), offset
-	mine := [words + 1]uint64{uint64(len(w.part)), uint64(SizeOf[T]())}
-	mapper := w.e.mapper()
-	if mapper != nil {
-		s, handle, offset, err := c.world.memory.export(mapper, Bytes(w.part))
-		if err != nil {
-			w.e.log.Warn("a window is not shared with the ranks of this host", "err", err)
-		}
-		if len(handle) <= 8 {
-			var b [8]byte
-			copy(b[:], handle)
-			mine[2], mine[3], mine[4] = uint64(len(handle)), nativeWord(b), uint64(offset)
-		}
-		w.maps.slab = s
-	}
-	all := make([]uint64, len(mine)*c.Size())
-	copy(all[c.rank*len(mine):], mine[:])
-	if err := k.allgather(ctx, all, len(mine)); err != nil {
-		return err
-	}
-	for r := range c.Size() {
-		theirs := all[r*len(mine) : (r+1)*len(mine)]
-		if theirs[1] != uint64(SizeOf[T]()) {
-			return c.fail("window", r, AnyTag, ErrMismatch, fmt.Sprintf("elements of %d bytes there, %d here", theirs[1], SizeOf[T]()))
-		}
-		w.lengths[r] = int(theirs[0])
-		if r == c.rank {
-			w.direct[r] = w.part
-			continue
-		}
-		handle := nativeBytes(theirs[3])
-		w.direct[r] = w.reach(ctx, mapper, r, handle[:min(theirs[2], 8)], int(theirs[4]))
-	}
-	// Nobody may free its memory before all have mapped it.
-	return k.barrier(ctx)
-}
-
-// reach maps the part of a rank that shares memory with this one.
-func (w *Window[T]) reach(ctx context.Context, mapper transport.Mapper, rank int, handle []byte, offset int) []T {
-	world := int(w.c.group[rank])
-	if len(handle) == 0 || w.lengths[rank] == 0 || mapper == nil || w.e.mapperOf(world) != mapper {
-		return nil
-	}
-	m, err := w.c.world.memory.importFrom(ctx, mapper, world, handle)
-	if err == nil {
-		w.maps.mapped = append(w.maps.mapped, m)
-	}
-	n := w.lengths[rank] * SizeOf[T]()
-	if err != nil || offset < 0 || offset+n > len(m.mem) {
-		w.e.log.Warn("a window is used by messages", "rank", world, "err", err)
-		return nil
-	}
-	return View[T](m.mem[offset : offset+n])
-}
-
-// mapper is the provider by which ranks of this host map memory, if there is one.
-func (e *engine) mapper() transport.Mapper {
-	for _, p := range e.providers {
-		if m, ok := p.(transport.Mapper); ok {
-			return m
+// adopt makes what the members have shared the window's. The caller's own part is its slice.
+func (w *Window[T]) adopt(p parts) {
+	for r, mem := range p.direct {
+		w.lengths[r] = p.lengths[r]
+		if mem != nil {
+			w.direct[r] = View[T](mem)
 		}
 	}
-	return nil
-}
-
-// mapperOf is the mapper that reaches a rank.
-func (e *engine) mapperOf(world int) transport.Mapper {
-	if r := e.routes[world]; world != e.rank && r.provider >= 0 {
-		m, _ := e.providers[r.provider].(transport.Mapper)
-		return m
-	}
-	return nil
+	w.direct[w.c.rank] = w.part
 }
 
 // Len is the length of a rank's part.

@@ -71,6 +71,8 @@ func Checks() []Check {
 		{"WindowAccumulate", 4, false, oneSided(checkWindowAccumulate)},
 		{"WindowLock", 4, false, oneSided(checkWindowLock)},
 		{"WindowGiveUp", 3, false, oneSided(checkWindowGiveUp)},
+		{"Map", 2, false, checkMap},
+		{"AllocShared", 4, false, checkAllocShared},
 		{"Large", 2, false, checkLarge},
 	}
 }

@@ -103,6 +103,13 @@ func (h host) apart(other host) error {
 	return nil
 }
 
+// SameHost reports whether ranks that publish these addresses can meet, as far as those tell.
+func SameHost(a, b []byte) bool {
+	one, err := parseAddress(a)
+	other, err2 := parseAddress(b)
+	return err == nil && err2 == nil && one.host.apart(other.host) == nil
+}
+
 // announce binds a socket that never carries anything: that it can be found under
 // a rank's name proves to the others that the rank lives in this kernel and
 // namespace. Boot ids alone do not: virtual machines resumed from one
