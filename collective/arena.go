@@ -136,9 +136,9 @@ const (
 	arenaWords = piecesAt + pieces*pieceWords
 )
 
-// arenaSuits: all ranks share memory, and are few. All get the same answer.
+// arenaSuits: all ranks share memory, and are few, and no library does it all. All get the same answer. The state is locked.
 func (s *state) arenaSuits(c *mpi.Comm) bool {
-	if s.size < 2 || s.size > maxArena || s.sizesOnly {
+	if _, native := c.Native(); native && s.config.Library == LibraryAlways || s.size < 2 || s.size > maxArena || s.sizesOnly {
 		return false
 	}
 	for r := range s.size {

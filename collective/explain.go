@@ -40,8 +40,8 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	p := problemOf(kind, s.rank, s.size, bytes, s.hosts(c))
 	p.RanksPerCore = s.ranksPerCore(c)
 	config := s.config
-	s.mu.Unlock()
 	has := means{shared: s.arenaSuits(c), read: s.canRead()}
+	s.mu.Unlock()
 	has.library = libraryHas(c, &entry{key: key{kind: kind, typ: typeOf[float32](), op: Sum}})
 	return config.explain(p, has)
 }
@@ -81,7 +81,7 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
 	p.RanksPerCore = at.RanksPerCore
 	return f.explain(p, means{
-		shared:  (at.Transport == "shm" || at.Transport == "mpi") && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena),
+		shared:  (at.Transport == "shm" || at.Transport == "mpi" && f.Library != LibraryAlways) && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena),
 		read:    true,
 		library: at.Transport == "mpi",
 	})
@@ -113,9 +113,6 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 	for _, c := range plan.Rank(p, f.Model) {
 		e.Candidates = append(e.Candidates, Candidate{Plan: c.Name, Source: c.Source, Seconds: c.Seconds})
 	}
-	if why := f.whyLibrary(p); has.library && why != "" {
-		e.Plan, e.Why = LibraryPlan, why
-	}
 	if has.shared {
 		e.Candidates = append(e.Candidates, arenaWays(p, f.Model, has.read)...)
 		slices.SortStableFunc(e.Candidates, func(a, b Candidate) int { return cmp.Compare(a.Seconds, b.Seconds) })
@@ -125,6 +122,9 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 		if e.Plan == MemoryPlan && f.readsMapped(p, has.read) {
 			e.Why += fmt.Sprintf(", direct if all vectors are from mpi.Alloc: %.2f µs", 1e6*directSeconds(p, f.Model, byMapping(f.Model)))
 		}
+	}
+	if why := f.whyLibrary(p); has.library && why != "" {
+		e.Plan, e.Why = LibraryPlan, why
 	}
 	for _, c := range e.Candidates {
 		if c.Plan == e.Plan {

@@ -58,22 +58,24 @@ func TestExplainKnowsSharedMemory(t *testing.T) {
 	}
 	for _, k := range plan.Kinds() {
 		for _, n := range []int{8, 2 * slotBytes, 1 << 20} {
-			here := Place{Ranks: 4, RanksPerHost: 4, RanksPerCore: 2, Transport: "shm"}
-			e := ExplainFor(k, n, here, Config{})
-			if !has(e) || e.Plan != e.Candidates[0].Plan {
-				t.Errorf("memory is no candidate, or the cheapest is not taken:\n%v", e)
-			}
-			for _, f := range []Config{
-				{Force: map[plan.Kind]string{k: MemoryPlan}},
-				{Site: &Site{Rules: []Rule{{k.String(), 4, 1, -1, MemoryPlan}}}},
-			} {
-				if e := ExplainFor(k, n, here, f); e.Plan != MemoryPlan {
-					t.Errorf("memory is asked for and not taken:\n%v", e)
+			for _, transport := range []string{"shm", "mpi"} {
+				here := Place{Ranks: 4, RanksPerHost: 4, RanksPerCore: 2, Transport: transport}
+				e := ExplainFor(k, n, here, Config{})
+				if !has(e) || e.Plan != e.Candidates[0].Plan {
+					t.Errorf("memory is no candidate, or the cheapest is not taken:\n%v", e)
+				}
+				for _, f := range []Config{
+					{Force: map[plan.Kind]string{k: MemoryPlan}},
+					{Site: &Site{Rules: []Rule{{k.String(), 4, 1, -1, MemoryPlan}}}},
+				} {
+					if e := ExplainFor(k, n, here, f); e.Plan != MemoryPlan {
+						t.Errorf("memory is asked for and not taken:\n%v", e)
+					}
 				}
 			}
 			for _, there := range []Place{
 				{Ranks: 4, RanksPerHost: 2, Transport: "shm"}, {Ranks: maxArena + 1, RanksPerHost: maxArena + 1, Transport: "shm"},
-				{Ranks: 4, RanksPerHost: 4, Transport: "tcp"}, {Ranks: 4, RanksPerHost: 4, Transport: "mpi"},
+				{Ranks: 4, RanksPerHost: 4, Transport: "tcp"}, {Ranks: 4, RanksPerHost: 2, Transport: "mpi"},
 			} {
 				if e := ExplainFor(k, n, there, Config{}); has(e) {
 					t.Errorf("memory is a candidate for ranks that do not share it:\n%v", e)

@@ -244,6 +244,8 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		here, _, open = s.config.arenaWay(p, s.canRead())
 	}
 	switch {
+	case libraryHas(c, e) && s.config.whyLibrary(p) != "":
+		e.way, e.signature, here = byLibrary, e.sign(noOp), LibraryPlan
 	case here == DirectPlan:
 		e.way, e.signature = byReading, e.sign(readingCode)
 	case here == MemoryPlan && fitsSlot(p):
@@ -252,8 +254,6 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		e.way, e.signature = byPieces, e.sign(memoryCode)
 		e.readsFar = open && s.canRead() && reads(p.Kind)
 		e.readsMapped = s.config.readsMapped(p, s.canRead())
-	case libraryHas(c, e) && s.config.whyLibrary(p) != "":
-		e.way, e.signature, here = byLibrary, e.sign(noOp), LibraryPlan
 	default:
 		planner, index := s.choose(p)
 		e.plan = planner.Build(p)

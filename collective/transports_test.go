@@ -233,6 +233,34 @@ func giveUpTheLibrary(ctx context.Context, c *mpi.Comm) error {
 	}
 }
 
+// libraryBesideArena: ranks that have an arena leave to the library what the site's table or the policy gives it.
+func libraryBesideArena(ctx context.Context, c *mpi.Comm) error {
+	site := &Site{Name: "here", Rules: []Rule{{plan.Allreduce.String(), c.Size(), 1, -1, LibraryPlan}}}
+	for _, k := range []struct {
+		config Config
+		way    way
+	}{
+		{Config{Force: forceWay(MemoryPlan)}, bySlots},
+		{Config{Site: site}, byLibrary},
+		{Config{Library: LibraryAlways}, byLibrary},
+	} {
+		if err := reconfigure(ctx, c, k.config); err != nil {
+			return err
+		}
+		v := []int64{int64(c.Rank())}
+		if err := Allreduce(ctx, c, v, v, Sum); err != nil {
+			return err
+		}
+		if want := int64(c.Size() * (c.Size() - 1) / 2); v[0] != want {
+			return fmt.Errorf("sum %d, want %d", v[0], want)
+		}
+		if got := stateOf(c).last[plan.Allreduce].way; got != k.way {
+			return fmt.Errorf("an allreduce is done in way %d, want %d", got, k.way)
+		}
+	}
+	return nil
+}
+
 // busy: a collective is under way.
 func (s *state) busy() bool {
 	s.mu.Lock()
@@ -273,7 +301,9 @@ func TestLibraryRank(t *testing.T) {
 	case policy == "give up":
 		err = giveUpTheLibrary(ctx, c)
 	case policy == "mapped":
-		err = arenaMapped(ctx, c, keptSlabs+1)
+		if err = arenaMapped(ctx, c, keptSlabs+1); err == nil {
+			err = libraryBesideArena(ctx, c)
+		}
 	case policy == "stall":
 		err = stallInTheLibrary(ctx, c)
 	case policy == "in flight":
