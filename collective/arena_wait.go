@@ -31,6 +31,9 @@ const (
 	aheadAlone   = 1
 	aheadCrowded = pieces - 1
 	arenaNap     = 20 * time.Millisecond // longest sleep before a look at the outside
+	// The same while the system's MPI library has something to do that it does in calls only: at first, and at last.
+	shortNap = 20 * time.Microsecond
+	busyNap  = time.Millisecond
 )
 
 // raise lets a word of this rank's part grow to v, after all that was written
@@ -102,7 +105,7 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 			return nil
 		}
 	}
-	for i, start := 0, time.Now(); i < m.yields && time.Since(start) < yieldTime; i++ {
+	for i, start := 0, time.Now(); (i < m.yields || m.comm.Progress()) && time.Since(start) < yieldTime; i++ {
 		osyield.Yield()
 		if atomic.LoadUint64(w) >= v {
 			if i == 0 {
@@ -127,7 +130,7 @@ func (m *meeting) sleep(ctx context.Context, rank, word int, v uint64, alike ran
 	fence.Everywhere()
 	defer atomic.AddUint64(count, ^uint64(0))
 	shadow := m.comm.Shadow()
-	for {
+	for looks := 0; ; looks++ {
 		now := atomic.LoadUint64(w)
 		if now >= v {
 			return nil
@@ -142,6 +145,9 @@ func (m *meeting) sleep(ctx context.Context, rank, word int, v uint64, alike ran
 			return s.nameLost(shadow, mpi.ErrPeerLost)
 		}
 		nap := arenaNap
+		if m.comm.Progress() {
+			nap = min(shortNap*time.Duration(1+looks/100), busyNap)
+		}
 		if at, ok := ctx.Deadline(); ok {
 			nap = max(0, min(nap, time.Until(at)))
 		}

@@ -233,6 +233,42 @@ func giveUpTheLibrary(ctx context.Context, c *mpi.Comm) error {
 	}
 }
 
+// sendBehindArena: a long message leaves also while its sender waits in the arena for the rank that is to receive it.
+func sendBehindArena(ctx context.Context, c *mpi.Comm) error {
+	const n, tag = 2 << 20, 1
+	for round := range 5 {
+		v := make([]int64, n)
+		if c.Rank() == 0 {
+			for i := range v {
+				v[i] = int64(round*n + i)
+			}
+			r := mpi.Isend(c, v, 1, tag)
+			if err := Barrier(ctx, c); err != nil {
+				return err
+			}
+			if _, err := r.Wait(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := mpi.Recv(ctx, c, v, 0, tag); err != nil {
+			return err
+		}
+		for i, got := range v {
+			if want := int64(round*n + i); got != want {
+				return fmt.Errorf("round %d: element %d is %d, want %d", round, i, got, want)
+			}
+		}
+		if err := Barrier(ctx, c); err != nil {
+			return err
+		}
+	}
+	if stateOf(c).last[plan.Barrier].way != bySlots {
+		return errors.New("the barrier was not in the arena")
+	}
+	return nil
+}
+
 // libraryBesideArena: ranks that have an arena leave to the library what the site's table or the policy gives it.
 func libraryBesideArena(ctx context.Context, c *mpi.Comm) error {
 	site := &Site{Name: "here", Rules: []Rule{{plan.Allreduce.String(), c.Size(), 1, -1, LibraryPlan}}}
@@ -302,6 +338,9 @@ func TestLibraryRank(t *testing.T) {
 		err = giveUpTheLibrary(ctx, c)
 	case policy == "mapped":
 		if err = arenaMapped(ctx, c, keptSlabs+1); err == nil {
+			err = sendBehindArena(ctx, c)
+		}
+		if err == nil {
 			err = libraryBesideArena(ctx, c)
 		}
 	case policy == "stall":

@@ -115,6 +115,14 @@ func (c *Comm) Networked(rank int) bool {
 // Caps says what the device under the communicator can do.
 func (c *Comm) Caps() DeviceCaps { return c.dev.caps() }
 
+// Progress lets the system's MPI library work, once and without waiting, on what is under way, and reports whether anything
+// is: for a rank that waits for others in memory that they share. Transports of Fisterra's own need no such help:
+// there it does nothing. Not collective.
+func (c *Comm) Progress() (busy bool) {
+	d, ok := c.dev.(*nativeDevice)
+	return ok && d.progress()
+}
+
 // Shadow returns the communicator's twin for library traffic: the same
 // ranks, a message space of its own, so that a library's messages never match the
 // user's receives. Not collective; always the same value.

@@ -91,7 +91,12 @@ func (e *engine) mapper() transport.Mapper {
 
 // mapperOf is the mapper that reaches a rank.
 func (e *engine) mapperOf(world int) transport.Mapper {
-	if r := e.routes[world]; world != e.rank && r.provider >= 0 {
+	if world == e.rank {
+		return nil
+	}
+	e.lock()
+	defer e.unlock()
+	if r := e.route(world); r.provider >= 0 {
 		m, _ := e.providers[r.provider].(transport.Mapper)
 		return m
 	}

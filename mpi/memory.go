@@ -28,9 +28,9 @@ type slab struct {
 	mem     []byte
 	fd      int
 	handles map[transport.Mapper][]byte // by which peers import it
-	windows int                         // that lie in it
+	windows int                         // that lie in it, and Shareds
 	located bool                        // peers may have mapped it by Comm.Map
-	shared  bool                        // in a window at some time: peers may use it for longer than this rank
+	shared  bool                        // in one at some time: peers may use it for longer than this rank
 }
 
 // imported names a peer's slab.
@@ -43,11 +43,11 @@ type imported struct {
 type mapping struct {
 	name  imported
 	mem   []byte
-	users int // windows that reach into it, and Mappings
+	users int // windows and Shareds that reach into it, and Mappings
 }
 
-// windowMaps is the memory that a window holds on to.
-type windowMaps struct {
+// heldMemory is what a window or a Shared holds on to.
+type heldMemory struct {
 	memory *memory
 	slab   *slab // in which this rank's part lies
 	mapped []*mapping
@@ -246,8 +246,8 @@ func (m *memory) use(name imported, mem []byte) *mapping {
 	return x
 }
 
-// release ends what a window's export and importFrom began.
-func (h *windowMaps) release() {
+// release ends what export and importFrom began.
+func (h *heldMemory) release() {
 	m := h.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -241,6 +241,21 @@ const (
 	nativeCallsTick = 100 * time.Millisecond
 )
 
+// busy reports whether any operation is under way.
+func (d *nativeDevice) busy() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.free) < len(d.all)
+}
+
+// progress is a look for a rank that waits outside the library, if there is anything to be done.
+func (d *nativeDevice) progress() (busy bool) {
+	if busy = d.busy(); busy {
+		d.lib.Progress()
+	}
+	return busy
+}
+
 // keep lets the library work while the program computes: most of them move
 // messages only inside calls. A look takes a core that may be a rank's for some 0.1 ms, so there are few
 // where nothing is to be gained.
@@ -258,11 +273,8 @@ func (d *nativeDevice) keep() {
 		if !called {
 			d.lib.Progress()
 		}
-		d.mu.Lock()
-		busy := len(d.free) < len(d.all)
-		d.mu.Unlock()
 		switch {
-		case busy:
+		case d.busy():
 			next.Reset(nativeTick)
 		case called:
 			next.Reset(nativeCallsTick)

@@ -12,13 +12,13 @@ type parts struct {
 }
 
 // shareParts tells all members where this rank's part is and maps theirs. What lies in memory from Alloc
-// is in reach of the ranks of its host. What holds is held by maps, also after an error.
-func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elemBytes int, maps *windowMaps) (p parts, err error) {
+// is in reach of the ranks of its host. What it takes for that is in held, also after an error.
+func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elemBytes int, held *heldMemory) (p parts, err error) {
 	c := k.c
 	const words = 5 // length, bytes per element, handle (its length and up to 8 bytes), offset
 	mine := [words]uint64{uint64(len(part) / elemBytes), uint64(elemBytes)}
 	if mapper := c.dev.mapper(); mapper != nil {
-		s, handle, offset, err := maps.memory.export(mapper, part)
+		s, handle, offset, err := held.memory.export(mapper, part)
 		if err != nil {
 			c.world.log.Warn("memory is not shared with the ranks of this host", "comm", c.name, "err", err)
 		}
@@ -27,7 +27,7 @@ func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elemBytes 
 			copy(b[:], handle)
 			mine[2], mine[3], mine[4] = uint64(len(handle)), nativeWord(b), uint64(offset)
 		}
-		maps.slab = s
+		held.slab = s
 	}
 	all := make([]uint64, words*c.Size())
 	copy(all[c.rank*words:], mine[:])
@@ -46,7 +46,7 @@ func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elemBytes 
 		case r == c.rank:
 			p.direct[r] = part
 		case theirs[2] > 0 && theirs[0] > 0:
-			p.direct[r] = k.reach(ctx, r, handle[:min(theirs[2], 8)], int(theirs[4]), p.lengths[r]*elemBytes, maps)
+			p.direct[r] = k.reach(ctx, r, handle[:min(theirs[2], 8)], int(theirs[4]), p.lengths[r]*elemBytes, held)
 		}
 	}
 	// Nobody may free its memory before all have mapped it.
@@ -54,15 +54,15 @@ func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elemBytes 
 }
 
 // reach maps n bytes of a rank that shares memory with this one; nil if it does not.
-func (k *collectiveCall) reach(ctx context.Context, rank int, handle []byte, offset, n int, maps *windowMaps) []byte {
+func (k *collectiveCall) reach(ctx context.Context, rank int, handle []byte, offset, n int, held *heldMemory) []byte {
 	world := int(k.c.group[rank])
 	mapper := k.c.dev.mapperOf(world)
 	if mapper == nil {
 		return nil
 	}
-	m, err := maps.memory.importFrom(ctx, mapper, world, handle)
+	m, err := held.memory.importFrom(ctx, mapper, world, handle)
 	if err == nil {
-		maps.mapped = append(maps.mapped, m)
+		held.mapped = append(held.mapped, m)
 	}
 	if err != nil || offset < 0 || n < 0 || n > len(m.mem)-offset {
 		k.c.world.log.Warn("a rank's memory is not in reach", "comm", k.c.name, "rank", world, "err", err)

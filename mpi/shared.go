@@ -3,7 +3,6 @@ package mpi
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 )
 
@@ -13,20 +12,19 @@ type Shared[T Elem] struct {
 	c     *Comm
 	part  []T
 	parts [][]T
-	maps  *windowMaps
-	unmap runtime.Cleanup
+	held  *heldMemory
 	freed atomic.Bool
 }
 
 // AllocShared returns memory that the members of c share, with n zeroed elements in this rank's part; the parts may differ
 // in length and be empty. Also over the system's MPI library. It is ErrTransport on all members if one cannot reach
-// the part of another, as across hosts (see Comm.Node), or if one gets no memory. Collective over c.
+// the part of another, as across hosts (see Comm.Node), or if one gets no memory. It stays until Free. Collective over c.
 func AllocShared[T Elem](ctx context.Context, c *Comm, n int) (_ *Shared[T], err error) {
 	part, noMemory := Alloc[T](c, n)
-	s := &Shared[T]{c: c, part: part, parts: make([][]T, c.Size()), maps: &windowMaps{memory: &c.world.memory}}
+	s := &Shared[T]{c: c, part: part, parts: make([][]T, c.Size()), held: &heldMemory{memory: &c.world.memory}}
 	k := c.begin(collectiveShare)
 	defer func() { k.end(err) }()
-	p, err := k.shareParts(ctx, Bytes(part), SizeOf[T](), s.maps)
+	p, err := k.shareParts(ctx, Bytes(part), SizeOf[T](), s.held)
 	if err == nil {
 		err = s.agree(ctx, k, p, noMemory)
 	}
@@ -34,8 +32,6 @@ func AllocShared[T Elem](ctx context.Context, c *Comm, n int) (_ *Shared[T], err
 		s.giveBack()
 		return nil, err
 	}
-	// A program that forgets it, or whose world closes, may still have slices of its parts.
-	s.unmap = runtime.AddCleanup(s, (*windowMaps).release, s.maps)
 	return s, nil
 }
 
@@ -75,12 +71,11 @@ func (s *Shared[T]) Free() error {
 	if s.freed.Swap(true) {
 		return nil
 	}
-	s.unmap.Stop()
 	return s.giveBack()
 }
 
 func (s *Shared[T]) giveBack() error {
-	s.maps.release()
+	s.held.release()
 	err := Free(s.c, s.part)
 	s.part, s.parts = nil, nil
 	return err

@@ -33,7 +33,7 @@ type Window[T Elem] struct {
 	part    []T
 	lengths []int
 	direct  [][]T // by rank: parts in reach, own included; nil: by message
-	maps    *windowMaps
+	held    *heldMemory
 	combine [accumulations]func(a, b T) T
 	locks   windowLocks
 	unmap   runtime.Cleanup
@@ -63,7 +63,7 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err
 		return nil, err
 	}
 	w := &Window[T]{c: c, e: e, id: id, part: buf, combine: combiners[T](),
-		maps:    &windowMaps{memory: &c.world.memory},
+		held:    &heldMemory{memory: &c.world.memory},
 		lengths: make([]int, c.Size()), direct: make([][]T, c.Size()), posted: make([]posted, c.Size())}
 	w.locks.holder = -1
 	// A member that has heard from all may use the window at once: messages
@@ -72,8 +72,8 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err
 		return nil, c.fail("window", ProcNull, AnyTag, ErrClosed, "")
 	}
 	// A world that closes forgets the window, while goroutines may still read parts in it.
-	w.unmap = runtime.AddCleanup(w, (*windowMaps).release, w.maps)
-	p, err := k.shareParts(ctx, Bytes(buf), SizeOf[T](), w.maps)
+	w.unmap = runtime.AddCleanup(w, (*heldMemory).release, w.held)
+	p, err := k.shareParts(ctx, Bytes(buf), SizeOf[T](), w.held)
 	if err != nil {
 		w.Release()
 		return nil, err
@@ -310,6 +310,6 @@ func (w *Window[T]) Release() {
 	}
 	w.e.unlock()
 	w.unmap.Stop()
-	w.maps.release()
+	w.held.release()
 	w.direct = slices.Repeat([][]T{nil}, len(w.direct))
 }
