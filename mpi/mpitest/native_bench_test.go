@@ -3,15 +3,12 @@ package mpitest
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fisterra-hpc/fisterra/internal/lab"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -101,18 +98,7 @@ func latency(ctx context.Context, w *mpi.World) error {
 // the ratio of both, of their medians and, less disturbed on a machine in use, of their 10th percentiles.
 func BenchmarkMPILatencyBesideC(b *testing.B) {
 	eachLibrary(b, func(b *testing.B, l library) {
-		compiler := "mpicc." + l.Part
-		if _, err := exec.LookPath(compiler); err != nil {
-			b.Skipf("no C program to compare with: %v", err)
-		}
-		root, err := lab.Root()
-		if err != nil {
-			b.Fatal(err)
-		}
-		program := filepath.Join(b.TempDir(), "p2p")
-		if r := lab.Command(b.Context(), b, compiler, "-O3", "-march=native", "-o", program, filepath.Join(root, "bench/peers/c/p2p.c")).Run(); r.Code != 0 {
-			b.Fatal(r.Stderr)
-		}
+		program := l.PeerProgram(b, "p2p.c")
 		var sizes []string
 		for _, n := range latencySizes {
 			sizes = append(sizes, strconv.Itoa(n))
