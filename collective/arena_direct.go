@@ -33,7 +33,7 @@ import (
 // Nothing here writes to another's memory, so that a rank that was stopped can spoil nothing when it goes on. What
 // a rank has read of a buffer that its owner gave up meanwhile is thrown away.
 //
-// Cost: what a rank gets is copied or combined once, with a system call for each readBytes; two
+// Cost: what a rank gets is copied or combined once, with a system call for each half MiB; two
 // crossings, three for an allreduce of more than two ranks.
 //
 // After Ma, Bosilca, Bouteiller, Dongarra, "Kernel-assisted and topology-aware MPI collective communications on
@@ -45,8 +45,6 @@ type direct struct {
 }
 
 const (
-	// readBytes bounds one copy by the kernel, which the Go scheduler cannot interrupt: some 0.1 ms.
-	readBytes = 1 << 20
 	// scratchBytes of another rank's operand are combined at a time: they stay in the core's own caches. A
 	// call of the kernel costs more between ranks that are far from each other, some µs.
 	scratchBytes = 256 << 10
@@ -256,14 +254,7 @@ func (d *direct) readFrom(ctx context.Context, r int, dst []byte, buffer, at int
 
 func (d *direct) readByKernel(r int, dst []byte, buffer, at int) error {
 	src := uintptr(d.parts[r][slot(d.turn)+buffer+bufferAddress]) + uintptr(at)
-	for len(dst) > 0 {
-		n := min(len(dst), readBytes)
-		if err := procmem.Read(d.pids[r], dst[:n], src); err != nil {
-			return err
-		}
-		dst, src = dst[n:], src+uintptr(n)
-	}
-	return nil
+	return procmem.ReadLong(d.pids[r], dst, src)
 }
 
 // vouch returns nil if what has been read of a rank's buffer, with this error, was what the rank showed.

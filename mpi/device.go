@@ -56,6 +56,8 @@ type device interface {
 	acknowledge(c *Comm) []int
 
 	transport(worldRank int) (name, reason string)
+	// path says how large messages to another rank travel, if that is known.
+	path(worldRank int) string
 
 	// mapper is how ranks of one host map each other's memory; nil if they cannot. mapperOf is the
 	// same for one rank, and nil for this one.

@@ -45,6 +45,13 @@ func (d *nativeDevice) caps() DeviceCaps {
 
 func (d *nativeDevice) transport(int) (name, reason string) { return "mpi", d.name + " at " + d.from }
 
+func (d *nativeDevice) path(worldRank int) string {
+	if d.lib.Pulled(worldRank) {
+		return "process_vm_readv of the receiver up to 1 MiB, else the library's own way"
+	}
+	return "" // the library's own affair
+}
+
 // comm is the library's communicator of c, or why nothing may be started on it.
 func (d *nativeDevice) comm(c *Comm) (*native.Comm, error) {
 	switch {

@@ -1,10 +1,14 @@
 package mpi
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"unsafe"
 
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi/native"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
@@ -12,13 +16,27 @@ import (
 
 // The system's MPI library moves messages, but lends nobody the memory that it shares with other ranks.
 // So the ranks of a host meet beside it, as over Fisterra's own transports: package shm maps memory from Alloc
-// for them, and sends nothing.
+// for them, and sends nothing. And they find out whether they can read each other's memory.
 
-// hostMemory is how this rank maps memory of others of its host.
+// hostMemory is how this rank maps memory of others of its host, and reads it.
 type hostMemory struct {
 	provider *shm.Provider
 	reached  []bool // by world rank: all of that rank's host and of this one have found each other
+	intro    *introduction
+
+	processes []int  // by world rank: whose memory this rank reads, 0 for others
+	readers   []bool // by world rank: who reads this one's
 }
+
+// introduction is what a rank tells of itself before its address: its process, and where in it a number is that
+// proves it, since a process of that id may be another in another namespace.
+type introduction struct{ Process, At, Number uint64 }
+
+// What a rank has found out of all others of its host: they can be mapped, and read.
+const (
+	canMap byte = 1 << iota
+	canRead
+)
 
 const hostSecretBytes = 32
 
@@ -26,7 +44,7 @@ const hostSecretBytes = 32
 // that, and the provider is nil. An error is the library's.
 func openHostMemory(ctx context.Context, lib *native.World, cfg *Config) (*hostMemory, error) {
 	rank, size := lib.Comm().Rank(), lib.Comm().Size()
-	h := &hostMemory{reached: make([]bool, size)}
+	h := &hostMemory{reached: make([]bool, size), processes: make([]int, size), readers: make([]bool, size)}
 	if size == 1 {
 		return h, nil
 	}
@@ -38,15 +56,17 @@ func openHostMemory(ctx context.Context, lib *native.World, cfg *Config) (*hostM
 	}
 	h.provider, err = shm.Open(shm.Config{Rank: rank, Size: size, Job: "mpi", Secret: nonces[0], Log: cfg.log(), Copies: 2,
 		HandshakeTimeout: cfg.firstContact(shm.UsualTimeout)})
-	var own []byte
+	h.intro = &introduction{Process: uint64(os.Getpid()), Number: binary.NativeEndian.Uint64(nonce)}
+	h.intro.At = uint64(uintptr(unsafe.Pointer(&h.intro.Number)))
+	own, _ := binary.Append(nil, binary.BigEndian, h.intro)
 	if err != nil {
 		cfg.log().Warn("this rank shares no memory with others", "err", err)
 	} else {
-		own = h.provider.Address()
+		own = append(own, h.provider.Address()...)
 	}
-	addresses, err := exchangeCards(ctx, lib, own)
+	cards, err := exchangeCards(ctx, lib, own)
 	if err == nil {
-		err = h.meet(ctx, lib, addresses)
+		err = h.meet(ctx, lib, cards)
 	}
 	if err != nil {
 		h.close()
@@ -55,18 +75,26 @@ func openHostMemory(ctx context.Context, lib *native.World, cfg *Config) (*hostM
 	return h, nil
 }
 
-// meet looks for the others of this host at their addresses, and hears whether they have found all of theirs.
-func (h *hostMemory) meet(ctx context.Context, lib *native.World, addresses [][]byte) error {
+// meet looks for the others of this host by their cards, and hears whether they have found all of theirs.
+func (h *hostMemory) meet(ctx context.Context, lib *native.World, cards [][]byte) error {
 	found := []byte{0}
 	if h.provider != nil {
-		found[0] = 1
-		for r, at := range addresses {
-			switch {
-			case r == lib.Comm().Rank() || len(at) == 0 || !shm.SameHost(h.provider.Address(), at):
-			case h.provider.Connect(r, at) == nil:
-				h.reached[r] = true
-			default:
-				found[0] = 0
+		found[0] = canMap | canRead
+		for r, b := range cards {
+			var intro introduction
+			n, err := binary.Decode(b, binary.BigEndian, &intro)
+			if err != nil {
+				return fmt.Errorf("card of rank %d: %w", r, err)
+			}
+			at := b[n:]
+			if r == lib.Comm().Rank() || len(at) == 0 || !shm.SameHost(h.provider.Address(), at) {
+				continue
+			}
+			if h.reached[r] = h.provider.Connect(r, at) == nil; !h.reached[r] {
+				found[0] &^= canMap
+			}
+			if h.processes[r] = int(intro.Process); !intro.proved() {
+				found[0] &^= canRead
 			}
 		}
 	}
@@ -75,9 +103,24 @@ func (h *hostMemory) meet(ctx context.Context, lib *native.World, addresses [][]
 		return err
 	}
 	for r := range h.reached {
-		h.reached[r] = h.reached[r] && found[0] == 1 && bytes.Equal(all[r], []byte{1})
+		if len(all[r]) != 1 {
+			return fmt.Errorf("rank %d has found %x", r, all[r])
+		}
+		here := h.processes[r] != 0
+		h.reached[r] = h.reached[r] && found[0]&all[r][0]&canMap != 0
+		h.readers[r] = here && all[r][0]&canRead != 0
+		if found[0]&canRead == 0 {
+			h.processes[r] = 0
+		}
 	}
 	return nil
+}
+
+// proved reports whether this rank can read the memory of the process that introduces itself so.
+func (i *introduction) proved() bool {
+	seen := make([]byte, 8)
+	err := procmem.Read(int(i.Process), seen, uintptr(i.At))
+	return err == nil && binary.NativeEndian.Uint64(seen) == i.Number
 }
 
 func (h *hostMemory) close() {

@@ -104,6 +104,7 @@ func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *launch) 
 	if err != nil {
 		return nil, fmt.Errorf("mpi: ranks cannot tell each other where their memory is: %w", err)
 	}
+	lib.ReadFrom(host.processes, host.readers)
 	d, err := newNativeDevice(ctx, lib, host, cfg)
 	if err != nil {
 		host.close()

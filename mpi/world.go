@@ -97,8 +97,8 @@ func (w *World) Transports() []TransportInfo {
 	for r := range info {
 		name, reason := w.dev.transport(r)
 		info[r] = TransportInfo{Rank: r, Name: name, Reason: reason}
-		if e, ok := w.dev.(*engine); ok {
-			info[r].Path = e.path(r)
+		if r != w.rank {
+			info[r].Path = w.dev.path(r)
 		}
 	}
 	return info

@@ -24,6 +24,19 @@ func Read(pid int, dst []byte, src uintptr) error {
 	return move(unix.SYS_PROCESS_VM_READV, "process_vm_readv", pid, dst, src)
 }
 
+// ReadLong is Read of any length, in pieces that take the kernel some 50 µs each.
+func ReadLong(pid int, dst []byte, src uintptr) error {
+	const pieceBytes = 512 << 10
+	for len(dst) > 0 {
+		n := min(len(dst), pieceBytes)
+		if err := Read(pid, dst[:n], src); err != nil {
+			return err
+		}
+		dst, src = dst[n:], src+uintptr(n)
+	}
+	return nil
+}
+
 // Write copies src to an address of process pid, as Read does.
 func Write(pid int, src []byte, dst uintptr) error {
 	return move(unix.SYS_PROCESS_VM_WRITEV, "process_vm_writev", pid, src, dst)

@@ -20,7 +20,8 @@ import (
 // their communicator and tag, and is matched as they would have been. The message itself
 // follows on a communicator of its own, under a tag that the notice names, and is received
 // there by exactly its length: into the user's buffer, or where that is too short into
-// memory made for it, of which the beginning is copied. That costs a short message more.
+// memory made for it, of which the beginning is copied. That costs a short message more, but for ranks
+// that can read each other's memory (pull.go).
 // UCX and libfabric, by which Open MPI drives InfiniBand and Omni-Path, check lengths
 // themselves and need none of this.
 
@@ -39,11 +40,12 @@ const (
 type notice struct {
 	source, tag int // of the message, in the communicator of the notice
 	bytes       int
-	rank        int // the sender's, in the world
-	number      int // tag under which it follows
+	rank        int     // the sender's, in the world
+	number      int     // tag under which it follows
+	address     uintptr // in the sender's memory, where it is pulled from there; see pull.go
 }
 
-// notification is a notice on its way. Written by C.
+// notification is a notice, or an acknowledgement, on its way. Written by C.
 type notification struct {
 	text    [4]uint64
 	status  [8]uint64
@@ -57,6 +59,7 @@ func readNotice(text *[4]uint64, s Status) notice {
 	return notice{
 		source: s.Source, tag: s.Tag, bytes: int(binary.NativeEndian.Uint64(b[:])),
 		rank: int(binary.NativeEndian.Uint32(b[8:])), number: int(binary.NativeEndian.Uint32(b[12:])),
+		address: uintptr(binary.NativeEndian.Uint64(b[16:])),
 	}
 }
 
@@ -100,12 +103,11 @@ func (c *Comm) worldRank(r int) int {
 // announce starts r, which is ready to be a send, with a notice before it.
 func (c *Comm) announce(r *Request, dst, tag int) error {
 	w := c.world
-	w.follow()
-	var n *notification
-	if k := len(w.notices); k > 0 {
-		n, w.notices = w.notices[k-1], w.notices[:k-1]
-	} else {
-		n = new(notification)
+	n := w.notification()
+	to := c.worldRank(dst)
+	pulled, at := w.readableBy(to) && r.bytes <= pulledBytes, uintptr(0)
+	if pulled {
+		at = uintptr(r.buf)
 	}
 	number := w.announcements % (w.caps.MaxTag + 1)
 	w.announcements++
@@ -113,31 +115,53 @@ func (c *Comm) announce(r *Request, dst, tag int) error {
 	binary.NativeEndian.PutUint64(b[:], uint64(r.bytes))
 	binary.NativeEndian.PutUint32(b[8:], uint32(w.comm.rank))
 	binary.NativeEndian.PutUint32(b[12:], uint32(number))
-	start := &w.chain.Start
-	start.Fn = w.fn.isend
-	start.A = [clib.MaxArgs]uintptr{uintptr(unsafe.Pointer(b)), noticeBytes, uintptr(w.abi.types[Byte]), c.peer(dst),
-		uintptr(tag), uintptr(c.handle), uintptr(unsafe.Pointer(&n.request))}
-	w.chain.Tries = 0
-	w.chain.CallBrief()
-	if rc := int(int32(start.R)); rc != 0 {
+	binary.NativeEndian.PutUint64(b[16:], uint64(at))
+	if rc := w.notify(n, noticeBytes, c.peer(dst), tag, c.handle); rc != 0 {
 		err := r.failure(rc)
 		r.release()
 		return err
 	}
-	if w.load(&n.request) == w.abi.requestEmpty {
-		w.notices = append(w.notices, n)
-	} else {
-		w.notifying = append(w.notifying, n)
+	if pulled {
+		return r.awaitPull(to, number)
 	}
-	runtime.KeepAlive(n)
 	if err := r.transfer(w.fn.isend, w.fn.isendC); err != nil {
 		return err
 	}
-	start.A[3] = uintptr(c.worldRank(dst))
+	start := &w.chain.Start
+	start.A[3] = uintptr(to)
 	start.A[4] = uintptr(number)
 	start.A[5] = uintptr(w.long.handle)
 	start.A[6] = uintptr(unsafe.Pointer(&r.request))
 	return r.launch(1)
+}
+
+// notification is one that is not in use.
+func (w *World) notification() *notification {
+	w.follow()
+	k := len(w.notices)
+	if k == 0 {
+		return new(notification)
+	}
+	n := w.notices[k-1]
+	w.notices = w.notices[:k-1]
+	return n
+}
+
+// notify sends n bytes of a notification and keeps it until they are on their way. It returns the library's code.
+func (w *World) notify(n *notification, bytes int, peer uintptr, tag int, comm handle) int {
+	start := &w.chain.Start
+	start.Fn = w.fn.isend
+	start.A = [clib.MaxArgs]uintptr{uintptr(unsafe.Pointer(&n.text)), uintptr(bytes), uintptr(w.abi.types[Byte]), peer,
+		uintptr(tag), uintptr(comm), uintptr(unsafe.Pointer(&n.request))}
+	w.chain.Tries = 0
+	w.chain.CallBrief()
+	rc := int(int32(start.R))
+	if rc != 0 || w.load(&n.request) == w.abi.requestEmpty {
+		w.notices = append(w.notices, n)
+	} else {
+		w.notifying = append(w.notifying, n)
+	}
+	return rc
 }
 
 // follow looks after notices that were not sent at once.
@@ -190,6 +214,10 @@ func (r *Request) receive(n notice) (done bool, code int) {
 	w := r.comm.world
 	r.awaits, r.follows, r.from = false, true, nil
 	r.source, r.under = n.source, n.tag
+	if n.address != 0 {
+		r.pull(n)
+		return true, 0
+	}
 	if n.bytes > r.bytes {
 		r.spill = make([]byte, n.bytes)
 		r.user, r.room = r.buf, r.bytes

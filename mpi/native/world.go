@@ -84,11 +84,14 @@ type World struct {
 	nudge    Request // results of Progress, which nobody reads
 
 	// Where long messages are announced; see announce.go.
-	announces     bool
-	long          *Comm // by which they follow
-	announcements int
-	notices       []*notification // not in use
-	notifying     []*notification // on their way
+	announces        bool
+	long             *Comm // by which they follow
+	announcements    int
+	notices          []*notification // not in use
+	notifying        []*notification // on their way
+	processes        []int           // by rank: whose memory this one reads; see pull.go
+	readers          []bool          // by rank: who reads this one's
+	acknowledgements *Comm           // of who has read
 
 	unmapFn uintptr // UCX's entry for unmapped memory, 0 without UCX
 	forgets bool    // buffers outside kept memory, after each transfer
@@ -120,6 +123,9 @@ func (l *Library) Init(ctx context.Context, o Options) (*World, error) {
 		}
 		if err == nil && w.announces {
 			w.long, err = w.comm.Dup(ctx, "long messages")
+			if err == nil {
+				w.acknowledgements, err = w.comm.Dup(ctx, "acknowledgements")
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("native: %s: %w", l, err)

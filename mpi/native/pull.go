@@ -1,0 +1,64 @@
+package native
+
+import (
+	"unsafe"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
+)
+
+// Of a message that is announced to a rank that can read this process's memory the notice says where it lies, and nothing else
+// is sent: the receiver has the kernel copy it into its buffer, as much as that has room for, and acknowledges. That is two short
+// messages for each long one, as in the protocols by which the library itself lets its ranks read each other's memory.
+
+// pulledBytes is the longest message that is pulled: reading keeps other goroutines from the library, and of
+// the price of longer ones a notice is nothing.
+const pulledBytes = 1 << 20
+
+// ReadFrom says whose memory this rank can read and who can read this one's, by rank in the world: the processes of the former,
+// 0 for others. All ranks have called it before any sends to those. It is of use where long messages are announced.
+func (w *World) ReadFrom(processes []int, readers []bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.processes, w.readers = processes, readers
+}
+
+// readableBy reports whether a rank of the world pulls the messages that are announced to it. The lock is held.
+func (w *World) readableBy(rank int) bool { return w.readers != nil && w.readers[rank] }
+
+// Pulled reports whether a rank of the world pulls long messages from this one.
+func (w *World) Pulled(rank int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.announces && w.readableBy(rank)
+}
+
+// awaitPull starts r, of which the notice has been sent, as the receive of its acknowledgement.
+func (r *Request) awaitPull(to, number int) error {
+	w := r.comm.world
+	b := &w.chain.Start
+	b.Fn = w.fn.irecv
+	b.A = [clib.MaxArgs]uintptr{uintptr(unsafe.Pointer(&r.text)), 0, uintptr(w.abi.types[Byte]), uintptr(to), uintptr(number),
+		uintptr(w.acknowledgements.handle), uintptr(unsafe.Pointer(&r.request))}
+	return r.launch(1)
+}
+
+// pull makes r, a receive, have the message that n announces. The lock is held.
+func (r *Request) pull(n notice) {
+	w := r.comm.world
+	room := min(n.bytes, r.bytes)
+	if err := procmem.ReadLong(w.processes[n.rank], unsafe.Slice((*byte)(r.buf), room), n.address); err != nil {
+		r.err = r.fail(0, err, "the message could not be read")
+	} else if room < n.bytes {
+		r.err = r.fail(0, ErrTruncated, "")
+	}
+	r.bytes = n.bytes
+	if rc := w.acknowledge(n); rc != 0 && r.err == nil {
+		r.err = r.failure(rc)
+	}
+}
+
+// acknowledge tells the sender of a message that it has been pulled. It returns the library's code.
+func (w *World) acknowledge(n notice) int {
+	return w.notify(w.notification(), 0, uintptr(n.rank), n.number, w.acknowledgements.handle)
+}
