@@ -21,8 +21,8 @@ import (
 // hostMemory is how this rank maps memory of others of its host, and reads it.
 type hostMemory struct {
 	provider *shm.Provider
-	reached  []bool // by world rank: all of that rank's host and of this one have found each other
-	intro    *introduction
+	reached  []bool        // by world rank: all of that rank's host and of this one have found each other
+	intro    *introduction // stays where it is: the others look at it
 
 	processes []int  // by world rank: whose memory this rank reads, 0 for others
 	readers   []bool // by world rank: who reads this one's
@@ -54,11 +54,11 @@ func openHostMemory(ctx context.Context, lib *native.World, cfg *Config) (*hostM
 	if err != nil {
 		return nil, err
 	}
-	h.provider, err = shm.Open(shm.Config{Rank: rank, Size: size, Job: "mpi", Secret: nonces[0], Log: cfg.log(), Copies: 2,
-		HandshakeTimeout: cfg.firstContact(shm.UsualTimeout)})
 	h.intro = &introduction{Process: uint64(os.Getpid()), Number: binary.NativeEndian.Uint64(nonce)}
 	h.intro.At = uint64(uintptr(unsafe.Pointer(&h.intro.Number)))
-	own, _ := binary.Append(nil, binary.BigEndian, h.intro)
+	own, _ := binary.Append(nil, binary.BigEndian, h.intro) // numbers only: it always can
+	h.provider, err = shm.Open(shm.Config{Rank: rank, Size: size, Job: "mpi", Secret: nonces[0], Log: cfg.log(), Copies: 2,
+		HandshakeTimeout: cfg.firstContact(shm.UsualTimeout)})
 	if err != nil {
 		cfg.log().Warn("this rank shares no memory with others", "err", err)
 	} else {

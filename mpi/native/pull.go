@@ -7,9 +7,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 )
 
-// Of a message that is announced to a rank that can read this process's memory the notice says where it lies, and nothing else
-// is sent: the receiver has the kernel copy it into its buffer, as much as that has room for, and acknowledges. That is two short
-// messages for each long one, as in the protocols by which the library itself lets its ranks read each other's memory.
+// A message that is announced to a rank which can read this process's memory is not sent: its notice says where it lies, and
+// the receiver has the kernel copy it into its buffer, as much as that has room for, and acknowledges. That is two short
+// messages for a long one, as many as in the library's own protocol between ranks that read each other's memory.
 
 // pulledBytes is the longest message that is pulled: reading keeps other goroutines from the library, and of
 // the price of longer ones a notice is nothing.
