@@ -103,7 +103,7 @@ const (
 	withdrawn = 3 * line // the meeting that this rank gave up
 	flagWords = 5 * line
 
-	// Who the rank is: its process, where in that the part is, and a secret to know it by.
+	// Who the rank is: its procmem.Introduction, of which the number is the secret.
 	introProcess = 4 * line
 	introAddress = introProcess + 1
 	introSecret  = introProcess + 2

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
-	"os"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -271,7 +269,8 @@ func (d *direct) vouch(ctx context.Context, r int, err error) error {
 
 // introduce writes down how the others can read this process's memory.
 func introduce(part []uint64) {
-	part[introProcess], part[introAddress], part[introSecret] = uint64(os.Getpid()), uint64(procmem.AddressOf(mpi.Bytes(part))), rand.Uint64()
+	i := procmem.Introduce(&part[introSecret])
+	part[introProcess], part[introAddress] = i.Process, i.At
 }
 
 // processes finds the ranks' processes; nil if this one cannot read the memory of all. A
@@ -280,9 +279,8 @@ func processes(parts [][]uint64) []int {
 	pids := make([]int, len(parts))
 	for r, part := range parts {
 		pids[r] = int(part[introProcess])
-		var seen [1]uint64
-		at := uintptr(part[introAddress] + introSecret*8)
-		if procmem.Read(pids[r], mpi.Bytes(seen[:]), at) != nil || seen[0] != part[introSecret] {
+		i := procmem.Introduction{Process: part[introProcess], At: part[introAddress], Number: part[introSecret]}
+		if !i.Proved() {
 			return nil
 		}
 	}

@@ -104,7 +104,7 @@ func Free[T Elem](c *Comm, buf []T) error {
 	}
 	s := m.slabs[at]
 	if s.windows > 0 {
-		return c.fail("free", ProcNull, AnyTag, ErrInFlight, fmt.Sprintf("%d windows lie in it", s.windows))
+		return c.fail("free", ProcNull, AnyTag, ErrInFlight, fmt.Sprintf("%d windows or shared parts lie in it", s.windows))
 	}
 	m.slabs = slices.Delete(m.slabs, at, at+1)
 	for mapper, handle := range s.handles {

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"os"
-	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi/native"
@@ -21,16 +19,12 @@ import (
 // hostMemory is how this rank maps memory of others of its host, and reads it.
 type hostMemory struct {
 	provider *shm.Provider
-	reached  []bool        // by world rank: all of that rank's host and of this one have found each other
-	intro    *introduction // stays where it is: the others look at it
+	reached  []bool  // by world rank: all of that rank's host and of this one have found each other
+	number   *uint64 // of its introduction: stays where it is, the others look at it
 
 	processes []int  // by world rank: whose memory this rank reads, 0 for others
 	readers   []bool // by world rank: who reads this one's
 }
-
-// introduction is what a rank tells of itself before its address: its process, and where in it a number is that
-// proves it, since a process of that id may be another in another namespace.
-type introduction struct{ Process, At, Number uint64 }
 
 // What a rank has found out of all others of its host: they can be mapped, and read.
 const (
@@ -54,9 +48,8 @@ func openHostMemory(ctx context.Context, lib *native.World, cfg *Config) (*hostM
 	if err != nil {
 		return nil, err
 	}
-	h.intro = &introduction{Process: uint64(os.Getpid()), Number: binary.NativeEndian.Uint64(nonce)}
-	h.intro.At = uint64(uintptr(unsafe.Pointer(&h.intro.Number)))
-	own, _ := binary.Append(nil, binary.BigEndian, h.intro) // numbers only: it always can
+	h.number = new(uint64)
+	own, _ := binary.Append(nil, binary.BigEndian, procmem.Introduce(h.number)) // numbers only: it always can
 	h.provider, err = shm.Open(shm.Config{Rank: rank, Size: size, Job: "mpi", Secret: nonces[0], Log: cfg.log(), Copies: 2,
 		HandshakeTimeout: cfg.firstContact(shm.UsualTimeout)})
 	if err != nil {
@@ -81,7 +74,7 @@ func (h *hostMemory) meet(ctx context.Context, lib *native.World, cards [][]byte
 	if h.provider != nil {
 		found[0] = canMap | canRead
 		for r, b := range cards {
-			var intro introduction
+			var intro procmem.Introduction
 			n, err := binary.Decode(b, binary.BigEndian, &intro)
 			if err != nil {
 				return fmt.Errorf("card of rank %d: %w", r, err)
@@ -93,7 +86,7 @@ func (h *hostMemory) meet(ctx context.Context, lib *native.World, cards [][]byte
 			if h.reached[r] = h.provider.Connect(r, at) == nil; !h.reached[r] {
 				found[0] &^= canMap
 			}
-			if h.processes[r] = int(intro.Process); !intro.proved() {
+			if h.processes[r] = int(intro.Process); !intro.Proved() {
 				found[0] &^= canRead
 			}
 		}
@@ -114,13 +107,6 @@ func (h *hostMemory) meet(ctx context.Context, lib *native.World, cards [][]byte
 		}
 	}
 	return nil
-}
-
-// proved reports whether this rank can read the memory of the process that introduces itself so.
-func (i *introduction) proved() bool {
-	seen := make([]byte, 8)
-	err := procmem.Read(int(i.Process), seen, uintptr(i.At))
-	return err == nil && binary.NativeEndian.Uint64(seen) == i.Number
 }
 
 func (h *hostMemory) close() {

@@ -8,9 +8,12 @@
 package procmem
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -35,6 +38,23 @@ func ReadLong(pid int, dst []byte, src uintptr) error {
 		dst, src = dst[n:], src+uintptr(n)
 	}
 	return nil
+}
+
+// Introduction is what a process tells others, so that they find out whether they can read its memory: a process of
+// its id may be another in another namespace, but only it has the number there.
+type Introduction struct{ Process, At, Number uint64 }
+
+// Introduce draws the number and writes it to at, off any stack, where it must stay while others look.
+func Introduce(at *uint64) Introduction {
+	number := rand.Uint64()
+	atomic.StoreUint64(at, number) // which the compiler cannot take for needless
+	return Introduction{uint64(os.Getpid()), uint64(uintptr(unsafe.Pointer(at))), number}
+}
+
+// Proved reports whether this process can read the memory of the one that introduces itself so.
+func (i Introduction) Proved() bool {
+	seen := make([]byte, 8)
+	return Read(int(i.Process), seen, uintptr(i.At)) == nil && binary.NativeEndian.Uint64(seen) == i.Number
 }
 
 // Write copies src to an address of process pid, as Read does.

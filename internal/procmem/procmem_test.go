@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -22,6 +23,24 @@ func TestCopies(t *testing.T) {
 		if err := Write(os.Getpid(), src, AddressOf(dst)); err != nil || !bytes.Equal(dst, src) {
 			t.Errorf("write of %d bytes: %v", n, err)
 		}
+	}
+}
+
+// An introduction is proved while its number stands where it says, in the process that it names.
+func TestIntroduction(t *testing.T) {
+	number := &make([]uint64, 1<<16)[0] // too much for a stack, which may move
+	i := Introduce(number)
+	if !i.Proved() {
+		t.Error("this process is not proved to be itself")
+	}
+	elsewhere, nobody := i, i
+	elsewhere.At = 8
+	nobody.Process = 1 << 30
+	if elsewhere.Proved() || nobody.Proved() {
+		t.Error("no memory, or no process, is proved")
+	}
+	if atomic.AddUint64(number, 1); i.Proved() {
+		t.Error("another number is proved")
 	}
 }
 
