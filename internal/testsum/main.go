@@ -1,6 +1,7 @@
 // Command testsum runs `go test` and prints what it says in its own plain lines, the
 // output of failing tests, and at the end every test that was skipped with its reason,
-// so that a run that passed by skipping cannot be taken for one that tested.
+// so that a run that passed by skipping cannot be taken for one that tested, and
+// every one that failed with the gist of its output.
 //
 //	go run ./internal/testsum [go test flags and packages]
 //

@@ -25,6 +25,7 @@ type summary struct {
 	out      io.Writer
 	packages map[string]*pkg
 	skipped  []skip
+	broken   []failure
 	passed   int
 	failed   int
 	good     int // packages
@@ -43,6 +44,12 @@ type test struct {
 }
 
 type skip struct{ pkg, test, reason string }
+
+// failure is a test that failed, or was running when its binary died.
+type failure struct {
+	pkg, test string
+	gist      []string
+}
 
 func newSummary(out io.Writer) *summary {
 	return &summary{out: out, packages: map[string]*pkg{}}
@@ -90,7 +97,7 @@ func (s *summary) testEvent(p *pkg, e event) bool {
 		delete(p.tests, e.Test)
 	case "fail":
 		s.failed++
-		s.print(t.output)
+		s.fail(e.Package, e.Test, t.output)
 		delete(p.tests, e.Test)
 		return true
 	}
@@ -112,7 +119,7 @@ func (s *summary) packageEvent(p *pkg, e event) bool {
 		s.bad++
 		// A test without a verdict of its own was running when the binary died.
 		for _, name := range slices.Sorted(maps.Keys(p.tests)) {
-			s.print(p.tests[name].output)
+			s.fail(e.Package, name, p.tests[name].output)
 		}
 		s.print(p.output)
 	default:
@@ -134,7 +141,13 @@ func (s *summary) heartbeat(now time.Time) {
 	}
 }
 
-// close prints the closing lines: what was skipped and why, then the counts.
+// fail prints what a test said, and keeps the gist of it for the end.
+func (s *summary) fail(pkg, test string, output []string) {
+	s.print(output)
+	s.broken = append(s.broken, failure{pkg, test, gist(output)})
+}
+
+// close prints the closing lines: what was skipped and why, what failed, then the counts.
 func (s *summary) close() {
 	if len(s.skipped) > 0 {
 		fmt.Fprintf(s.out, "\nskipped (%d), by reason:\n", len(s.skipped))
@@ -147,6 +160,14 @@ func (s *summary) close() {
 			for _, name := range byReason[why] {
 				fmt.Fprintf(s.out, "    %s\n", name)
 			}
+		}
+		fmt.Fprintln(s.out)
+	}
+	if len(s.broken) > 0 {
+		fmt.Fprintln(s.out, "failed:")
+		for _, f := range s.broken {
+			fmt.Fprintf(s.out, "  %s %s\n", f.pkg, f.test)
+			s.print(f.gist)
 		}
 		fmt.Fprintln(s.out)
 	}

@@ -51,6 +51,12 @@ skipped (1), by reason:
   slurm absent: no slurmctld
     m/a TestIdle
 
+failed:
+  m/b TestBad
+    b_test.go:9: two is not three
+  m/b TestCrash
+panic: it crashed
+
 FAIL: 1 tests passed, 1 failed, 1 skipped; packages: 1 ok, 1 failed
 `
 	if out.String() != want {
