@@ -3,6 +3,7 @@ package shm
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"sync/atomic"
 	"testing"
 
@@ -60,7 +61,7 @@ func FuzzCells(f *testing.F) {
 		defer bell.close()
 		p := &Provider{cfg: Config{Rank: 0, Size: 2}, bell: bell, peers: make([]*endpoint, 2)}
 		ep := p.endpoint(1)
-		l := newLink(nil)
+		l := newLink(new(net.UnixConn))
 		l.mem, l.memory, l.board, l.bell = mem, memory, make([]byte, boardBytes), bell.bell
 		defer func() { l.board = nil; l.bell = -1; l.close() }()
 		ep.attach(l)

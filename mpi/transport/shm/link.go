@@ -8,11 +8,11 @@ import (
 
 // link is what two ranks share.
 type link struct {
-	mem    []byte // the pair's segment
-	memory int    // its memfd
-	board  []byte // the peer's
-	bell   int    // the peer's
-	conn   *net.UnixConn
+	mem    []byte        // the pair's segment
+	memory int           // its memfd
+	board  []byte        // the peer's
+	bell   int           // the peer's
+	conn   *net.UnixConn // closed with the link, but never nil: attend and Import use it at any time
 	pid    int
 	vm     bool
 	path   string        // how large messages go, in words
@@ -23,11 +23,9 @@ func newLink(conn *net.UnixConn) *link {
 	return &link{memory: -1, bell: -1, conn: conn, ended: make(chan struct{})}
 }
 
-// close gives back what was shared with the peer. Nothing may be using it.
+// close gives back what was shared with the peer. Nothing but the socket may be in use.
 func (l *link) close() {
-	if l.conn != nil {
-		l.conn.Close()
-	}
+	l.conn.Close()
 	for _, mem := range [][]byte{l.mem, l.board} {
 		if mem != nil {
 			unix.Munmap(mem)
@@ -38,5 +36,5 @@ func (l *link) close() {
 			unix.Close(fd)
 		}
 	}
-	l.mem, l.board, l.conn, l.memory, l.bell = nil, nil, nil, -1, -1
+	l.mem, l.board, l.memory, l.bell = nil, nil, -1, -1
 }

@@ -1,6 +1,9 @@
 package shm
 
 import (
+	"encoding/binary"
+	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -42,5 +45,25 @@ func TestMapLater(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// TestAskedAtTheEnd: a peer's last packet may be handled when the link is being closed because the peer is lost.
+func TestAskedAtTheEnd(t *testing.T) {
+	p := openWorld(t, 2, nil)[0]
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket"}) // a name of the kernel's choice
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	conn, err := net.DialUnix("unixpacket", nil, listener.Addr().(*net.UnixAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLink(conn)
+	l.close()
+	ask := binary.BigEndian.AppendUint64([]byte{packetAsk}, 1)
+	if err := p.packet(l, append(ask, make([]byte, handleBytes)...), nil); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a question on a closed link: %v, want %v", err, net.ErrClosed)
 	}
 }
