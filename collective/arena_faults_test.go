@@ -4,6 +4,7 @@ package collective
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -146,6 +147,41 @@ func TestArenaWithdrawn(t *testing.T) {
 			v[i] = -1
 		}
 		return within(err, context.DeadlineExceeded)
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// A call that waits for its turn behind one that is given up has none: a rank that comes to the first later finds
+// nothing of the second, which it would take for the rest of the first.
+func TestArenaNoTurnAfterAFailure(t *testing.T) {
+	const n = 3 * pieceBytes / 4 // int32s: several pieces
+	gone := make(chan struct{})
+	for r, err := range inShared(t, MemoryPlan, 2, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		sum := func(ctx context.Context) error {
+			v := make([]int32, n)
+			return Allreduce(ctx, c, v, v, Sum)
+		}
+		if c.Rank() == 1 {
+			<-gone
+			return within(sum(ctx), mpi.ErrCancelled)
+		}
+		defer close(gone)
+		s := stateOf(c)
+		short, cancel := context.WithCancel(ctx)
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- sum(short) }()
+		lookUntil(ctx, func() bool { return ticketsOf(c) == 1 })
+		go func() { second <- sum(ctx) }()
+		lookUntil(ctx, func() bool { return ticketsOf(c) == 2 })
+		cancel()
+		err := errors.Join(within(<-first, context.Canceled), within(<-second, mpi.ErrCancelled))
+		if a := s.arena.Load(); a.turn != 1 {
+			err = errors.Join(err, fmt.Errorf("%d meetings were held", a.turn))
+		}
+		return err
 	}) {
 		if err != nil {
 			t.Errorf("rank %d: %v", r, err)

@@ -88,19 +88,23 @@ func (s *state) enrol(m *meeting, c *mpi.Comm, q *call, a *arena) error {
 	return nil
 }
 
-// attend does the collective of a meeting when it is its turn.
+// attend does the collective of a meeting when it is its turn. After one that failed there is none: what
+// this rank would show the others for it stands where they still look for the one before.
 func (s *state) attend(ctx context.Context, m *meeting) error {
 	err := s.queue(ctx, m)
+	if b := s.broken.Load(); err == nil && b != nil {
+		err = b.Err
+	}
 	if err == nil {
 		err = m.hold(ctx)
 	}
-	m.leave(m.ticket)
 	if err != nil {
 		x := &execution{state: s, entry: m.entry, comm: m.comm, shadow: m.comm.Shadow(), seq: m.seq, signature: m.signature}
-		x.fail(err)
-		return x.err
+		x.fail(err) // before the next one's turn
+		err = x.err
 	}
-	return nil
+	m.leave(m.ticket)
+	return err
 }
 
 // pass lets a meeting's turn go by, for the sake of those that come after it.
