@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 // train makes steps with a table "w" of n float64 elements, gradient 1.
@@ -376,6 +377,64 @@ func TestStateSurvivesFetchAndSet(t *testing.T) {
 			t.Errorf("slot %d differs after a resume", slot)
 		}
 	}
+}
+
+// A worker that comes after one that gave up does not take the answer to that one's request for its own.
+func TestForeverServesTheNextWorker(t *testing.T) {
+	const n = 100
+	cfg := oneTable(1, 1, n, Async)
+	cfg.Forever = true
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+		cfg := cfg
+		cfg.Comm = c
+		if c.Rank() == 0 {
+			server, err := NewServer(cfg)
+			if err != nil {
+				return err
+			}
+			serving, end := context.WithCancel(ctx)
+			go func() {
+				c.Probe(ctx, 1, FreeTag(c)) // an error of it shows in Serve
+				end()
+			}()
+			_, err = server.Serve(serving)
+			return err
+		}
+		defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
+		values, ended := make([]float64, n), func() context.Context {
+			ended, end := context.WithCancel(ctx)
+			end()
+			return ended
+		}()
+		w, err := NewWorker(cfg)
+		if err != nil {
+			return err
+		}
+		if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+			return err
+		}
+		if _, err := Pull(ctx, w, "w", values).Wait(ended); !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("a pull that was given up: %v", err)
+		}
+		if _, err := w.Finish(ctx, 0, 1); err != nil {
+			return err
+		}
+		if w, err = NewWorker(cfg); err != nil {
+			return err
+		}
+		if _, err := Push(ctx, w, "w", values, Contribution{}).Wait(ctx); err != nil {
+			return err
+		}
+		a, err := Pull(ctx, w, "w", values).Wait(ctx)
+		if err == nil && a.Version != 1 {
+			err = fmt.Errorf("values of version %d after an update", a.Version)
+		}
+		return err
+	})
 }
 
 func TestForeverServesUntilItIsTold(t *testing.T) {

@@ -23,6 +23,7 @@ func (s *Server) arriveDone(a asker) {
 		s.cfg.Log.Info(fmt.Sprintf("ps %d received done %d of %d from rank %d (worker %d)",
 			s.index, s.board.arrivals(), len(s.cfg.Cluster.Workers), a.rank, a.worker))
 	}
+	s.disown(a.rank)
 	s.retire(a.worker)
 	if s.cfg.Forever {
 		h := header{op: opReply, flags: flagForever, config: s.config, seq: a.h.seq}
@@ -144,7 +145,21 @@ func (s *Server) losses(err error) {
 	s.conclude()
 }
 
-// forget drops what a lost worker was waiting for.
+// disown drops what a worker has asked for and, as it is done now, has given up: the payloads of
+// gradients that it announced may never come.
+func (s *Server) disown(rank int) {
+	s.forget(rank)
+	for i := 1; i < len(s.under); i++ {
+		if o := &s.under[i]; o.rank == rank && !o.gone {
+			o.unexpect()
+			o.gone = true
+			s.reqs[i].Cancel()
+		}
+	}
+	s.roomAgain()
+}
+
+// forget drops what a worker was waiting for that waits no more.
 func (s *Server) forget(rank int) {
 	mine := func(a asker) bool { return a.rank == rank }
 	s.atBarrier = slices.DeleteFunc(s.atBarrier, mine)

@@ -54,8 +54,7 @@ func (w *Worker) issue(ctx context.Context, f *Future, server int, b *block, h h
 		}
 	}
 	p := w.piece()
-	*p = piece{future: f, server: server, block: b, out: p.out, in: p.in, dst: dst, seq: w.seq}
-	w.seq = w.tags.next(w.seq)
+	*p = piece{future: f, server: server, block: b, out: p.out, in: p.in, dst: dst, seq: w.number()}
 	h.config, h.seq = w.config, p.seq
 	if b != nil {
 		h.table, h.block, h.count = uint32(b.table), uint32(b.index), uint32(b.elems())

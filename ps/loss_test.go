@@ -211,8 +211,7 @@ func silentWorkerIsNamed(t *testing.T) {
 // announce tells ps 0 of a gradient for the one block of oneTable, whose payload does not
 // come with it, and returns when the server knows.
 func announce(ctx context.Context, w *Worker, n int) (header, error) {
-	h := header{op: opPush, weight: 1, config: w.config, seq: w.seq, count: uint32(n)}
-	w.seq = w.tags.next(w.seq)
+	h := header{op: opPush, weight: 1, config: w.config, seq: w.number(), count: uint32(n)}
 	frame := aligned(headerBytes)
 	h.encode(frame)
 	if err := mpi.Send(ctx, w.comm, frame, 0, tagRequest); err != nil {
@@ -223,7 +222,7 @@ func announce(ctx context.Context, w *Worker, n int) (header, error) {
 }
 
 // A gradient for which there is no room is received when what took the room will not come:
-// because its sender was lost, or sent something else.
+// because its sender was lost, sent something else, or is done without it.
 func TestHeldGradientsGoOnWhenRoomIsGivenUp(t *testing.T) {
 	const n = 4096 // one block, and more than travels with its header
 	for what, giveUp := range map[string]func(context.Context, *Worker, header) error{
@@ -231,6 +230,7 @@ func TestHeldGradientsGoOnWhenRoomIsGivenUp(t *testing.T) {
 		"wrong size": func(ctx context.Context, w *Worker, h header) error {
 			return mpi.Send(ctx, w.comm, make([]float64, n/2), 0, w.tags.data(h.seq))
 		},
+		"done": func(context.Context, *Worker, header) error { return nil },
 	} {
 		cfg := oneTable(1, 3, n, Async)
 		cfg.BlockBytes, cfg.UnappliedBytes = 8*n, 8*n

@@ -127,8 +127,8 @@ func (s *Server) reap(above int) {
 	s.out = keep
 }
 
-// flush waits until every answer has left. All workers are done or lost, so a
-// payload that is still on its way is one that a worker gave up.
+// flush waits until every answer has left, and takes back all receives. All workers are done or lost, so a
+// payload that is still on its way, either way, is one that a worker gave up.
 func (s *Server) flush(ctx context.Context) error {
 	for i := range s.out {
 		for k, r := range s.out[i].reqs {
@@ -143,8 +143,15 @@ func (s *Server) flush(ctx context.Context) error {
 		}
 	}
 	s.out = s.out[:0]
-	s.reqs[0].Cancel()
-	s.reqs[0].Wait(ctx)
+	for _, r := range s.reqs {
+		r.Cancel()
+	}
+	for i, r := range s.reqs {
+		if _, err := r.Wait(ctx); err != nil && (ctx.Err() != nil || errors.Is(err, mpi.ErrInFlight)) {
+			return fmt.Errorf("ps: gradients that were given up: %w", err)
+		}
+		s.reqs[i] = mpi.Request{}
+	}
 	return nil
 }
 

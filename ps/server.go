@@ -63,6 +63,7 @@ type offer struct {
 	inline bool   // buf holds it already
 	waste  bool   // stale: received to be thrown away
 	beyond bool   // it exceeds the bound on unapplied bytes
+	gone   bool   // its worker is done without waiting for it
 }
 
 // outgoing is an answer on its way.
@@ -205,13 +206,15 @@ func (s *Server) arrived(ctx context.Context, o offer, status mpi.Status, err er
 		s.store.beyond = false
 	}
 	wrong := err == nil && status.Bytes != len(o.buf)
-	if wrong || err != nil {
-		if !o.waste && o.h.op != opSet {
-			o.slab.gate.forget(o.worker, o.h.version)
+	if wrong || err != nil || o.gone {
+		if !o.gone {
+			o.unexpect()
 		}
 		s.store.release(o.buf)
 	}
 	switch {
+	case o.gone && (err == nil || errors.Is(err, mpi.ErrCancelled)):
+		err = nil
 	case wrong:
 		s.refuse(o.asker, fmt.Errorf("payload of %d bytes, the header says %d", status.Bytes, len(o.buf)))
 	case errors.Is(err, mpi.ErrPeerLost):
@@ -224,6 +227,13 @@ func (s *Server) arrived(ctx context.Context, o offer, status mpi.Status, err er
 	}
 	s.roomAgain()
 	return err
+}
+
+// unexpect tells the gate that the payload of an offer which it took will not come.
+func (o *offer) unexpect() {
+	if !o.waste && o.h.op != opSet {
+		o.slab.gate.forget(o.worker, o.h.version)
+	}
 }
 
 // receive takes one frame apart and acts on it.

@@ -20,7 +20,7 @@ type Worker struct {
 	config uint32
 	shards *shards
 
-	seq     uint32
+	seq     *uint32    // number of the next request, of all workers on the communicator
 	lanes   [][]*piece // requests open with each server, oldest first
 	next    [][]int64  // of each block: the update its next gradient is for
 	free    []*piece
@@ -38,6 +38,7 @@ func NewWorker(cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{cfg: cfg, comm: cfg.Comm, tags: tagsOf(cfg.Comm), config: cfg.fingerprint(), lanes: make([][]*piece, len(cfg.Cluster.Servers))}
+	w.seq = cfg.Comm.Attribute(seqKey{}, func() any { return new(uint32) }).(*uint32)
 	w.index = slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank())
 	if w.index < 0 {
 		return nil, configError("rank %d is %s, not a worker", cfg.Comm.Rank(), cfg.Cluster.Role(cfg.Comm.Rank()))
@@ -50,6 +51,17 @@ func NewWorker(cfg Config) (*Worker, error) {
 		w.next = append(w.next, make([]int64, len(blocks)))
 	}
 	return w, nil
+}
+
+// seqKey is the attribute of a communicator under which its workers count their requests. What one has given up
+// may still be answered when the next one asks.
+type seqKey struct{}
+
+// number is the number of the next request.
+func (w *Worker) number() uint32 {
+	n := *w.seq
+	*w.seq = w.tags.next(n)
+	return n
 }
 
 // Index is the worker's task index. Chief reports whether that is 0.
