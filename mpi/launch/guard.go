@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,7 +17,7 @@ import (
 )
 
 // The guard is a small process that outlives a launcher killed by SIGKILL: it reads
-// the process groups of the ranks from its standard input, and when that ends without
+// from its standard input which process groups of ranks there are, and when that ends without
 // a farewell it kills them. A rank itself dies with the launcher by the
 // kernel's parent-death signal; what the rank has started would not.
 
@@ -41,7 +42,10 @@ func startGuard(command []string) (*guard, error) {
 	return &guard{cmd: cmd, in: in}, nil
 }
 
-func (g *guard) watch(pid int) { fmt.Fprintln(g.in, pid) }
+// watch tells the guard of a rank's group, and unwatch that it has ended: the system may give its number to
+// another group.
+func (g *guard) watch(pid int)   { fmt.Fprintln(g.in, pid) }
+func (g *guard) unwatch(pid int) { fmt.Fprintln(g.in, -pid) }
 
 func (g *guard) dismiss() {
 	fmt.Fprintln(g.in, farewell)
@@ -56,8 +60,12 @@ func RunGuard(in io.Reader) {
 		if s.Text() == farewell {
 			return
 		}
-		if pid, err := strconv.Atoi(s.Text()); err == nil && pid > 1 {
+		switch pid, err := strconv.Atoi(s.Text()); {
+		case err != nil:
+		case pid > 1:
 			groups = append(groups, pid)
+		default:
+			groups = slices.DeleteFunc(groups, func(g int) bool { return g == -pid })
 		}
 	}
 	for _, pid := range groups {

@@ -225,9 +225,6 @@ func (j *job) start() error {
 			return fmt.Errorf("%w rank %d (%s): %w", ErrStart, rank, j.program, err)
 		}
 		j.procs = append(j.procs, p)
-		if j.guard != nil {
-			j.guard.watch(p.pid)
-		}
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -326,6 +327,54 @@ func TestLauncherKilled(t *testing.T) {
 	cmd.Process.Kill()
 	cmd.Wait()
 	expectGone(t, pids.String())
+}
+
+// The guard kills the groups that are still there, and not those that have ended: their numbers may be others' by then.
+func TestGuardForgetsWhatHasEnded(t *testing.T) {
+	group := func() *exec.Cmd {
+		cmd := exec.Command("sleep", "1000")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			cmd.Process.Kill()
+			cmd.Wait()
+		})
+		return cmd
+	}
+	first, second := group(), group()
+	RunGuard(strings.NewReader(fmt.Sprintf("%d\n%d\n%d\n", first.Process.Pid, second.Process.Pid, -first.Process.Pid)))
+	second.Wait()
+	if err := first.Process.Signal(syscall.Signal(0)); err != nil || second.ProcessState.Success() {
+		t.Errorf("the group that is over: %v; the other: %v", err, second.ProcessState)
+	}
+}
+
+// The launcher tells its guard of the ranks that have ended.
+func TestGuardIsToldOfTheEnd(t *testing.T) {
+	said := filepath.Join(t.TempDir(), "said")
+	run(t, Config{Ranks: 2, Guard: []string{"sh", "-c", "cat >" + said}}, "true")
+	b, err := os.ReadFile(said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[int]bool{}
+	for _, l := range strings.Fields(strings.TrimSuffix(string(b), farewell+"\n")) {
+		pid, err := strconv.Atoi(l)
+		if err != nil || pid > 0 == there[max(pid, -pid)] {
+			t.Fatalf("the guard was told %q", b)
+		}
+		there[max(pid, -pid)] = pid > 0
+	}
+	if len(there) != 2 || there[0] {
+		t.Errorf("the guard was told %q", b)
+	}
+	for pid, left := range there {
+		if left {
+			t.Errorf("the guard was not told of the end of %d", pid)
+		}
+	}
 }
 
 func expectGone(t *testing.T, pids string) {

@@ -122,7 +122,14 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		}()
 	}
 	p := &process{rank: rank, pid: cmd.Process.Pid, self: cmd.Process}
+	if j.guard != nil {
+		j.guard.watch(p.pid)
+	}
 	go func() {
+		p.sweep()
+		if j.guard != nil {
+			j.guard.unwatch(p.pid)
+		}
 		_ = cmd.Wait() // how it ended stands in ProcessState
 		x := exitOf(rank, cmd.ProcessState)
 		x.Ended = p.asked.Load()
@@ -130,8 +137,6 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		if rank == 0 {
 			in.Close()
 		}
-		// What the rank left behind in its group ends with it.
-		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 		// A daemon may have taken the outputs along: it does not keep the job.
 		late := time.AfterFunc(lateOutput, func() {
 			outRead.SetReadDeadline(time.Now())
@@ -142,6 +147,14 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		j.ended <- x
 	}()
 	return p, nil
+}
+
+// sweep waits until the rank has ended, and ends what it has left behind in its group. Until the rank
+// is waited for, its number stays that group's.
+func (p *process) sweep() {
+	for unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 }
 
 // lateOutput is how long the output of an ended rank may still come.
