@@ -227,12 +227,16 @@ func (t *tree) greet(ctx context.Context, conn net.Conn, rank int, deadline time
 	return conn, nil
 }
 
-// admit lets living ranks in.
+// admit lets living ranks in. That this one leaves, or has been cut off, says nothing of the other: it hears of it
+// soon, and tries until then.
 func (t *tree) admit(p wire.Peer) wire.Verdict {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, lost := t.lost[p.Rank]
-	if lost || t.closing || t.cutOff || p.Rank == t.self.Rank {
+	switch {
+	case t.closing || t.cutOff:
+		return wire.Busy
+	case lost || p.Rank == t.self.Rank:
 		return wire.Refused
 	}
 	return onlyFor(p, wire.Tree)

@@ -69,7 +69,7 @@ type Verdict uint8
 
 const (
 	Admitted Verdict = 1
-	Busy     Verdict = 2 // a connection between the two exists or is being made by the acceptor
+	Busy     Verdict = 2 // not now: a connection between the two exists or is being made by the acceptor, or that is about to leave
 	Refused  Verdict = 3 // not wanted: gone, or another layout
 )
 
@@ -77,7 +77,7 @@ var (
 	// ErrStranger: the other side does not know the job's secret, or speaks another protocol.
 	ErrStranger = errors.New("not of this job")
 	// ErrBusy and ErrRefused are the acceptor's verdicts as the dialer sees them.
-	ErrBusy    = errors.New("connection is being made from the other side")
+	ErrBusy    = errors.New("connection is being made from the other side, or the other side leaves")
 	ErrRefused = errors.New("connection refused by the peer")
 	// ErrLayoutHash: an authenticated peer runs with another layout.
 	ErrLayoutHash = errors.New("peer has another layout")
