@@ -82,7 +82,9 @@ func TestClusterTwoUsers(t *testing.T) {
 	for name, x := range runs {
 		before := x.saves()
 		eventually(t, longWait, "the run of "+name+" goes on", x.dir, func() bool { return x.saves() > before && x.running() }, x.state)
-		x.signalAll("USR1")
+		if r := s.As(t.Context(), name, "scancel", "-s", "USR1", "--me"); r.Code != 0 {
+			t.Fatal(r)
+		}
 		if code := x.wait(longWait); code != 128+10 || strings.Contains(x.state(), "rank lost") {
 			t.Errorf("%s: exit code %d\n%s", name, code, x.state())
 		}

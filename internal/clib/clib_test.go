@@ -4,6 +4,7 @@ package clib
 
 import (
 	"errors"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -135,17 +136,21 @@ func TestOpenAndSymbols(t *testing.T) {
 
 func TestCallDoesNotAllocate(t *testing.T) {
 	f := libc(t).Sym("labs")
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for i := range 10_000 {
-		b := Block{Fn: f, A: [MaxArgs]uintptr{uintptr(i)}}
-		if b.Call() != uintptr(i) {
-			t.Fatal("labs is wrong")
+	fewest := uint64(math.MaxUint64) // of a few rounds: what else the runtime does falls into one of them
+	for range 4 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for i := range 10_000 {
+			b := Block{Fn: f, A: [MaxArgs]uintptr{uintptr(i)}}
+			if b.Call() != uintptr(i) {
+				t.Fatal("labs is wrong")
+			}
 		}
+		runtime.ReadMemStats(&after)
+		fewest = min(fewest, after.Mallocs-before.Mallocs)
 	}
-	runtime.ReadMemStats(&after)
-	if n := after.Mallocs - before.Mallocs; n > 100 {
-		t.Errorf("%d allocations in 10000 calls", n)
+	if fewest > 50 {
+		t.Errorf("%d allocations in 10000 calls", fewest)
 	}
 }
 

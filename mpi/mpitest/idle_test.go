@@ -18,7 +18,6 @@ const idleTime = 3 * time.Second
 func TestWaitingRankSleeps(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
-			t.Parallel()
 			Processes(t, 2, transport, "TestIdleRank", "")
 		})
 	}

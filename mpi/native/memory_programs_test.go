@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strconv"
@@ -63,14 +64,18 @@ func mallocs(ctx context.Context, w *World) error {
 	if err := round(); err != nil { // fills the pools
 		return err
 	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	if err := round(); err != nil {
-		return err
+	fewest := uint64(math.MaxUint64) // of a few rounds: what else the runtime does falls into one of them
+	for range 4 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := round(); err != nil {
+			return err
+		}
+		runtime.ReadMemStats(&after)
+		fewest = min(fewest, after.Mallocs-before.Mallocs)
 	}
-	runtime.ReadMemStats(&after)
-	if n := after.Mallocs - before.Mallocs; n > 200 {
-		return fmt.Errorf("%d allocations in 2000 messages and 2000 collectives", n)
+	if fewest > 100 {
+		return fmt.Errorf("%d allocations in 2000 messages and 2000 collectives", fewest)
 	}
 	return nil
 }

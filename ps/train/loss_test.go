@@ -58,7 +58,7 @@ func TestSyncAndCollectiveEndWhenAWorkerIsLost(t *testing.T) {
 
 func TestAsyncFinishesWithoutALostWorker(t *testing.T) {
 	out := t.TempDir()
-	f := launch(t, Config{Cluster: ps.Counts(1, 3), Epochs: 3, Out: out}, func(rank int, f *fleet, c *Config) {
+	f := launch(t, Config{Cluster: ps.Counts(1, 3), Epochs: 6, Out: out}, func(rank int, f *fleet, c *Config) {
 		if rank == 2 {
 			c.Hooks = []Hook{die(f, rank, 5)}
 		}
@@ -80,7 +80,7 @@ func TestAsyncFinishesWithoutALostWorker(t *testing.T) {
 // When the chief is lost the next worker evaluates and writes.
 func TestAsyncChiefIsReplaced(t *testing.T) {
 	out := t.TempDir()
-	f := launch(t, Config{Cluster: ps.Counts(1, 3), Epochs: 3, Out: out}, func(rank int, f *fleet, c *Config) {
+	f := launch(t, Config{Cluster: ps.Counts(1, 3), Epochs: 6, Out: out}, func(rank int, f *fleet, c *Config) {
 		if rank == 1 {
 			c.Hooks = []Hook{die(f, rank, 5)}
 		}

@@ -186,8 +186,11 @@ func TestModesReachTheAccuracy(t *testing.T) {
 			t.Logf("%s %s, seeds %v: %.4f", model, c.mode, seeds, got)
 			slices.Sort(got)
 			each, median := 0.96, 0.965
-			if model == "softmax" {
+			switch {
+			case model == "softmax":
 				each, median = 0.93, 0.935
+			case c.mode == ps.Async: // how stale its gradients are depends on what else the machine does
+				each = 0.95
 			}
 			if got[0] < each || len(got) > 1 && got[len(got)/2] < median {
 				t.Errorf("%s %s: %.4f", model, c.mode, got)
