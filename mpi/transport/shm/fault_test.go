@@ -201,12 +201,14 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestMemoryLimit refuses what the process may not have, as an error.
-func TestMemoryLimit(t *testing.T) {
-	r := openRank(t, 0, 2, nil)
-	p := start(t, r, "limit", nil)
-	if got := p.line(t); got != "refused" {
-		t.Errorf("the limited process says %q", got)
+// TestLimits refuses what the process may not have, as an error.
+func TestLimits(t *testing.T) {
+	for _, part := range []string{"limit", "doorbell"} {
+		r := openRank(t, 0, 2, nil)
+		p := start(t, r, part, nil)
+		if got := p.line(t); got != "refused" {
+			t.Errorf("%s: the limited process says %q", part, got)
+		}
 	}
 }
 

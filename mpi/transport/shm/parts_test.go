@@ -87,3 +87,40 @@ func partLimit(r *testRank, _ *bufio.Reader) error {
 	fmt.Println("refused")
 	return nil
 }
+
+// partDoorbell makes doorbells as a process that may not open the descriptors of one.
+func partDoorbell(*testRank, *bufio.Reader) error {
+	for left := range 2 { // of the bell and of the board
+		err := withDescriptors(left, func() error {
+			d, err := newDoorbell()
+			if err == nil {
+				d.close()
+			}
+			return err
+		})
+		if !errors.Is(err, unix.EMFILE) {
+			return fmt.Errorf("a doorbell of %d descriptors: %v", left, err)
+		}
+	}
+	fmt.Println("refused")
+	return nil
+}
+
+// withDescriptors runs work in a process that may open left more descriptors.
+func withDescriptors(left int, work func() error) error {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		return err
+	}
+	free, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // the lowest number that is free
+	if err != nil {
+		return err
+	}
+	unix.Close(free)
+	limit := unix.Rlimit{Cur: uint64(free + left), Max: before.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	err = work()
+	return errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+}
