@@ -160,6 +160,11 @@ func (p *Provider) linked(ctx context.Context, peer int) (*link, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	return p.outcome(t)
+}
+
+// outcome is what has become of an encounter that ended.
+func (p *Provider) outcome(t *encounter) (*link, error) {
 	p.meetings.mu.Lock()
 	defer p.meetings.mu.Unlock()
 	if t.link == nil {

@@ -48,6 +48,25 @@ func TestMapLater(t *testing.T) {
 	}
 }
 
+// TestMapAtTheEnd: the provider may be closed when an Import is about to look at its link.
+func TestMapAtTheEnd(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	meetAll(t, rs)
+	met, err := rs[0].want(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rs[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := rs[0].outcome(met); l != nil || !errors.Is(err, errClosed) {
+		t.Errorf("link %v and error %v of a closed provider, want %v", l, err, errClosed)
+	}
+	if _, err := rs[0].Import(t.Context(), 1, make([]byte, handleBytes)); !errors.Is(err, errClosed) {
+		t.Errorf("an Import of a closed provider: %v, want %v", err, errClosed)
+	}
+}
+
 // TestAskedAtTheEnd: a peer's last packet may be handled when the link is being closed because the peer is lost.
 func TestAskedAtTheEnd(t *testing.T) {
 	p := openWorld(t, 2, nil)[0]
