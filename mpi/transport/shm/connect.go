@@ -75,14 +75,14 @@ func (p *Provider) hear() (n int) {
 			ep.fail(fmt.Errorf("meeting rank %d: %w", e.rank, e.err))
 		case e.hangup:
 			if ep.link == e.link {
-				ep.hungup = true
-				p.sweepAll = true
+				ep.heed()
 			}
 		case ep.state >= leaving:
 			p.forget(ep.rank)
 			e.link.close()
 		default:
 			ep.attach(e.link)
+			ep.heed() // its end may have been told before
 			p.live = append(p.live, ep)
 			if p.hotCount < hotPeers {
 				p.warm(ep)
@@ -92,6 +92,15 @@ func (p *Provider) hear() (n int) {
 		n++
 	}
 	return n
+}
+
+// heed finds out whether the link's socket has ended.
+func (ep *endpoint) heed() {
+	select {
+	case <-ep.link.ended:
+		ep.hungup, ep.p.sweepAll = true, true
+	default:
+	}
 }
 
 // met finds or makes the meeting with a rank. The caller holds mu.

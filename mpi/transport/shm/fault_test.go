@@ -212,6 +212,41 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestHangupBeforeLink: a peer that ends as soon as the two have met is lost, also
+// if its end is told before the link.
+func TestHangupBeforeLink(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	r := rs[0]
+	l, err := r.linked(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rs[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	var events []event
+	for deadline := time.Now().Add(patience); len(events) < 2; {
+		r.news.mu.Lock()
+		events = append(events, r.news.events...)
+		r.news.events = nil
+		r.news.mu.Unlock()
+		if time.Now().After(deadline) {
+			t.Fatalf("told: %+v", events)
+		}
+		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+	r.tell(event{rank: 1, link: l, hangup: true})
+	r.tell(event{rank: 1, link: l})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for range 2 {
+		r.Poll(r)
+	}
+	if !errors.Is(r.lost[1], errHangup) {
+		t.Errorf("the loss is reported as %v", r.lost[1])
+	}
+}
+
 // TestRingWithoutMemory: a pair whose byte ring gets no memory is lost with
 // the reason; one whose ring cannot grow goes on.
 func TestRingWithoutMemory(t *testing.T) {
