@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,6 +41,9 @@ type export struct {
 	fd        int
 	sizeBytes int
 }
+
+// errNoDescriptor: the kernel leaves out what this process may not open.
+var errNoDescriptor = errors.New("this process has no descriptor left for it (check ulimit -n)")
 
 type imported struct {
 	fd   int
@@ -119,9 +121,9 @@ func (p *Provider) importFrom(ctx context.Context, peer int, handle []byte) ([]b
 	x.asked[question] = reply
 	x.mu.Unlock()
 	ask := binary.BigEndian.AppendUint64([]byte{packetAsk}, question)
-	if err := writePacket(l.conn, append(ask, handle...)); err != nil {
+	if err := sendPacket(l.conn, append(ask, handle...)); err != nil {
 		x.take(question)
-		return nil, err
+		return nil, fmt.Errorf("asking it: %w", err)
 	}
 	var got imported
 	select {
@@ -212,8 +214,11 @@ func (p *Provider) packet(l *link, b []byte, fds []int) error {
 	switch kind := b[0]; {
 	case kind == packetAsk && len(rest) == handleBytes && len(fds) == 0:
 		return p.exports.answer(l.conn, question, binary.BigEndian.Uint64(rest))
-	case kind == packetMap && len(rest) == 8 && len(fds) == 1:
-		got := imported{fd: fds[0], size: binary.BigEndian.Uint64(rest)}
+	case kind == packetMap && len(rest) == 8 && len(fds) <= 1:
+		got := imported{err: errNoDescriptor}
+		if len(fds) == 1 {
+			got = imported{fd: fds[0], size: binary.BigEndian.Uint64(rest)}
+		}
 		if reply := p.exports.take(question); reply != nil {
 			reply <- got
 		} else {
@@ -231,19 +236,18 @@ func (p *Provider) packet(l *link, b []byte, fds []int) error {
 	}
 }
 
-// answer sends a segment to the peer that asked for it.
+// answer sends a segment to the peer that asked for it. One that leaves no room for
+// answers in the socket loses it.
 func (x *exports) answer(conn *net.UnixConn, question, number uint64) error {
 	x.mu.Lock()
 	defer x.mu.Unlock() // the descriptor must not be closed meanwhile
 	e, ok := x.segments[number]
-	conn.SetWriteDeadline(time.Now().Add(time.Second)) // a peer that floods the socket loses it
-	defer conn.SetWriteDeadline(time.Time{})           // this rank asks on it, too, and later
 	if !ok {
 		b := binary.BigEndian.AppendUint64([]byte{packetNone}, question)
-		return writePacket(conn, fmt.Append(b, "it exports no segment ", number))
+		return sendPacket(conn, fmt.Append(b, "it exports no segment ", number))
 	}
 	b := binary.BigEndian.AppendUint64([]byte{packetMap}, question)
-	return writePacket(conn, binary.BigEndian.AppendUint64(b, uint64(e.sizeBytes)), e.fd)
+	return sendPacket(conn, binary.BigEndian.AppendUint64(b, uint64(e.sizeBytes)), e.fd)
 }
 
 // close ends all exports, and lets none begin.

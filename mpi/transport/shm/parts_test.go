@@ -2,8 +2,11 @@ package shm
 
 import (
 	"bufio"
+	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -103,6 +106,38 @@ func partDoorbell(*testRank, *bufio.Reader) error {
 		}
 	}
 	fmt.Println("refused")
+	return nil
+}
+
+const importBytes = 1 << 16
+
+// partImport maps a segment of its peer, the second time without a descriptor for it.
+func partImport(r *testRank, in *bufio.Reader) error {
+	line, err := in.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	handle, err := hex.DecodeString(strings.TrimSpace(line))
+	if err != nil {
+		return err
+	}
+	get := func() error {
+		mem, err := r.Import(context.Background(), 0, handle)
+		if err != nil {
+			return err
+		}
+		return unix.Munmap(mem)
+	}
+	if err := get(); err != nil {
+		return err
+	}
+	if err := withDescriptors(0, get); !errors.Is(err, errNoDescriptor) {
+		return fmt.Errorf("mapping without a descriptor: %v", err)
+	}
+	if err := get(); err != nil {
+		return err
+	}
+	fmt.Println("mapped")
 	return nil
 }
 

@@ -29,6 +29,7 @@ var parts = map[string]func(r *testRank, in *bufio.Reader) error{
 	"flood":    partFlood,
 	"limit":    partLimit,
 	"doorbell": partDoorbell,
+	"import":   partImport,
 }
 
 func TestMain(m *testing.M) {
