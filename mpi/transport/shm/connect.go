@@ -43,10 +43,10 @@ type news struct {
 }
 
 type event struct {
-	rank   int
-	link   *link // made, or hung up
-	hangup bool
-	err    error // it could not be made
+	rank    int
+	link    *link // made, or changed
+	changed bool  // its socket has ended or failed
+	err     error // it could not be made
 }
 
 // tell hands an event to the next Poll and wakes the rank for it.
@@ -73,7 +73,7 @@ func (p *Provider) hear() (n int) {
 		switch {
 		case e.err != nil:
 			ep.fail(fmt.Errorf("meeting rank %d: %w", e.rank, e.err))
-		case e.hangup:
+		case e.changed:
 			if ep.link == e.link {
 				ep.heed()
 			}
@@ -82,7 +82,7 @@ func (p *Provider) hear() (n int) {
 			e.link.close()
 		default:
 			ep.attach(e.link)
-			ep.heed() // its end may have been told before
+			ep.heed() // that may have been told before
 			p.live = append(p.live, ep)
 			if p.hotCount < hotPeers {
 				p.warm(ep)
@@ -94,11 +94,16 @@ func (p *Provider) hear() (n int) {
 	return n
 }
 
-// heed finds out whether the link's socket has ended.
+// heed finds out whether the link's socket has ended or failed.
 func (ep *endpoint) heed() {
 	select {
 	case <-ep.link.ended:
 		ep.hungup, ep.p.sweepAll = true, true
+	default:
+	}
+	select {
+	case <-ep.link.failed:
+		ep.fail(ep.link.fault)
 	default:
 	}
 }

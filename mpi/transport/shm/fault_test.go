@@ -235,7 +235,7 @@ func TestHangupBeforeLink(t *testing.T) {
 		}
 		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	}
-	r.tell(event{rank: 1, link: l, hangup: true})
+	r.tell(event{rank: 1, link: l, changed: true})
 	r.tell(event{rank: 1, link: l})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,6 +245,37 @@ func TestHangupBeforeLink(t *testing.T) {
 	if !errors.Is(r.lost[1], errHangup) {
 		t.Errorf("the loss is reported as %v", r.lost[1])
 	}
+}
+
+// TestFaultOfSocket: a rank that cannot make sense of what a peer asks loses it, but does not take
+// it for dead as long as it lives.
+func TestFaultOfSocket(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	meetAll(t, rs)
+	l := rs[0].endpoint(1).link
+	if err := writePacket(rs[1].endpoint(0).link.conn, []byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	rs[0].mu.Lock()
+	err := rs[0].until(func() bool { return len(rs[0].lost) > 0 })
+	hungup := rs[0].endpoint(1).hungup
+	rs[0].mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hungup || !errors.Is(rs[0].lost[1], errMalformed) {
+		t.Errorf("the loss is reported as %v, the peer taken for dead: %v", rs[0].lost[1], hungup)
+	}
+	if _, err := rs[0].Import(t.Context(), 1, make([]byte, handleBytes)); err == nil {
+		t.Error("an Import from the lost rank")
+	}
+	rs[1].mu.Lock()
+	err = rs[1].until(func() bool { return len(rs[1].lost) > 0 })
+	rs[1].mu.Unlock()
+	if err != nil || !errors.Is(rs[1].lost[0], errHangup) {
+		t.Errorf("the other rank: %v, lost with %v", err, rs[1].lost[0])
+	}
+	<-l.ended
 }
 
 // TestRingWithoutMemory: a pair whose byte ring gets no memory is lost with

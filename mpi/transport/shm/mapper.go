@@ -130,6 +130,8 @@ func (p *Provider) importFrom(ctx context.Context, peer int, handle []byte) ([]b
 	case got = <-reply:
 	case <-l.ended:
 		err = errHangup
+	case <-l.failed:
+		err = l.fault
 	case <-ctx.Done():
 		err = fmt.Errorf("no answer: %w", ctx.Err())
 	}
@@ -184,26 +186,41 @@ func (x *exports) take(question uint64) chan imported {
 	return reply
 }
 
-// attend reads the socket of a link until its end, which it tells the next Poll.
+// attend reads the socket of a link until its end, which it tells the next Poll. What
+// goes wrong before is told, too, but the peer lives then, and may be
+// writing to this rank's memory: its end is awaited all the same.
 func (p *Provider) attend(rank int, l *link) {
 	buf := make([]byte, maxPacket)
 	for {
 		b, fds, err := readPacket(l.conn, buf)
-		if err == nil {
-			err = p.packet(l, b, fds)
-		}
 		if err != nil {
 			if !errors.Is(err, net.ErrClosed) {
 				p.cfg.Log.Debug("shm: a peer's socket ended", "peer", rank, "err", err)
 			}
 			break
 		}
+		if l.fault != nil {
+			closeAll(fds)
+			continue
+		}
+		if err := p.packet(l, b, fds); err != nil && !atEnd(err) {
+			l.fault = fmt.Errorf("the socket to rank %d: %w", rank, err)
+			close(l.failed)
+			p.tell(event{rank: rank, link: l, changed: true})
+		}
 	}
 	close(l.ended)
-	p.tell(event{rank: rank, link: l, hangup: true})
+	p.tell(event{rank: rank, link: l, changed: true})
 }
 
-// packet handles one packet. What it does not understand ends the link.
+// atEnd reports whether a packet could not be sent because the socket is at its end, which
+// reading finds, too.
+func atEnd(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.ECONNREFUSED) ||
+		errors.Is(err, net.ErrClosed)
+}
+
+// packet handles one packet. What it does not understand is an error.
 func (p *Provider) packet(l *link, b []byte, fds []int) error {
 	if len(b) < packetHead {
 		closeAll(fds)
