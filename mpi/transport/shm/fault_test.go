@@ -247,6 +247,39 @@ func TestHangupBeforeLink(t *testing.T) {
 	}
 }
 
+// TestMalformedClaim: a peer that writes nonsense where the two share out a pull is lost.
+func TestMalformedClaim(t *testing.T) {
+	rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 1 })
+	meetAll(t, rs)
+	key, ok := rs[0].Expose(1, pattern(unitBytes, 1))
+	if !ok {
+		t.Skip("a rank's memory cannot be copied here:", rs[0].Path(1))
+	}
+	const op = 7
+	if o := rs[1].Pull(0, key, make([]byte, unitBytes), op); o != transport.Sent {
+		t.Fatal(o)
+	}
+	pl := rs[1].pulls[0]
+	pl.slot.state.Store(uint64(ends(phasePulling, pl.units+1, pl.units+2)))
+	deadline := time.Now().Add(patience)
+	for over := false; !over; _, over = rs[1].pulled[op] {
+		for _, r := range rs {
+			r.mu.Lock()
+			r.Poll(r)
+			r.mu.Unlock()
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the pull is not over; lost: %v", rs[1].lost)
+		}
+	}
+	if err := rs[1].lost[0]; !errors.Is(err, errMalformed) {
+		t.Errorf("the loss is reported as %v, want %v", err, errMalformed)
+	}
+	if err := rs[1].pulled[op]; !errors.Is(err, errMalformed) {
+		t.Errorf("the pull completed with %v, want %v", err, errMalformed)
+	}
+}
+
 // TestFaultOfSocket: a rank that cannot make sense of what a peer asks loses it, but does not take
 // it for dead as long as it lives.
 func TestFaultOfSocket(t *testing.T) {

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +70,10 @@ func claimFront(pl *pull) (from, to uint32, ok bool) {
 	for {
 		c := claim(pl.slot.state.Load())
 		if c.phase() != phasePulling || c.front() >= c.back() {
+			return 0, 0, false
+		}
+		if c.back() > pl.units {
+			pl.ep.fail(fmt.Errorf("rank %d, a pull of %d units up to %d: %w", pl.ep.rank, pl.units, c.back(), errMalformed))
 			return 0, 0, false
 		}
 		n := uint32(mostBytes / unitBytes)
