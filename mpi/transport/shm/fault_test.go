@@ -2,6 +2,7 @@ package shm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -277,6 +278,42 @@ func TestMalformedClaim(t *testing.T) {
 	}
 	if err := rs[1].pulled[op]; !errors.Is(err, errMalformed) {
 		t.Errorf("the pull completed with %v, want %v", err, errMalformed)
+	}
+}
+
+// midCopy is a rank that does something else in the middle of a copy.
+type midCopy struct {
+	*testRank
+	do func()
+}
+
+func (m midCopy) Outside(work func()) { m.do(); work() }
+
+// TestLeaveWhileCopying: the peer is not told that this rank has left as long as it copies.
+func TestLeaveWhileCopying(t *testing.T) {
+	rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 1 })
+	meetAll(t, rs)
+	key, ok := rs[0].Expose(1, pattern(unitBytes, 1))
+	if !ok {
+		t.Skip("a rank's memory cannot be copied here:", rs[0].Path(1))
+	}
+	if o := rs[1].Pull(0, key, make([]byte, unitBytes), 7); o != transport.Sent {
+		t.Fatal(o)
+	}
+	conn := rs[1].endpoint(0).link.conn
+	say := func() error {
+		return sendPacket(conn, binary.BigEndian.AppendUint64([]byte{packetNone}, 99)) // nobody has asked
+	}
+	copies := 0
+	rs[1].Poll(midCopy{rs[1], func() {
+		copies++
+		rs[1].Detach(0)
+		if err := say(); err != nil {
+			t.Errorf("the socket in the middle of a copy: %v", err)
+		}
+	}})
+	if err := say(); copies != 1 || !atEnd(err) {
+		t.Errorf("the socket after %d copies, want 1: %v, want its end", copies, err)
 	}
 }
 
