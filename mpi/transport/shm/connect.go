@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // An encounter is the making of one pair's link. It runs on goroutines and is
@@ -169,12 +171,10 @@ func (p *Provider) dial(rank int, to address, t *encounter) {
 }
 
 func (p *Provider) call(rank int, to address, deadline time.Time) (*link, error) {
-	d := net.Dialer{Deadline: deadline}
-	c, err := d.DialContext(p.ctx, "unixpacket", to.socket())
+	conn, err := p.reach(to, deadline)
 	if err != nil {
 		return nil, err
 	}
-	conn := c.(*net.UnixConn)
 	p.track(conn)
 	defer p.untrack(conn)
 	conn.SetDeadline(deadline)
@@ -184,6 +184,27 @@ func (p *Provider) call(rank int, to address, deadline time.Time) (*link, error)
 		conn.SetDeadline(time.Time{})
 	}
 	return l, err
+}
+
+// reach connects to a peer's socket. Where more connections wait there than the kernel
+// keeps it tries again: Go does not wait for that.
+func (p *Provider) reach(to address, deadline time.Time) (*net.UnixConn, error) {
+	d := net.Dialer{Deadline: deadline}
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		conn, err := d.DialContext(p.ctx, "unixpacket", to.socket())
+		if err == nil {
+			return conn.(*net.UnixConn), nil
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return nil, err
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-p.ctx.Done(): // DialContext says so
+			again.Stop()
+		case <-again.C:
+		}
+	}
 }
 
 // end ends a meeting that from has brought to its end, unless another has.
@@ -247,12 +268,12 @@ func (p *Provider) forget(rank int) {
 	t.link, t.err = nil, errDetached
 }
 
-// maxStrangers bounds the connections that have not proved who they are.
-const maxStrangers = 256
+// strangers bounds the connections that have not proved who they are: there is room for all peers at once.
+func (p *Provider) strangers() int { return max(256, p.cfg.Size+64) }
 
 // listen accepts the peers that dial this rank.
 func (p *Provider) listen() {
-	strangers := make(chan struct{}, maxStrangers)
+	strangers := make(chan struct{}, p.strangers())
 	for {
 		conn, err := p.listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -269,9 +290,9 @@ func (p *Provider) listen() {
 		}
 		select {
 		case strangers <- struct{}{}:
-		default:
+		case <-p.ctx.Done():
 			conn.Close()
-			continue
+			return
 		}
 		p.running.Go(func() {
 			defer func() { <-strangers }()
