@@ -127,6 +127,25 @@ func TestUnwatched(t *testing.T) {
 	}
 }
 
+// A connection that cannot be watched as before, when it has room again, is lost.
+func TestUnblockFails(t *testing.T) {
+	ranks := connected(t, 2)
+	r := ranks[0]
+	h := transport.Header{Kind: 5}
+	for r.Send(1, &h, pattern(50000, 1)) == transport.Sent {
+	}
+	c := r.links[1].conn
+	if !c.blocked {
+		t.Fatal("the socket takes everything")
+	}
+	r.cfg.Set = weakSet{r.set, unix.EPOLLIN, 0}
+	pump(t, ranks, "room", func() bool { return !c.out.pending() })
+	r.Poll(r)
+	if !errors.Is(r.lost[1], errWeak) || r.blocked != 0 {
+		t.Errorf("lost %v, %d connections blocked", r.lost, r.blocked)
+	}
+}
+
 // weakSet fails to watch for some events, and only seems to watch for others.
 type weakSet struct {
 	transport.Set
