@@ -59,12 +59,14 @@ func (p *Provider) Close() error {
 	}
 	p.meetings.mu.Unlock()
 	p.running.Wait()
+	p.meetings.mu.Lock()
 	for _, t := range p.meetings.byRank {
 		if t.link != nil {
 			t.link.close()
-			t.link = nil
+			t.link, t.err = nil, errClosed
 		}
 	}
+	p.meetings.mu.Unlock()
 	for _, ep := range p.peers {
 		if ep != nil {
 			ep.state, ep.link, ep.exposures = gone, nil, nil

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // An encounter is the making of one pair's link. It runs on goroutines and is
@@ -43,10 +45,10 @@ type news struct {
 }
 
 type event struct {
-	rank   int
-	link   *link // made, or hung up
-	hangup bool
-	err    error // it could not be made
+	rank    int
+	link    *link // made, or changed
+	changed bool  // its socket has ended or failed
+	err     error // it could not be made
 }
 
 // tell hands an event to the next Poll and wakes the rank for it.
@@ -73,16 +75,16 @@ func (p *Provider) hear() (n int) {
 		switch {
 		case e.err != nil:
 			ep.fail(fmt.Errorf("meeting rank %d: %w", e.rank, e.err))
-		case e.hangup:
+		case e.changed:
 			if ep.link == e.link {
-				ep.hungup = true
-				p.sweepAll = true
+				ep.heed()
 			}
 		case ep.state >= leaving:
 			p.forget(ep.rank)
 			e.link.close()
 		default:
 			ep.attach(e.link)
+			ep.heed() // that may have been told before
 			p.live = append(p.live, ep)
 			if p.hotCount < hotPeers {
 				p.warm(ep)
@@ -92,6 +94,20 @@ func (p *Provider) hear() (n int) {
 		n++
 	}
 	return n
+}
+
+// heed finds out whether the link's socket has ended or failed.
+func (ep *endpoint) heed() {
+	select {
+	case <-ep.link.ended:
+		ep.hungup, ep.p.sweepAll = true, true
+	default:
+	}
+	select {
+	case <-ep.link.failed:
+		ep.fail(ep.link.fault)
+	default:
+	}
 }
 
 // met finds or makes the meeting with a rank. The caller holds mu.
@@ -155,12 +171,10 @@ func (p *Provider) dial(rank int, to address, t *encounter) {
 }
 
 func (p *Provider) call(rank int, to address, deadline time.Time) (*link, error) {
-	d := net.Dialer{Deadline: deadline}
-	c, err := d.DialContext(p.ctx, "unixpacket", to.socket())
+	conn, err := p.reach(to, deadline)
 	if err != nil {
 		return nil, err
 	}
-	conn := c.(*net.UnixConn)
 	p.track(conn)
 	defer p.untrack(conn)
 	conn.SetDeadline(deadline)
@@ -170,6 +184,27 @@ func (p *Provider) call(rank int, to address, deadline time.Time) (*link, error)
 		conn.SetDeadline(time.Time{})
 	}
 	return l, err
+}
+
+// reach connects to a peer's socket. Where more connections wait there than the kernel
+// keeps it tries again: Go does not wait for that.
+func (p *Provider) reach(to address, deadline time.Time) (*net.UnixConn, error) {
+	d := net.Dialer{Deadline: deadline}
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		conn, err := d.DialContext(p.ctx, "unixpacket", to.socket())
+		if err == nil {
+			return conn.(*net.UnixConn), nil
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return nil, err
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-p.ctx.Done(): // DialContext says so
+			again.Stop()
+		case <-again.C:
+		}
+	}
 }
 
 // end ends a meeting that from has brought to its end, unless another has.
@@ -233,12 +268,12 @@ func (p *Provider) forget(rank int) {
 	t.link, t.err = nil, errDetached
 }
 
-// maxStrangers bounds the connections that have not proved who they are.
-const maxStrangers = 256
+// strangers bounds the connections that have not proved who they are: there is room for all peers at once.
+func (p *Provider) strangers() int { return max(256, p.cfg.Size+64) }
 
 // listen accepts the peers that dial this rank.
 func (p *Provider) listen() {
-	strangers := make(chan struct{}, maxStrangers)
+	strangers := make(chan struct{}, p.strangers())
 	for {
 		conn, err := p.listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -255,9 +290,9 @@ func (p *Provider) listen() {
 		}
 		select {
 		case strangers <- struct{}{}:
-		default:
+		case <-p.ctx.Done():
 			conn.Close()
-			continue
+			return
 		}
 		p.running.Go(func() {
 			defer func() { <-strangers }()

@@ -49,9 +49,10 @@ type doorbell struct {
 
 func newDoorbell() (d *doorbell, err error) {
 	d = &doorbell{bell: -1, memory: -1}
+	made := d // d is nil at a failed return
 	defer func() {
 		if err != nil {
-			d.close()
+			made.close()
 		}
 	}()
 	if d.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {

@@ -51,6 +51,7 @@ type endpoint struct {
 
 	exposures *exposures
 	pulls     int // of this rank from the peer, under way
+	copying   int // copies of this rank to or from the peer's memory, under way
 }
 
 // outbox is the sending side of a pair: cells to the peer.

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -201,13 +202,150 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestMemoryLimit refuses what the process may not have, as an error.
-func TestMemoryLimit(t *testing.T) {
-	r := openRank(t, 0, 2, nil)
-	p := start(t, r, "limit", nil)
-	if got := p.line(t); got != "refused" {
-		t.Errorf("the limited process says %q", got)
+// TestLimits refuses what the process may not have, as an error.
+func TestLimits(t *testing.T) {
+	for _, part := range []string{"limit", "doorbell"} {
+		r := openRank(t, 0, 2, nil)
+		p := start(t, r, part, nil)
+		if got := p.line(t); got != "refused" {
+			t.Errorf("%s: the limited process says %q", part, got)
+		}
 	}
+}
+
+// TestHangupBeforeLink: a peer that ends as soon as the two have met is lost, also
+// if its end is told before the link.
+func TestHangupBeforeLink(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	r := rs[0]
+	l, err := r.linked(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rs[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	var events []event
+	for deadline := time.Now().Add(patience); len(events) < 2; {
+		r.news.mu.Lock()
+		events = append(events, r.news.events...)
+		r.news.events = nil
+		r.news.mu.Unlock()
+		if time.Now().After(deadline) {
+			t.Fatalf("told: %+v", events)
+		}
+		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+	r.tell(event{rank: 1, link: l, changed: true})
+	r.tell(event{rank: 1, link: l})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for range 2 {
+		r.Poll(r)
+	}
+	if !errors.Is(r.lost[1], errHangup) {
+		t.Errorf("the loss is reported as %v", r.lost[1])
+	}
+}
+
+// TestMalformedClaim: a peer that writes nonsense where the two share out a pull is lost.
+func TestMalformedClaim(t *testing.T) {
+	rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 1 })
+	meetAll(t, rs)
+	key, ok := rs[0].Expose(1, pattern(unitBytes, 1))
+	if !ok {
+		t.Skip("a rank's memory cannot be copied here:", rs[0].Path(1))
+	}
+	const op = 7
+	if o := rs[1].Pull(0, key, make([]byte, unitBytes), op); o != transport.Sent {
+		t.Fatal(o)
+	}
+	pl := rs[1].pulls[0]
+	pl.slot.state.Store(uint64(ends(phasePulling, pl.units+1, pl.units+2)))
+	deadline := time.Now().Add(patience)
+	for over := false; !over; _, over = rs[1].pulled[op] {
+		for _, r := range rs {
+			r.mu.Lock()
+			r.Poll(r)
+			r.mu.Unlock()
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the pull is not over; lost: %v", rs[1].lost)
+		}
+	}
+	if err := rs[1].lost[0]; !errors.Is(err, errMalformed) {
+		t.Errorf("the loss is reported as %v, want %v", err, errMalformed)
+	}
+	if err := rs[1].pulled[op]; !errors.Is(err, errMalformed) {
+		t.Errorf("the pull completed with %v, want %v", err, errMalformed)
+	}
+}
+
+// midCopy is a rank that does something else in the middle of a copy.
+type midCopy struct {
+	*testRank
+	do func()
+}
+
+func (m midCopy) Outside(work func()) { m.do(); work() }
+
+// TestLeaveWhileCopying: the peer is not told that this rank has left as long as it copies.
+func TestLeaveWhileCopying(t *testing.T) {
+	rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 1 })
+	meetAll(t, rs)
+	key, ok := rs[0].Expose(1, pattern(unitBytes, 1))
+	if !ok {
+		t.Skip("a rank's memory cannot be copied here:", rs[0].Path(1))
+	}
+	if o := rs[1].Pull(0, key, make([]byte, unitBytes), 7); o != transport.Sent {
+		t.Fatal(o)
+	}
+	conn := rs[1].endpoint(0).link.conn
+	say := func() error {
+		return sendPacket(conn, binary.BigEndian.AppendUint64([]byte{packetNone}, 99)) // nobody has asked
+	}
+	copies := 0
+	rs[1].Poll(midCopy{rs[1], func() {
+		copies++
+		rs[1].Detach(0)
+		if err := say(); err != nil {
+			t.Errorf("the socket in the middle of a copy: %v", err)
+		}
+	}})
+	if err := say(); copies != 1 || !atEnd(err) {
+		t.Errorf("the socket after %d copies, want 1: %v, want its end", copies, err)
+	}
+}
+
+// TestFaultOfSocket: a rank that cannot make sense of what a peer asks loses it, but does not take
+// it for dead as long as it lives.
+func TestFaultOfSocket(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	meetAll(t, rs)
+	l := rs[0].endpoint(1).link
+	if err := writePacket(rs[1].endpoint(0).link.conn, []byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	rs[0].mu.Lock()
+	err := rs[0].until(func() bool { return len(rs[0].lost) > 0 })
+	hungup := rs[0].endpoint(1).hungup
+	rs[0].mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hungup || !errors.Is(rs[0].lost[1], errMalformed) {
+		t.Errorf("the loss is reported as %v, the peer taken for dead: %v", rs[0].lost[1], hungup)
+	}
+	if _, err := rs[0].Import(t.Context(), 1, make([]byte, handleBytes)); err == nil {
+		t.Error("an Import from the lost rank")
+	}
+	rs[1].mu.Lock()
+	err = rs[1].until(func() bool { return len(rs[1].lost) > 0 })
+	rs[1].mu.Unlock()
+	if err != nil || !errors.Is(rs[1].lost[0], errHangup) {
+		t.Errorf("the other rank: %v, lost with %v", err, rs[1].lost[0])
+	}
+	<-l.ended
 }
 
 // TestRingWithoutMemory: a pair whose byte ring gets no memory is lost with

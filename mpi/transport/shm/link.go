@@ -16,11 +16,13 @@ type link struct {
 	pid    int
 	vm     bool
 	path   string        // how large messages go, in words
-	ended  chan struct{} // closed at the end of the socket
+	ended  chan struct{} // closed at the end of the socket, which is the peer's
+	failed chan struct{} // closed when fault says why this rank has given the socket up
+	fault  error
 }
 
 func newLink(conn *net.UnixConn) *link {
-	return &link{memory: -1, bell: -1, conn: conn, ended: make(chan struct{})}
+	return &link{memory: -1, bell: -1, conn: conn, ended: make(chan struct{}), failed: make(chan struct{})}
 }
 
 // close gives back what was shared with the peer. Nothing but the socket may be in use.

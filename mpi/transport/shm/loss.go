@@ -43,7 +43,22 @@ func (ep *endpoint) leave(err error) {
 	ep.dropStreams(err)
 	p.closePulls(ep, err)
 	ep.closeExposures()
-	ep.link.conn.CloseWrite()
+	ep.hangUp()
+}
+
+// hangUp ends this rank's side of the socket, from which on the peer relies on it that
+// this rank does not touch the peer's memory.
+func (ep *endpoint) hangUp() {
+	if ep.copying == 0 {
+		ep.link.conn.CloseWrite()
+	}
+}
+
+// stopCopy accounts for the end of a copy.
+func (ep *endpoint) stopCopy() {
+	if ep.copying--; ep.state == leaving {
+		ep.hangUp()
+	}
 }
 
 // buriable reports whether bury would get further with the peer.

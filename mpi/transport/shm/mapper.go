@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,6 +41,9 @@ type export struct {
 	fd        int
 	sizeBytes int
 }
+
+// errNoDescriptor: the kernel leaves out what this process may not open.
+var errNoDescriptor = errors.New("this process has no descriptor left for it (check ulimit -n)")
 
 type imported struct {
 	fd   int
@@ -119,15 +121,17 @@ func (p *Provider) importFrom(ctx context.Context, peer int, handle []byte) ([]b
 	x.asked[question] = reply
 	x.mu.Unlock()
 	ask := binary.BigEndian.AppendUint64([]byte{packetAsk}, question)
-	if err := writePacket(l.conn, append(ask, handle...)); err != nil {
+	if err := sendPacket(l.conn, append(ask, handle...)); err != nil {
 		x.take(question)
-		return nil, err
+		return nil, fmt.Errorf("asking it: %w", err)
 	}
 	var got imported
 	select {
 	case got = <-reply:
 	case <-l.ended:
 		err = errHangup
+	case <-l.failed:
+		err = l.fault
 	case <-ctx.Done():
 		err = fmt.Errorf("no answer: %w", ctx.Err())
 	}
@@ -160,6 +164,11 @@ func (p *Provider) linked(ctx context.Context, peer int) (*link, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	return p.outcome(t)
+}
+
+// outcome is what has become of an encounter that ended.
+func (p *Provider) outcome(t *encounter) (*link, error) {
 	p.meetings.mu.Lock()
 	defer p.meetings.mu.Unlock()
 	if t.link == nil {
@@ -177,26 +186,41 @@ func (x *exports) take(question uint64) chan imported {
 	return reply
 }
 
-// attend reads the socket of a link until its end, which it tells the next Poll.
+// attend reads the socket of a link until its end, which it tells the next Poll. What
+// goes wrong before is told, too, but the peer lives then, and may be
+// writing to this rank's memory: its end is awaited all the same.
 func (p *Provider) attend(rank int, l *link) {
 	buf := make([]byte, maxPacket)
 	for {
 		b, fds, err := readPacket(l.conn, buf)
-		if err == nil {
-			err = p.packet(l, b, fds)
-		}
 		if err != nil {
 			if !errors.Is(err, net.ErrClosed) {
 				p.cfg.Log.Debug("shm: a peer's socket ended", "peer", rank, "err", err)
 			}
 			break
 		}
+		if l.fault != nil {
+			closeAll(fds)
+			continue
+		}
+		if err := p.packet(l, b, fds); err != nil && !atEnd(err) {
+			l.fault = fmt.Errorf("the socket to rank %d: %w", rank, err)
+			close(l.failed)
+			p.tell(event{rank: rank, link: l, changed: true})
+		}
 	}
 	close(l.ended)
-	p.tell(event{rank: rank, link: l, hangup: true})
+	p.tell(event{rank: rank, link: l, changed: true})
 }
 
-// packet handles one packet. What it does not understand ends the link.
+// atEnd reports whether a packet could not be sent because the socket is at its end, which
+// reading finds, too.
+func atEnd(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.ECONNREFUSED) ||
+		errors.Is(err, net.ErrClosed)
+}
+
+// packet handles one packet. What it does not understand is an error.
 func (p *Provider) packet(l *link, b []byte, fds []int) error {
 	if len(b) < packetHead {
 		closeAll(fds)
@@ -207,8 +231,11 @@ func (p *Provider) packet(l *link, b []byte, fds []int) error {
 	switch kind := b[0]; {
 	case kind == packetAsk && len(rest) == handleBytes && len(fds) == 0:
 		return p.exports.answer(l.conn, question, binary.BigEndian.Uint64(rest))
-	case kind == packetMap && len(rest) == 8 && len(fds) == 1:
-		got := imported{fd: fds[0], size: binary.BigEndian.Uint64(rest)}
+	case kind == packetMap && len(rest) == 8 && len(fds) <= 1:
+		got := imported{err: errNoDescriptor}
+		if len(fds) == 1 {
+			got = imported{fd: fds[0], size: binary.BigEndian.Uint64(rest)}
+		}
 		if reply := p.exports.take(question); reply != nil {
 			reply <- got
 		} else {
@@ -226,19 +253,18 @@ func (p *Provider) packet(l *link, b []byte, fds []int) error {
 	}
 }
 
-// answer sends a segment to the peer that asked for it.
+// answer sends a segment to the peer that asked for it. One that leaves no room for
+// answers in the socket loses it.
 func (x *exports) answer(conn *net.UnixConn, question, number uint64) error {
 	x.mu.Lock()
 	defer x.mu.Unlock() // the descriptor must not be closed meanwhile
 	e, ok := x.segments[number]
-	conn.SetWriteDeadline(time.Now().Add(time.Second)) // a peer that floods the socket loses it
-	defer conn.SetWriteDeadline(time.Time{})           // this rank asks on it, too, and later
 	if !ok {
 		b := binary.BigEndian.AppendUint64([]byte{packetNone}, question)
-		return writePacket(conn, fmt.Append(b, "it exports no segment ", number))
+		return sendPacket(conn, fmt.Append(b, "it exports no segment ", number))
 	}
 	b := binary.BigEndian.AppendUint64([]byte{packetMap}, question)
-	return writePacket(conn, binary.BigEndian.AppendUint64(b, uint64(e.sizeBytes)), e.fd)
+	return sendPacket(conn, binary.BigEndian.AppendUint64(b, uint64(e.sizeBytes)), e.fd)
 }
 
 // close ends all exports, and lets none begin.

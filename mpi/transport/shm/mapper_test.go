@@ -2,64 +2,111 @@ package shm
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"net"
+	"os"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// TestMapLater: a rank that has answered a peer can ask it long after, when
-// the time that the answer was given is over.
-func TestMapLater(t *testing.T) {
-	const size = 1 << 16
-	rs := openWorld(t, 2, nil)
-	handles := make([][]byte, len(rs))
-	for i, r := range rs {
-		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+// exportSegment has a rank export a segment of its own.
+func exportSegment(t *testing.T, r *testRank, sizeBytes int) (handle []byte) {
+	t.Helper()
+	fd, err := CreateSegment("fisterra-test", sizeBytes, sizeBytes, OrdinaryPages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if handle, err = r.Export(fd, sizeBytes); err != nil {
+		t.Fatal(err)
+	}
+	return handle
+}
+
+// TestMapWithoutDescriptor: an Import that gets no descriptor fails, and the next one does not.
+func TestMapWithoutDescriptor(t *testing.T) {
+	r := openRank(t, 0, 2, nil)
+	p := start(t, r, "import", nil)
+	p.say(t, hex.EncodeToString(exportSegment(t, r, importBytes)))
+	if got := p.line(t); got != "mapped" {
+		t.Errorf("the limited process says %q", got)
+	}
+}
+
+// TestMapFromStopped: neither a question nor an answer waits for a peer that does not
+// read its socket.
+func TestMapFromStopped(t *testing.T) {
+	r := openWorld(t, 2, nil)[0]
+	handle := exportSegment(t, r, importBytes)
+	conn, _ := socketPair(t)
+	var full error
+	for full == nil {
+		full = sendPacket(conn, make([]byte, maxPacket))
+	}
+	if !errors.Is(full, unix.EAGAIN) {
+		t.Fatal(full)
+	}
+	met := &encounter{phase: meetEnded, ended: make(chan struct{}), link: newLink(conn)}
+	close(met.ended)
+	r.meetings.mu.Lock()
+	r.meetings.byRank[1] = met
+	r.meetings.mu.Unlock()
+	if _, err := r.Import(t.Context(), 1, handle); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("a question: %v, want %v", err, unix.EAGAIN)
+	}
+	if len(r.exports.asked) != 0 {
+		t.Error("a question that was not asked waits for its answer")
+	}
+	if err := r.exports.answer(conn, 1, binary.BigEndian.Uint64(handle)); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("an answer: %v, want %v", err, unix.EAGAIN)
+	}
+}
+
+// socketPair makes a socket as two ranks have it.
+func socketPair(t *testing.T) (mine, theirs *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, end := range []**net.UnixConn{&mine, &theirs} {
+		file := os.NewFile(uintptr(fds[i]), "socket")
+		defer file.Close()
+		conn, err := net.FileConn(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer unix.Close(fd)
-		if err := unix.Ftruncate(fd, size); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
-			t.Fatal(err)
-		}
-		if handles[i], err = r.Export(fd, size); err != nil {
-			t.Fatal(err)
-		}
+		t.Cleanup(func() { conn.Close() })
+		*end = conn.(*net.UnixConn)
 	}
-	for pass := range 2 {
-		if pass > 0 {
-			<-time.After(1100 * time.Millisecond) // longer than answer's deadline: nothing tells of it
-		}
-		for i, r := range rs {
-			mem, err := r.Import(t.Context(), 1-i, handles[1-i])
-			if err != nil || len(mem) < size {
-				t.Fatalf("pass %d: rank %d maps %d B of rank %d: %v", pass, i, len(mem), 1-i, err)
-			}
-			if err := unix.Munmap(mem); err != nil {
-				t.Fatal(err)
-			}
-		}
+	return mine, theirs
+}
+
+// TestMapAtTheEnd: the provider may be closed when an Import is about to look at its link.
+func TestMapAtTheEnd(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	meetAll(t, rs)
+	met, err := rs[0].want(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rs[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := rs[0].outcome(met); l != nil || !errors.Is(err, errClosed) {
+		t.Errorf("link %v and error %v of a closed provider, want %v", l, err, errClosed)
+	}
+	if _, err := rs[0].Import(t.Context(), 1, make([]byte, handleBytes)); !errors.Is(err, errClosed) {
+		t.Errorf("an Import of a closed provider: %v, want %v", err, errClosed)
 	}
 }
 
 // TestAskedAtTheEnd: a peer's last packet may be handled when the link is being closed because the peer is lost.
 func TestAskedAtTheEnd(t *testing.T) {
 	p := openWorld(t, 2, nil)[0]
-	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket"}) // a name of the kernel's choice
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	conn, err := net.DialUnix("unixpacket", nil, listener.Addr().(*net.UnixAddr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, _ := socketPair(t)
 	l := newLink(conn)
 	l.close()
 	ask := binary.BigEndian.AppendUint64([]byte{packetAsk}, 1)

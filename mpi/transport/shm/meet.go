@@ -232,6 +232,25 @@ func writePacket(conn *net.UnixConn, b []byte, fds ...int) error {
 	return err
 }
 
+// sendPacket is writePacket that does not wait: EAGAIN where the socket is full.
+func sendPacket(conn *net.UnixConn, b []byte, fds ...int) error {
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sys error
+	if err := raw.Control(func(fd uintptr) {
+		sys = unix.Sendmsg(int(fd), b, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	}); err != nil {
+		return err
+	}
+	return sys
+}
+
 // readPacket reads one packet into buf and the descriptors with it, which are
 // the caller's.
 func readPacket(conn *net.UnixConn, buf []byte) ([]byte, []int, error) {

@@ -2,8 +2,11 @@ package shm
 
 import (
 	"bufio"
+	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -86,4 +89,73 @@ func partLimit(r *testRank, _ *bufio.Reader) error {
 	}
 	fmt.Println("refused")
 	return nil
+}
+
+// partDoorbell makes doorbells as a process that may not open the descriptors of one.
+func partDoorbell(*testRank, *bufio.Reader) error {
+	for left := range 2 { // of the bell and of the board
+		err := withDescriptors(left, func() error {
+			d, err := newDoorbell()
+			if err == nil {
+				d.close()
+			}
+			return err
+		})
+		if !errors.Is(err, unix.EMFILE) {
+			return fmt.Errorf("a doorbell of %d descriptors: %v", left, err)
+		}
+	}
+	fmt.Println("refused")
+	return nil
+}
+
+const importBytes = 1 << 16
+
+// partImport maps a segment of its peer, the second time without a descriptor for it.
+func partImport(r *testRank, in *bufio.Reader) error {
+	line, err := in.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	handle, err := hex.DecodeString(strings.TrimSpace(line))
+	if err != nil {
+		return err
+	}
+	get := func() error {
+		mem, err := r.Import(context.Background(), 0, handle)
+		if err != nil {
+			return err
+		}
+		return unix.Munmap(mem)
+	}
+	if err := get(); err != nil {
+		return err
+	}
+	if err := withDescriptors(0, get); !errors.Is(err, errNoDescriptor) {
+		return fmt.Errorf("mapping without a descriptor: %v", err)
+	}
+	if err := get(); err != nil {
+		return err
+	}
+	fmt.Println("mapped")
+	return nil
+}
+
+// withDescriptors runs work in a process that may open left more descriptors.
+func withDescriptors(left int, work func() error) error {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		return err
+	}
+	free, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // the lowest number that is free
+	if err != nil {
+		return err
+	}
+	unix.Close(free)
+	limit := unix.Rlimit{Cur: uint64(free + left), Max: before.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	err = work()
+	return errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
 }

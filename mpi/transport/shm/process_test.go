@@ -23,11 +23,13 @@ const partVariable = "FISTERRA_TEST_PART"
 
 // parts are the programs of a started rank. Each holds its lock.
 var parts = map[string]func(r *testRank, in *bufio.Reader) error{
-	"echo":   partEcho,
-	"expose": partExpose,
-	"pull":   partPull,
-	"flood":  partFlood,
-	"limit":  partLimit,
+	"echo":     partEcho,
+	"expose":   partExpose,
+	"pull":     partPull,
+	"flood":    partFlood,
+	"limit":    partLimit,
+	"doorbell": partDoorbell,
+	"import":   partImport,
 }
 
 func TestMain(m *testing.M) {

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +45,7 @@ func (p *Provider) nextCopy(c *copier) (*pull, *exposure) {
 	for _, pl := range p.pulls {
 		if from, to, ok := claimFront(pl); ok {
 			pl.inflight++
+			pl.ep.copying++
 			lo, hi := int(from)*unitBytes, min(int(to)*unitBytes, len(pl.dst))
 			c.pid, c.write, c.local, c.remote = pl.ep.pid, false, pl.dst[lo:hi], pl.src+uintptr(lo)
 			c.units = to - from
@@ -54,6 +56,7 @@ func (p *Provider) nextCopy(c *copier) (*pull, *exposure) {
 		e := p.helps[0]
 		if from, to, ok := claimBack(e); ok {
 			e.inflight++
+			e.ep.copying++
 			lo, hi := int(from)*unitBytes, min(int(to)*unitBytes, e.n)
 			c.pid, c.write, c.local, c.remote = e.ep.pid, true, e.buf[lo:hi], e.dst+uintptr(lo)
 			c.units = to - from
@@ -69,6 +72,10 @@ func claimFront(pl *pull) (from, to uint32, ok bool) {
 	for {
 		c := claim(pl.slot.state.Load())
 		if c.phase() != phasePulling || c.front() >= c.back() {
+			return 0, 0, false
+		}
+		if c.back() > pl.units {
+			pl.ep.fail(fmt.Errorf("rank %d, a pull of %d units up to %d: %w", pl.ep.rank, pl.units, c.back(), errMalformed))
 			return 0, 0, false
 		}
 		n := uint32(mostBytes / unitBytes)
@@ -99,6 +106,7 @@ func claimBack(e *exposure) (from, to uint32, ok bool) {
 // copied accounts for a piece that this rank has read.
 func (pl *pull) copied(c *copier) {
 	pl.inflight--
+	pl.ep.stopCopy()
 	pl.done += c.units
 	pl.slot.read.Add(uint64(c.units))
 	switch {
@@ -115,6 +123,7 @@ func (pl *pull) copied(c *copier) {
 // copied accounts for a piece that this rank has written for the peer.
 func (e *exposure) copied(c *copier) {
 	e.inflight--
+	e.ep.stopCopy()
 	if c.err != nil {
 		e.slot.helped.Or(helpFailed)
 		e.ep.p.cfg.Log.Debug("shm: helping a pull", "peer", e.ep.rank, "err", c.err)

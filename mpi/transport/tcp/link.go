@@ -219,7 +219,6 @@ func (p *Provider) adopt(s transport.Sink) int {
 			p.lose(s, a.peer, a.err)
 		default:
 			if err := p.attach(a.peer, a.fd); err != nil {
-				unix.Close(a.fd)
 				p.lose(s, a.peer, err)
 			}
 		}
@@ -227,31 +226,33 @@ func (p *Provider) adopt(s transport.Sink) int {
 	return len(arrived)
 }
 
-// attach makes a connection of a socket.
+// attach makes a connection of a socket. Also where it fails the socket is the connection's,
+// which drop closes.
 func (p *Provider) attach(peer, fd int) error {
-	if err := p.cfg.Set.Watch(fd, unix.EPOLLIN); err != nil {
-		return fmt.Errorf("tcp: %w", err)
-	}
 	c := &conn{p: p, peer: peer, fd: fd, index: len(p.conns)}
 	p.conns = append(p.conns, c)
 	p.links[peer].conn = c
-	if p.epoll < 0 && len(p.conns) > directConns {
-		epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-		if err != nil {
-			p.drop(c, err)
-			return fmt.Errorf("tcp: epoll: %w", err)
-		}
-		p.epoll = epoll
-		for _, other := range p.conns[:c.index] {
-			if err := other.register(); err != nil {
-				p.drop(c, err)
-				return err
-			}
-		}
+	if err := p.cfg.Set.Watch(fd, unix.EPOLLIN); err != nil {
+		return fmt.Errorf("tcp: %w", err)
 	}
 	if p.epoll >= 0 {
+		return c.register()
+	}
+	if len(p.conns) > directConns {
+		return p.registerAll()
+	}
+	return nil
+}
+
+// registerAll makes the epoll set, of all connections or not at all.
+func (p *Provider) registerAll() (err error) {
+	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return fmt.Errorf("tcp: epoll: %w", err)
+	}
+	for _, c := range p.conns {
 		if err := c.register(); err != nil {
-			p.drop(c, err)
+			unix.Close(p.epoll)
+			p.epoll = -1
 			return err
 		}
 	}

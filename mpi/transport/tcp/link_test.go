@@ -74,6 +74,96 @@ func TestManyPeers(t *testing.T) {
 	}
 }
 
+// Where the epoll set cannot have all connections, each is read as before.
+func TestNoEpollSet(t *testing.T) {
+	r := openRank(t, Config{Rank: 0, Size: 2 + directConns})
+	r.cfg.Set = weakSet{r.set, 0, unix.EPOLLIN}
+	file, err := unix.MemfdCreate("fisterra-test", unix.MFD_CLOEXEC) // which cannot be in a set
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.post(arrival{peer: 1, fd: file})
+	var theirs []int
+	for peer := 2; peer < 2+directConns; peer++ {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs = append(theirs, fds[1])
+		r.post(arrival{peer: peer, fd: fds[0]})
+	}
+	r.adopt(r)
+	last := 1 + directConns
+	if r.epoll >= 0 || len(r.conns) != directConns || !errors.Is(r.lost[last], unix.EPERM) {
+		t.Fatalf("epoll set %d, %d connections, lost %v", r.epoll, len(r.conns), r.lost)
+	}
+	for _, fd := range theirs {
+		unix.Close(fd)
+	}
+	for range 1 + directConns {
+		r.Poll(r)
+	}
+	if len(r.conns) != 0 || len(r.lost) != 1+directConns {
+		t.Errorf("%d connections after their end, lost %v", len(r.conns), r.lost)
+	}
+}
+
+// A connection that the world cannot sleep on is lost, and its socket closed.
+func TestUnwatched(t *testing.T) {
+	r := openRank(t, Config{Rank: 0, Size: 2})
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[1])
+	r.cfg.Set = weakSet{r.set, unix.EPOLLIN, 0}
+	r.post(arrival{peer: 1, fd: fds[0]})
+	r.Poll(r)
+	if len(r.conns) != 0 || !errors.Is(r.lost[1], errWeak) {
+		t.Errorf("%d connections, lost %v", len(r.conns), r.lost)
+	}
+	if n, err := unix.Read(fds[1], make([]byte, 1)); n != 0 || err != nil {
+		t.Errorf("the other end reads %d bytes, %v, want its end", n, err)
+	}
+}
+
+// A connection that cannot be watched as before, when it has room again, is lost.
+func TestUnblockFails(t *testing.T) {
+	ranks := connected(t, 2)
+	r := ranks[0]
+	h := transport.Header{Kind: 5}
+	for r.Send(1, &h, pattern(50000, 1)) == transport.Sent {
+	}
+	c := r.links[1].conn
+	if !c.blocked {
+		t.Fatal("the socket takes everything")
+	}
+	r.cfg.Set = weakSet{r.set, unix.EPOLLIN, 0}
+	pump(t, ranks, "room", func() bool { return !c.out.pending() })
+	r.Poll(r)
+	if !errors.Is(r.lost[1], errWeak) || r.blocked != 0 {
+		t.Errorf("lost %v, %d connections blocked", r.lost, r.blocked)
+	}
+}
+
+// weakSet fails to watch for some events, and only seems to watch for others.
+type weakSet struct {
+	transport.Set
+	fails, seems uint32
+}
+
+var errWeak = errors.New("a weak set")
+
+func (s weakSet) Watch(fd int, events uint32) error {
+	switch events {
+	case s.fails:
+		return errWeak
+	case s.seems:
+		return nil
+	}
+	return s.Set.Watch(fd, events)
+}
+
 // A sleeping rank is woken by a connection and by a message.
 func TestWakesSleeper(t *testing.T) {
 	ranks := openRanks(t, 2)

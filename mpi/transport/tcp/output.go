@@ -233,11 +233,12 @@ func (c *conn) unblock() {
 	if !c.blocked || c.closed || c.broken != nil {
 		return
 	}
+	if err := c.p.cfg.Set.Watch(c.fd, unix.EPOLLIN); err != nil {
+		c.broken = err // still blocked, so that Poll looks at it
+		return
+	}
 	c.blocked = false
 	c.p.blocked--
-	if err := c.p.cfg.Set.Watch(c.fd, unix.EPOLLIN); err != nil {
-		c.broken = err
-	}
 }
 
 // flush writes one gather of at most a chunk, or more as long as the socket
