@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -238,5 +239,26 @@ func TestLongRunReports(t *testing.T) {
 	f.fine(t)
 	if r := f.results[0]; !r.Interrupted || first.Step >= first.Steps/100 {
 		t.Errorf("the first report was %+v; %+v", first, r)
+	}
+}
+
+// A run that resumes after its machine went down amid a line of the metrics loses that line, and nothing after it.
+func TestMetricsGoOnAfterABrokenLine(t *testing.T) {
+	dir := t.TempDir()
+	for i, torn := range []string{"", `{"step":`, "{\"step\":\x00\x00\n", `{"step":99}`, ""} {
+		o, err := newOutput(dir, i > 0)
+		if err == nil {
+			err = errors.Join(o.metric(Metric{Step: int64(i)}), o.metrics.Close())
+		}
+		if err != nil || len(o.seen) != i+1 || o.seen[i].Step != int64(i) {
+			t.Fatalf("resumed %d times: %v, %+v", i, err, o.seen)
+		}
+		f, err := os.OpenFile(o.path("metrics.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString(torn)
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -26,10 +27,12 @@ func newOutput(dir string, resumes bool) (*output, error) {
 	mode := os.O_TRUNC
 	if resumes {
 		mode = os.O_APPEND
-		o.recall()
 	}
 	var err error
-	if o.metrics, err = os.OpenFile(o.path("metrics.jsonl"), os.O_CREATE|os.O_WRONLY|mode, 0o644); err != nil {
+	if o.metrics, err = os.OpenFile(o.path("metrics.jsonl"), os.O_CREATE|os.O_RDWR|mode, 0o644); err == nil && resumes {
+		err = o.recall()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("train: output: %w", err)
 	}
 	return o, nil
@@ -37,20 +40,27 @@ func newOutput(dir string, resumes bool) (*output, error) {
 
 func (o *output) path(name string) string { return filepath.Join(o.dir, name) }
 
-// recall reads the metrics of the run that is resumed, for the curve.
-func (o *output) recall() {
-	f, err := os.Open(o.path("metrics.jsonl"))
+// recall reads the metrics of the run that is resumed, for the curve. A line that was not written whole, and what
+// follows it, goes.
+func (o *output) recall() error {
+	info, err := o.metrics.Stat()
 	if err != nil {
-		return
+		return err
 	}
-	defer f.Close()
-	for d := json.NewDecoder(f); ; {
+	whole := int64(0) // bytes, to the end of the last line that is good
+	for lines := bufio.NewReader(o.metrics); ; {
+		line, err := lines.ReadBytes('\n')
 		var m Metric
-		if d.Decode(&m) != nil {
-			return
+		if err != nil || json.Unmarshal(line, &m) != nil {
+			break
 		}
 		o.seen = append(o.seen, m)
+		whole += int64(len(line))
 	}
+	if whole == info.Size() {
+		return nil
+	}
+	return o.metrics.Truncate(whole)
 }
 
 func (o *output) metric(m Metric) error {
