@@ -105,7 +105,7 @@ func (c *Comm) announce(r *Request, dst, tag int) error {
 	w := c.world
 	n := w.notification()
 	to := c.worldRank(dst)
-	pulled, at := w.readableBy(to) && r.bytes <= pulledBytes, uintptr(0)
+	pulled, at := w.pulls(r.bytes, to), uintptr(0)
 	if pulled {
 		at = uintptr(r.buf)
 	}
