@@ -42,6 +42,9 @@ func allLengths(ctx context.Context, w *World) error {
 			if err := inOrder(ctx, c, peer, (2*c.rank-peer+3)%3); err != nil {
 				return fmt.Errorf("%s, in order, to %d: %w", c.name, peer, err)
 			}
+			if err := overtaking(ctx, c, peer, (2*c.rank-peer+3)%3); err != nil {
+				return fmt.Errorf("%s, past probes, to %d: %w", c.name, peer, err)
+			}
 		}
 		if err := crossing(ctx, c); err != nil {
 			return err
@@ -154,6 +157,66 @@ func inOrder(ctx context.Context, c *Comm, to, from int) error {
 		}
 	}
 	if slices.Max(order) > shortBytes && len(c.met) > 0 {
+		return fmt.Errorf("%d messages that probes have met were not received", len(c.met))
+	}
+	return nil
+}
+
+// overtaking: probes by tag find messages in any order, receives by any tag get them in the order in which they
+// were sent.
+func overtaking(ctx context.Context, c *Comm, to, from int) error {
+	w := c.world
+	order := []int{8, 70_000, noticeBytes, 0, 1000, 5000} // by tag
+	for _, probed := range [][]int{{1}, {5, 1}, {1, 0}, {2, 3}, {5, 4, 3, 2, 1, 0}} {
+		var sends []*Request
+		for tag, n := range order {
+			r := new(Request)
+			if err := c.Isend(r, fill(n, c.rank, tag), to, tag); err != nil {
+				return err
+			}
+			sends = append(sends, r)
+		}
+		for _, tag := range probed {
+			var r Request
+			err := c.Probe(&r, from, tag)
+			var s Status
+			if err == nil {
+				s, err = w.Wait(ctx, &r)
+			}
+			if want := (Status{Source: from, Tag: tag, Bytes: order[tag]}); err != nil || s != want {
+				return fmt.Errorf("probes %v: %+v, want %+v, %w", probed, s, want, err)
+			}
+		}
+		for tag, n := range order {
+			buf, room := make([]byte, 100_000), 100_000
+			if tag == probed[0]-1 { // too short
+				room = n / 2
+			}
+			var r Request
+			err := c.Irecv(&r, buf[:room], from, AnyTag)
+			var s Status
+			if err == nil {
+				s, err = w.Wait(ctx, &r)
+			}
+			what := fmt.Sprintf("probes %v, message %d", probed, tag)
+			switch want := (Status{Source: from, Tag: tag, Bytes: n}); {
+			case n > room && !errors.Is(err, ErrTruncated):
+				return fmt.Errorf("%s: %w, want ErrTruncated", what, err)
+			case n > room && !w.announces:
+				continue // neither length nor beginning are promised
+			case n <= room && err != nil, s != want, !bytes.Equal(buf[:min(n, room)], fill(n, from, tag)[:min(n, room)]):
+				return fmt.Errorf("%s: %+v, want %+v, %w", what, s, want, err)
+			case !bytes.Equal(buf[room:], make([]byte, len(buf)-room)):
+				return fmt.Errorf("%s: written behind the buffer", what)
+			}
+		}
+		for _, r := range sends {
+			if _, err := w.Wait(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	if len(c.met) > 0 {
 		return fmt.Errorf("%d messages that probes have met were not received", len(c.met))
 	}
 	return nil

@@ -15,7 +15,7 @@ type Comm struct {
 	name       string
 	rank, size int
 	ranks      []int    // in the world; nil: the same
-	met        []notice // by probes, and not received yet
+	met        []notice // messages by probes, in order, and not received yet
 	freed      bool
 }
 
@@ -170,23 +170,15 @@ func (r *Request) pollProbe() bool {
 			return r.meets(n)
 		}
 	}
-	b := clib.Block{Fn: w.fn.iprobe}
-	b.A[0] = c.peer(r.peer)
-	b.A[1] = c.tag(r.tag)
-	b.A[2] = uintptr(c.handle)
-	b.A[3] = uintptr(unsafe.Pointer(&r.flag))
-	b.A[4] = uintptr(unsafe.Pointer(&r.status))
-	rc := int(int32(b.Call()))
+	rc := r.look(r.peer, r.tag)
 	if rc == 0 && r.flag == 0 {
 		return false
 	}
 	if rc == 0 {
 		r.result = w.readStatus(r)
 		if w.announces && r.result.Bytes == noticeBytes {
-			var n notice
-			if n, rc = c.meet(r.result); rc == 0 {
-				c.met = append(c.met, n)
-				return r.meets(n)
+			if rc = r.meet(r.result); rc == 0 {
+				return r.meets(c.met[len(c.met)-1])
 			}
 		}
 	}
@@ -195,6 +187,18 @@ func (r *Request) pollProbe() bool {
 		r.err = r.failure(rc)
 	}
 	return true
+}
+
+// look asks the library once for a message; r's flag and status tell. It returns the library's code.
+func (r *Request) look(src, tag int) int {
+	c := r.comm
+	b := clib.Block{Fn: c.world.fn.iprobe}
+	b.A[0] = c.peer(src)
+	b.A[1] = c.tag(tag)
+	b.A[2] = uintptr(c.handle)
+	b.A[3] = uintptr(unsafe.Pointer(&r.flag))
+	b.A[4] = uintptr(unsafe.Pointer(&r.status))
+	return int(int32(b.Call()))
 }
 
 // Dup makes a communicator of the same ranks whose messages never match this one's. All
