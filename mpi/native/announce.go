@@ -214,13 +214,12 @@ func (r *Request) arrived(rc int) (done bool, code int) {
 func (r *Request) receive(n notice) (done bool, code int) {
 	w := r.comm.world
 	r.awaits, r.follows, r.from = false, true, nil
-	r.source, r.under = n.source, n.tag
+	r.source, r.under, r.length = n.source, n.tag, n.bytes
 	switch {
 	case n.message != nil:
 		if copy(unsafe.Slice((*byte)(r.buf), r.bytes), n.message) < n.bytes {
 			r.err = r.fail(0, ErrTruncated, "")
 		}
-		r.bytes = n.bytes
 		return true, 0
 	case n.address != 0:
 		r.pull(n)
@@ -254,7 +253,7 @@ func (r *Request) receive(n notice) (done bool, code int) {
 
 // settle gives a receive of an announced message its result.
 func (r *Request) settle() {
-	r.result = Status{Source: r.source, Tag: r.under, Bytes: r.bytes}
+	r.result = Status{Source: r.source, Tag: r.under, Bytes: r.length}
 	if r.spill != nil {
 		copy(unsafe.Slice((*byte)(r.user), r.room), r.spill)
 		if r.err == nil {

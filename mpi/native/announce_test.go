@@ -3,12 +3,16 @@ package native
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fisterra-hpc/fisterra/internal/lab"
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
 )
 
 // Whatever the lengths of message and buffer are: bytes, status and order are MPI's,
@@ -50,6 +54,11 @@ func allLengths(ctx context.Context, w *World) error {
 			return err
 		}
 	}
+	if w.announces {
+		if err := pulling(ctx, w); err != nil {
+			return fmt.Errorf("pulling: %w", err)
+		}
+	}
 	if !w.Called() {
 		return errors.New("the calls have not been noticed")
 	}
@@ -60,6 +69,52 @@ func allLengths(ctx context.Context, w *World) error {
 		return fmt.Errorf("%d announcements, %d still on their way", w.announcements, n)
 	}
 	return nil
+}
+
+// pulling: the same with ranks that read each other's memory, as all of a host can that may trace each other.
+func pulling(ctx context.Context, w *World) error {
+	c := w.comm
+	number := new(uint64)
+	own, err := binary.Append(nil, binary.NativeEndian, procmem.Introduce(number))
+	if err != nil {
+		return err
+	}
+	const any = ^uintptr(0)
+	_ = unix.Prctl(unix.PR_SET_PTRACER, any, 0, 0, 0) // where only parents may
+	cards, found := make([]byte, c.size*len(own)), make([]byte, c.size)
+	var r Request
+	if err := c.Iallgather(&r, own, cards, Byte); err != nil {
+		return err
+	}
+	if _, err := w.Wait(ctx, &r); err != nil {
+		return err
+	}
+	processes, readers := make([]int, c.size), make([]bool, c.size)
+	reads := byte(1)
+	for i := range c.size {
+		var intro procmem.Introduction
+		if _, err := binary.Decode(cards[i*len(own):], binary.NativeEndian, &intro); err != nil {
+			return err
+		}
+		if processes[i], readers[i] = int(intro.Process), i != c.rank; !intro.Proved() {
+			reads = 0
+		}
+	}
+	if err := c.Iallgather(&r, []byte{reads}, found, Byte); err != nil {
+		return err
+	}
+	if _, err := w.Wait(ctx, &r); err != nil || slices.Contains(found, 0) {
+		return err
+	}
+	w.ReadFrom(processes, readers)
+	if err := c.Ibarrier(&r); err != nil {
+		return err
+	}
+	if _, err := w.Wait(ctx, &r); err != nil {
+		return err
+	}
+	to, from := (c.rank+1)%3, (c.rank+2)%3
+	return errors.Join(intoBuffers(ctx, c, to, from), inOrder(ctx, c, to, from), overtaking(ctx, c, to, from), crossing(ctx, c))
 }
 
 // intoBuffers sends each length and receives it into buffers of each.
@@ -99,6 +154,8 @@ func intoBuffers(ctx context.Context, c *Comm, to, from int) error {
 				return fmt.Errorf("%s: sending: %w", what, sent)
 			case !bytes.Equal(buf[room:], make([]byte, guard)):
 				return fmt.Errorf("%s: written behind the buffer", what)
+			case w.pulls(n, from) && recv.bytes > room: // what is said of the buffer to the race detector and to caches
+				return fmt.Errorf("%s: a buffer of %d", what, recv.bytes)
 			case n > room && !errors.Is(err, ErrTruncated):
 				return fmt.Errorf("%s: %w, want ErrTruncated", what, err)
 			case n > room && !w.announces:

@@ -58,7 +58,6 @@ func (r *Request) pull(n notice) {
 	} else if room < n.bytes {
 		r.err = r.fail(0, ErrTruncated, "")
 	}
-	r.bytes = n.bytes
 	if rc := w.acknowledge(n); rc != 0 && r.err == nil {
 		r.err = r.failure(rc)
 	}

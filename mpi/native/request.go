@@ -56,6 +56,7 @@ type Request struct {
 	staged        bool // into text, the buffer being too short for a notice
 	follows       bool // the notice is in, its message follows
 	source, under int  // the rank and tag of the message that follows
+	length        int  // and its own, which may be more than bytes
 	text          [4]uint64
 	spill         []byte // for a message longer than the user's buffer
 	user          unsafe.Pointer
