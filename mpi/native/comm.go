@@ -207,7 +207,10 @@ func (r *Request) look(src, tag int) int {
 func (c *Comm) Dup(ctx context.Context, name string) (*Comm, error) {
 	w := c.world
 	r := new(Request)
-	if err := r.begin(c, opIdup, nil, 0, AnySource, AnyTag); err != nil {
+	w.lock()
+	err := r.begin(c, opIdup, nil, 0, AnySource, AnyTag)
+	w.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	b := clib.Block{Fn: w.fn.commIdup}
@@ -262,6 +265,9 @@ func (w *World) newComm(h handle, name string) (*Comm, error) {
 	out := &[2]int32{}
 	w.lock()
 	defer w.mu.Unlock()
+	if w.closed {
+		return nil, &Error{Op: "Comm_rank", Comm: name, Peer: AnySource, Tag: AnyTag, Library: w.library, Err: ErrClosed}
+	}
 	rc := clib.Call(w.fn.commSetErrhandler, uintptr(h), uintptr(w.abi.errorsReturn))
 	if int32(rc) == 0 {
 		rc = clib.Call(w.fn.commRank, uintptr(h), uintptr(unsafe.Pointer(&out[0])))

@@ -434,3 +434,50 @@ func leavers(ctx context.Context, w *World) error {
 	_, err = w.Wait(ctx, &r)
 	return err
 }
+
+// closingGroups: groups are made until Close ends that. None is left half made, by which Close would wait for ever, and
+// none touches MPI after its end.
+func closingGroups(ctx context.Context, w *World) error {
+	c := w.comm
+	sets := [][]int{{0, 1}, {1, 2}, {2, 0}, {0, 1, 2}}
+	made, ended := make(chan struct{}, len(sets)), make(chan error, len(sets))
+	for k, set := range sets {
+		if !slices.Contains(set, c.rank) {
+			made <- struct{}{}
+			ended <- nil
+			continue
+		}
+		go func() {
+			for i := 0; ; i++ {
+				g, err := w.CreateGroup(ctx, fmt.Sprint(set), set, k+i*len(sets))
+				if err != nil {
+					ended <- err
+					return
+				}
+				if i == 0 {
+					made <- struct{}{}
+				}
+				if err := g.Free(); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}()
+	}
+	for range sets {
+		select {
+		case <-made:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := w.Close(ctx); err != nil {
+		return err
+	}
+	for range sets {
+		if err := <-ended; err != nil && !errors.Is(err, ErrClosed) {
+			return fmt.Errorf("a group when the world is closed: %w", err)
+		}
+	}
+	return nil
+}

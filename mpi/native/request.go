@@ -70,8 +70,7 @@ type Request struct {
 
 // begin readies r; it is not yet active. Storing the buffers in r is what makes them
 // escape: an address converted to uintptr hides the buffer from escape analysis, and
-// MPI would write to a stack that has moved. The world's lock is held, except for
-// requests that nobody else knows.
+// MPI would write to a stack that has moved. The world's lock is held.
 func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag int) error {
 	if r.state == active {
 		return &Error{Op: op.String(), Comm: c.name, Rank: c.rank, Peer: peer, Tag: tag, Library: c.world.library, Err: ErrBusy}
@@ -86,7 +85,8 @@ func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag
 	return nil
 }
 
-// refuses: the world is closed, or closing: then only Close itself starts operations.
+// refuses: the world is closed, or closing: then only Close itself starts operations, and the calls of CreateGroup that it
+// waits for.
 func (c *Comm) refuses() bool { return c.world.closed || c.world.closing && c != c.world.system }
 
 // takenBack is the error of what was cancelled, by Close too.
