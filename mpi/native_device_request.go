@@ -94,16 +94,19 @@ func (d *nativeDevice) collect(r Request, s native.Status, err error) (Status, e
 	return status, err
 }
 
+// cancel holds the lock all the while: once r is spent, its library's request may belong to another operation.
 func (d *nativeDevice) cancel(r Request) {
-	if n := d.request(r); n != nil {
-		_ = n.Cancel() // a send or a collective cannot be: it goes on
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r.o.gen == r.gen {
+		_ = r.o.native.(*native.Request).Cancel() // a send or a collective cannot be: it goes on
 	}
 }
 
 // giveUp ends a wait whose context has ended. A receive is taken back; what
 // the library cannot take back may still finish within a moment, else it is left to it.
 func (d *nativeDevice) giveUp(ctx context.Context, r Request, n *native.Request) (Status, error) {
-	_ = n.Cancel()
+	d.cancel(r)
 	longer, cancel := context.WithTimeout(context.Background(), takeBackTime)
 	defer cancel()
 	return d.takenBack(ctx, longer, r, n)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
@@ -107,6 +108,23 @@ func inFlight(ctx context.Context, w *mpi.World) error {
 		case <-done:
 		case <-ctx.Done():
 			return errors.New("the buffer is never free")
+		}
+	}
+	return nil
+}
+
+// eager: both ranks send short messages of all lengths before either receives.
+func eager(ctx context.Context, w *mpi.World) error {
+	c := w.Comm()
+	peer := 1 - c.Rank()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for n := range 65 {
+		if err := mpi.Send(ctx, c, filled(uint64(n), n), peer, 1); err != nil {
+			return fmt.Errorf("%d B: %w", n, err)
+		}
+		if err := expect(ctx, c, peer, 1, uint64(n), n); err != nil {
+			return fmt.Errorf("%d B: %w", n, err)
 		}
 	}
 	return nil

@@ -33,6 +33,7 @@ var rankPrograms = map[string]func(context.Context, *mpi.World) error{
 	"mallocs":     mallocs,
 	"collectives": ownCollectives,
 	"in flight":   inFlight,
+	"eager":       eager,
 	"limits":      limits,
 	"truncation":  func(ctx context.Context, w *mpi.World) error { return truncation(ctx, w.Comm()) },
 	"freed":       freed,
@@ -244,6 +245,11 @@ func TestMPIClose(t *testing.T) {
 
 func TestMPISendLeftInFlight(t *testing.T) {
 	eachLibrary(t, func(t *testing.T, l library) { l.ranks(t, 2, "in flight") })
+}
+
+// Short messages need no receiver to leave, whatever a library's device adds to them.
+func TestMPIShortSendsMeetHeadOn(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) { l.ranks(t, 2, "eager") })
 }
 
 func TestMPITagsEndWhereTheLibrarysDo(t *testing.T) {

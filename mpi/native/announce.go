@@ -43,6 +43,7 @@ type notice struct {
 	rank        int     // the sender's, in the world
 	number      int     // tag under which it follows
 	address     uintptr // in the sender's memory, where it is pulled from there; see pull.go
+	message     []byte  // itself, where it was taken without having been announced; see take
 }
 
 // notification is a notice, or an acknowledgement, on its way. Written by C.
@@ -105,7 +106,7 @@ func (c *Comm) announce(r *Request, dst, tag int) error {
 	w := c.world
 	n := w.notification()
 	to := c.worldRank(dst)
-	pulled, at := w.readableBy(to) && r.bytes <= pulledBytes, uintptr(0)
+	pulled, at := w.pulls(r.bytes, to), uintptr(0)
 	if pulled {
 		at = uintptr(r.buf)
 	}
@@ -209,12 +210,18 @@ func (r *Request) arrived(rc int) (done bool, code int) {
 	return true, rc
 }
 
-// receive makes r receive the message that n announces. The lock is held.
+// receive makes r receive the message that n announces, or is. The lock is held.
 func (r *Request) receive(n notice) (done bool, code int) {
 	w := r.comm.world
 	r.awaits, r.follows, r.from = false, true, nil
-	r.source, r.under = n.source, n.tag
-	if n.address != 0 {
+	r.source, r.under, r.length = n.source, n.tag, n.bytes
+	switch {
+	case n.message != nil:
+		if copy(unsafe.Slice((*byte)(r.buf), r.bytes), n.message) < n.bytes {
+			r.err = r.fail(0, ErrTruncated, "")
+		}
+		return true, 0
+	case n.address != 0:
 		r.pull(n)
 		return true, 0
 	}
@@ -246,7 +253,7 @@ func (r *Request) receive(n notice) (done bool, code int) {
 
 // settle gives a receive of an announced message its result.
 func (r *Request) settle() {
-	r.result = Status{Source: r.source, Tag: r.under, Bytes: r.bytes}
+	r.result = Status{Source: r.source, Tag: r.under, Bytes: r.length}
 	if r.spill != nil {
 		copy(unsafe.Slice((*byte)(r.user), r.room), r.spill)
 		if r.err == nil {
@@ -269,7 +276,7 @@ func (w *World) advance() {
 	}
 }
 
-// ahead takes the first notice that a probe has met and that fits, or returns false.
+// ahead takes the first message that probes have met and that fits, or returns false.
 func (c *Comm) ahead(src, tag int, take bool) (notice, bool) {
 	for i, n := range c.met {
 		if (src == AnySource || src == n.source) && (tag == AnyTag || tag == n.tag) {
@@ -282,24 +289,52 @@ func (c *Comm) ahead(src, tag int, take bool) (notice, bool) {
 	return notice{}, false
 }
 
-// meets completes a probe that has met a notice.
+// meets completes a probe that has met a message.
 func (r *Request) meets(n notice) bool {
 	r.comm.world.deactivate(r)
 	r.result = Status{Source: n.source, Tag: n.tag, Bytes: n.bytes}
 	return true
 }
 
-// meet receives the notice that a probe with status s has found: what it announces is
-// the next message from there. The lock is held.
-func (c *Comm) meet(s Status) (notice, int) {
+// meet takes the notice that r, a probe, has found with status s, and before it all that came earlier from
+// there: what has been met is older than what the library has of its source, and nothing overtakes. It
+// returns the library's code. The lock is held.
+func (r *Request) meet(s Status) int {
+	c := r.comm
+	for {
+		if rc := r.look(s.Source, AnyTag); rc != 0 {
+			return rc
+		}
+		n, rc := c.take(c.world.readStatus(r))
+		if rc != 0 {
+			return rc
+		}
+		c.met = append(c.met, n)
+		if n.tag == s.Tag {
+			return 0
+		}
+	}
+}
+
+// take receives the message, or its notice, that the library has said is the next from its source. The lock is held.
+func (c *Comm) take(s Status) (notice, int) {
 	w := c.world
 	n := new(notification)
-	start := clib.Block{Fn: w.fn.irecv, A: [clib.MaxArgs]uintptr{uintptr(unsafe.Pointer(&n.text)), noticeBytes, uintptr(w.abi.types[Byte]),
+	var message []byte
+	at := unsafe.Pointer(&n.text)
+	if s.Bytes != noticeBytes {
+		message = make([]byte, s.Bytes)
+		at = unsafe.Pointer(unsafe.SliceData(message))
+	}
+	start := clib.Block{Fn: w.fn.irecv, A: [clib.MaxArgs]uintptr{uintptr(at), uintptr(s.Bytes), uintptr(w.abi.types[Byte]),
 		c.peer(s.Source), c.tag(s.Tag), uintptr(c.handle), uintptr(unsafe.Pointer(&n.request))}}
 	rc := int(int32(start.Call()))
 	for rc == 0 && n.flag == 0 { // it is here: a probe has seen it
 		rc = int(int32(clib.Call(w.fn.test, uintptr(unsafe.Pointer(&n.request)), uintptr(unsafe.Pointer(&n.flag)), uintptr(unsafe.Pointer(&n.status)))))
 	}
 	runtime.KeepAlive(n)
+	if message != nil {
+		return notice{source: s.Source, tag: s.Tag, bytes: s.Bytes, message: message}, rc
+	}
 	return readNotice(&n.text, s), rc
 }

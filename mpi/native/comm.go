@@ -15,7 +15,7 @@ type Comm struct {
 	name       string
 	rank, size int
 	ranks      []int    // in the world; nil: the same
-	met        []notice // by probes, and not received yet
+	met        []notice // messages by probes, in order, and not received yet
 	freed      bool
 }
 
@@ -170,23 +170,15 @@ func (r *Request) pollProbe() bool {
 			return r.meets(n)
 		}
 	}
-	b := clib.Block{Fn: w.fn.iprobe}
-	b.A[0] = c.peer(r.peer)
-	b.A[1] = c.tag(r.tag)
-	b.A[2] = uintptr(c.handle)
-	b.A[3] = uintptr(unsafe.Pointer(&r.flag))
-	b.A[4] = uintptr(unsafe.Pointer(&r.status))
-	rc := int(int32(b.Call()))
+	rc := r.look(r.peer, r.tag)
 	if rc == 0 && r.flag == 0 {
 		return false
 	}
 	if rc == 0 {
 		r.result = w.readStatus(r)
 		if w.announces && r.result.Bytes == noticeBytes {
-			var n notice
-			if n, rc = c.meet(r.result); rc == 0 {
-				c.met = append(c.met, n)
-				return r.meets(n)
+			if rc = r.meet(r.result); rc == 0 {
+				return r.meets(c.met[len(c.met)-1])
 			}
 		}
 	}
@@ -197,13 +189,28 @@ func (r *Request) pollProbe() bool {
 	return true
 }
 
+// look asks the library once for a message; r's flag and status tell. It returns the library's code.
+func (r *Request) look(src, tag int) int {
+	c := r.comm
+	b := clib.Block{Fn: c.world.fn.iprobe}
+	b.A[0] = c.peer(src)
+	b.A[1] = c.tag(tag)
+	b.A[2] = uintptr(c.handle)
+	b.A[3] = uintptr(unsafe.Pointer(&r.flag))
+	b.A[4] = uintptr(unsafe.Pointer(&r.status))
+	return int(int32(b.Call()))
+}
+
 // Dup makes a communicator of the same ranks whose messages never match this one's. All
 // ranks call it. It waits, polling; MPI cannot take it back, so when ctx ends the
 // communicator is unusable for collectives and the error wraps [ErrBusy].
 func (c *Comm) Dup(ctx context.Context, name string) (*Comm, error) {
 	w := c.world
 	r := new(Request)
-	if err := r.begin(c, opIdup, nil, 0, AnySource, AnyTag); err != nil {
+	w.lock()
+	err := r.begin(c, opIdup, nil, 0, AnySource, AnyTag)
+	w.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	b := clib.Block{Fn: w.fn.commIdup}
@@ -258,6 +265,9 @@ func (w *World) newComm(h handle, name string) (*Comm, error) {
 	out := &[2]int32{}
 	w.lock()
 	defer w.mu.Unlock()
+	if w.closed {
+		return nil, &Error{Op: "Comm_rank", Comm: name, Peer: AnySource, Tag: AnyTag, Library: w.library, Err: ErrClosed}
+	}
 	rc := clib.Call(w.fn.commSetErrhandler, uintptr(h), uintptr(w.abi.errorsReturn))
 	if int32(rc) == 0 {
 		rc = clib.Call(w.fn.commRank, uintptr(h), uintptr(unsafe.Pointer(&out[0])))

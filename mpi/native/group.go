@@ -24,6 +24,8 @@ import (
 // A member that has said yes and then left would leave the others in that call. So they
 // agree once more, that all are still here. From then on ctx counts no longer but for members that
 // have left, which are waited for only a while (staying) after its end.
+//
+// To all of that, Close is the end of ctx.
 func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id int) (*Comm, error) {
 	me := slices.Index(ranks, w.comm.rank)
 	if me < 0 {
@@ -39,6 +41,13 @@ func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id in
 		}
 		members[i] = int32(r)
 	}
+	if !w.beginGroup() {
+		return nil, &Error{Op: "CreateGroup", Comm: name, Rank: w.comm.rank, Peer: AnySource, Tag: id, Library: w.library, Err: ErrClosed}
+	}
+	defer w.making.Done()
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	defer context.AfterFunc(w.open, func() { leave(ErrClosed) })()
 	for attempt := 0; ; attempt++ {
 		mine := w.creating.TryLock()
 		all, err := w.agree(ctx, ranks, me, tag, mine)
@@ -65,6 +74,32 @@ func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id in
 		}
 		// Ranks differ in their waits, so that two groups do not keep meeting.
 		nap(time.Duration(1+(w.comm.rank*7+attempt*13)%64) * 20 * time.Microsecond)
+	}
+}
+
+// beginGroup counts a call of CreateGroup, unless the world is closing.
+func (w *World) beginGroup() bool {
+	w.lock()
+	defer w.mu.Unlock()
+	if w.closing {
+		return false
+	}
+	w.making.Add(1)
+	return true
+}
+
+// awaitGroups waits for the calls of CreateGroup that had begun when the world began to close.
+func (w *World) awaitGroups(ctx context.Context) error {
+	all := make(chan struct{})
+	go func() {
+		w.making.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("native: a communicator is still being made: %w", context.Cause(ctx))
 	}
 }
 
@@ -114,9 +149,6 @@ func (w *World) agree(ctx context.Context, ranks []int, me, tag int, yes bool) (
 func (w *World) createGroup(members []int32, tag int) (handle, error) {
 	w.lock()
 	defer w.mu.Unlock()
-	if w.closed {
-		return 0, ErrClosed
-	}
 	h := new([3]uintptr) // group of the world, group of the members, communicator
 	rc := clib.Call(w.fn.commGroup, uintptr(w.comm.handle), uintptr(unsafe.Pointer(&h[0])))
 	if int32(rc) == 0 {

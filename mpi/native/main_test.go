@@ -37,6 +37,7 @@ var programs = map[string]func(context.Context, *World) error{
 	"errors":        wrongUse,
 	"groups":        groups,
 	"leavers":       leavers,
+	"closing":       closingGroups,
 	"collectives":   collectives,
 	"signals":       signals,
 	"environment":   environment,
@@ -222,6 +223,10 @@ func TestGroupsGivenUp(t *testing.T) {
 			l.ranks(t, n, "leavers")
 		}
 	})
+}
+
+func TestGroupsMadeUntilClose(t *testing.T) {
+	each(t, func(t *testing.T, l launch) { l.ranks(t, 3, "closing") })
 }
 
 func TestCollectives(t *testing.T) {

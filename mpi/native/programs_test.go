@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/clib"
 )
 
 // fill makes a message that names its sender, tag and length.
@@ -201,6 +203,9 @@ func cancels(ctx context.Context, w *World) error {
 	if err := <-received; err != nil {
 		return err
 	}
+	if err := refusesToCancel(ctx, w); err != nil {
+		return err
+	}
 	// A send cannot be taken back: it is said so, and the buffer stays the library's.
 	big := fill(8<<20, 0, 0)
 	if c.rank == 0 {
@@ -226,6 +231,35 @@ func cancels(ctx context.Context, w *World) error {
 	got := make([]byte, len(big))
 	if _, err := c.Recv(ctx, got, 0, 4); err != nil || !bytes.Equal(got, big) {
 		return fmt.Errorf("the message whose sender stopped waiting: %v", err)
+	}
+	return nil
+}
+
+// refusesToCancel: a receive of which MPI_Cancel fails stays the library's, and completes.
+func refusesToCancel(ctx context.Context, w *World) error {
+	c := w.comm
+	word := make([]byte, 1)
+	if c.rank == 0 {
+		if _, err := c.Recv(ctx, word, 1, 7); err != nil { // rank 1 has given up
+			return err
+		}
+		return c.Send(ctx, []byte{6}, 1, 6)
+	}
+	ended, end := context.WithCancel(ctx)
+	end()
+	cancel := w.fn.cancel
+	w.fn.cancel = clib.Global("ffs") // of the request's address: from 1 to 32, as an error code
+	_, err := c.Recv(ended, word, 0, 6)
+	w.fn.cancel = cancel
+	var f *InFlightError
+	if !errors.As(err, &f) || !errors.Is(err, context.Canceled) || !f.Request.InFlight() {
+		return fmt.Errorf("receive that the library does not cancel: %w", err)
+	}
+	if err := c.Send(ctx, []byte{7}, 0, 7); err != nil {
+		return err
+	}
+	if _, err := w.Wait(ctx, f.Request); err != nil || word[0] != 6 {
+		return fmt.Errorf("receive that the library did not cancel: %v, %w", word, err)
 	}
 	return nil
 }
@@ -399,4 +433,51 @@ func leavers(ctx context.Context, w *World) error {
 	}
 	_, err = w.Wait(ctx, &r)
 	return err
+}
+
+// closingGroups: groups are made until Close ends that. None is left half made, by which Close would wait for ever, and
+// none touches MPI after its end.
+func closingGroups(ctx context.Context, w *World) error {
+	c := w.comm
+	sets := [][]int{{0, 1}, {1, 2}, {2, 0}, {0, 1, 2}}
+	made, ended := make(chan struct{}, len(sets)), make(chan error, len(sets))
+	for k, set := range sets {
+		if !slices.Contains(set, c.rank) {
+			made <- struct{}{}
+			ended <- nil
+			continue
+		}
+		go func() {
+			for i := 0; ; i++ {
+				g, err := w.CreateGroup(ctx, fmt.Sprint(set), set, k+i*len(sets))
+				if err != nil {
+					ended <- err
+					return
+				}
+				if i == 0 {
+					made <- struct{}{}
+				}
+				if err := g.Free(); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}()
+	}
+	for range sets {
+		select {
+		case <-made:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := w.Close(ctx); err != nil {
+		return err
+	}
+	for range sets {
+		if err := <-ended; err != nil && !errors.Is(err, ErrClosed) {
+			return fmt.Errorf("a group when the world is closed: %w", err)
+		}
+	}
+	return nil
 }

@@ -26,6 +26,12 @@ func (w *World) ReadFrom(processes []int, readers []bool) {
 // readableBy reports whether a rank of the world pulls the messages that are announced to it. The lock is held.
 func (w *World) readableBy(rank int) bool { return w.readers != nil && w.readers[rank] }
 
+// pulls reports whether a message announced to a rank of the world is pulled: not one that is announced for another reason
+// than its length, whose sender need not wait for the receiver. The lock is held.
+func (w *World) pulls(bytes, rank int) bool {
+	return bytes > shortBytes && bytes <= pulledBytes && w.readableBy(rank)
+}
+
 // Pulled reports whether a rank of the world pulls long messages from this one.
 func (w *World) Pulled(rank int) bool {
 	w.mu.Lock()
@@ -52,7 +58,6 @@ func (r *Request) pull(n notice) {
 	} else if room < n.bytes {
 		r.err = r.fail(0, ErrTruncated, "")
 	}
-	r.bytes = n.bytes
 	if rc := w.acknowledge(n); rc != 0 && r.err == nil {
 		r.err = r.failure(rc)
 	}

@@ -56,6 +56,7 @@ type Request struct {
 	staged        bool // into text, the buffer being too short for a notice
 	follows       bool // the notice is in, its message follows
 	source, under int  // the rank and tag of the message that follows
+	length        int  // and its own, which may be more than bytes
 	text          [4]uint64
 	spill         []byte // for a message longer than the user's buffer
 	user          unsafe.Pointer
@@ -69,8 +70,7 @@ type Request struct {
 
 // begin readies r; it is not yet active. Storing the buffers in r is what makes them
 // escape: an address converted to uintptr hides the buffer from escape analysis, and
-// MPI would write to a stack that has moved. The world's lock is held, except for
-// requests that nobody else knows.
+// MPI would write to a stack that has moved. The world's lock is held.
 func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag int) error {
 	if r.state == active {
 		return &Error{Op: op.String(), Comm: c.name, Rank: c.rank, Peer: peer, Tag: tag, Library: c.world.library, Err: ErrBusy}
@@ -85,7 +85,8 @@ func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag
 	return nil
 }
 
-// refuses: the world is closed, or closing: then only Close itself starts operations.
+// refuses: the world is closed, or closing: then only Close itself starts operations, and the calls of CreateGroup that it
+// waits for.
 func (c *Comm) refuses() bool { return c.world.closed || c.world.closing && c != c.world.system }
 
 // takenBack is the error of what was cancelled, by Close too.

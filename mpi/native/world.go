@@ -64,6 +64,11 @@ type World struct {
 	main     chan func()
 	creating sync.Mutex // held during CreateGroup's blocking call
 
+	// Calls of CreateGroup under way, which Close waits for, and what ends their contexts.
+	making sync.WaitGroup
+	open   context.Context
+	shut   context.CancelCauseFunc
+
 	// mu is held around each call of the library, and for what follows.
 	mu       sync.Mutex
 	wanted   atomic.Int32 // goroutines other than the polling one that wait for mu
@@ -105,6 +110,7 @@ type World struct {
 // ends first the error is its cause, and the process should exit.
 func (l *Library) Init(ctx context.Context, o Options) (*World, error) {
 	w := &World{lib: l, abi: l.abi, fn: &l.fn, log: l.log, library: l.String(), maxCount: maxCount, spins: spinsAlone, main: make(chan func())}
+	w.open, w.shut = context.WithCancelCause(context.Background())
 	w.chain.Poll.Fn = w.fn.test
 	w.sends.aim(w, w.fn.isend)
 	w.receives.aim(w, w.fn.irecv)
@@ -317,7 +323,7 @@ func (w *World) meet(ctx context.Context) error {
 }
 
 // Close ends MPI in this process. All ranks call it; it waits for all of them, polling.
-// From then on calls are [ErrClosed]; receives and probes still in flight end with that, also
+// From then on calls are [ErrClosed]; receives, probes and [World.CreateGroup] still in flight end with that, also
 // where goroutines wait for them, and sends and collectives, which MPI cannot take back, are
 // waited for. Then it calls MPI_Finalize. After ctx ends it
 // returns although the library has not: the process should exit then, by [World.Abort]
@@ -336,6 +342,10 @@ func (w *World) Close(ctx context.Context) error {
 		w.lock()
 		w.closing = true
 		w.mu.Unlock()
+		w.shut(ErrClosed)
+	}
+	if err := w.awaitGroups(ctx); err != nil { // before their receives may be cancelled
+		return err
 	}
 	if err := w.quiesce(ctx); err != nil {
 		return err
