@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -90,7 +91,8 @@ func allLengths(ctx context.Context, w *World) error {
 // pulling: the same with ranks that read each other's memory, as all of a host can that may trace each other.
 func pulling(ctx context.Context, w *World) error {
 	c := w.comm
-	number := new(uint64)
+	number := &make([]uint64, 1<<16)[0] // too much for a stack, which may move
+	defer runtime.KeepAlive(number)
 	own, err := binary.Append(nil, binary.NativeEndian, procmem.Introduce(number))
 	if err != nil {
 		return err
