@@ -50,11 +50,19 @@ type vectors struct {
 	counts     []int // reduce_scatter
 }
 
-func element(rank, i int) float32 { return float32(i%1021 + 3*rank + 1) }
+// element is what a rank has in a vector. The sum over 65,536 ranks is below 2²⁴, so that it is exact in any order.
+func element(rank, i int) float32 { return float32(i%elementPeriod + rank%rankPeriod + 1) }
+
+// Primes: what is a block or a node off differs.
+const (
+	elementPeriod = 101
+	rankPeriod    = 257
+)
 
 // sumOver is the sum of element i over the first ranks.
 func sumOver(ranks, i int) float32 {
-	return float32(ranks*(i%1021) + 3*ranks*(ranks-1)/2 + ranks)
+	whole, rest := ranks/rankPeriod, ranks%rankPeriod
+	return float32(ranks*(i%elementPeriod+1) + whole*rankPeriod*(rankPeriod-1)/2 + rest*(rest-1)/2)
 }
 
 func collectiveOps() []collectiveOp {
