@@ -97,7 +97,8 @@ func byMapping(m *plan.Model) access {
 	return access{mapped, plan.Curve{{Seconds: mapped.Alpha()}}, 2}
 }
 
-// directSeconds is the price of a direct collective: every rank waits until the last has read.
+// directSeconds is the price of a direct collective: every rank waits until the last has read. It is the same on all
+// ranks, so it does not know which of them copy their input first because it is in place.
 func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 	n, others := p.Count*p.ElemBytes, float64(p.Size-1)
 	if p.Counts != nil {
@@ -112,9 +113,6 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 	turns := 0.0
 	if divided > 1 {
 		turns = 2 * m.Switch
-	}
-	if overwrites(p.Kind, p.InPlace, slices) {
-		turns += divided * m.Copy.At(p.TotalBytes())
 	}
 	switch p.Kind {
 	case plan.Bcast:

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"bytes"
 	"math"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -109,7 +110,11 @@ func (x *execution) callLibrary(send, recv []byte) mpi.Request {
 	n, _ := x.shadow.Native()
 	kind, op, counts := libraryKinds[e.typ.kind], libraryOps[e.op.kernel], e.counts[0]
 	send, recv = filled(send), filled(recv)
-	if e.inPlace && e.kind != plan.Scatter {
+	switch {
+	case !e.inPlace, e.kind == plan.Scatter:
+	case e.kind == plan.Alltoall: // to MPI that would be another call, and the other ranks may not be in place
+		send = bytes.Clone(send)
+	default:
 		send = nil
 	}
 	switch e.kind {
