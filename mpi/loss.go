@@ -237,8 +237,7 @@ func (e *engine) lostOf(c *Comm) []int {
 func (e *engine) acknowledge(c *Comm) []int {
 	e.lock()
 	defer e.unlock()
-	c.unacked = 0
-	c.shadow.unacked = 0
+	c.unacked = 0 // not the shadow's: a collective without the lost rank leaves others waiting
 	return e.lostOf(c)
 }
 

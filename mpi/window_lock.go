@@ -133,6 +133,7 @@ func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 	world := int(w.c.group[target])
 	token, q := e.newQuestion(world, nil)
 	defer delete(e.windows.questions, token)
+	q.until = w.c // who holds the lock cannot give it back then
 	var err error
 	if target == w.c.rank {
 		w.locks.ask(w, lockWish{rank: target, mode: mode, token: token})

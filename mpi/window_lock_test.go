@@ -66,8 +66,21 @@ func TestWindowLocks(t *testing.T) {
 	}
 }
 
-// TestReleaseRefusesWishes: who waits for the lock of a part that leaves the window is told, here and elsewhere.
-func TestReleaseRefusesWishes(t *testing.T) {
+// TestLockEndsWithItsWindow: who waits for the lock of a part that leaves the window, or whose communicator is revoked, is told, here
+// and elsewhere.
+func TestLockEndsWithItsWindow(t *testing.T) {
+	for what, test := range map[string]struct {
+		end  func(w *Window[int])
+		want error
+	}{
+		"release": {func(w *Window[int]) { w.Release() }, ErrMismatch},
+		"revoke":  {func(w *Window[int]) { w.c.Revoke() }, ErrRevoked},
+	} {
+		t.Run(what, func(t *testing.T) { lockEnds(t, test.end, test.want) })
+	}
+}
+
+func lockEnds(t *testing.T, end func(w *Window[int]), want error) {
 	const waiting = 2 // at rank 0, for its own lock and by message
 	worlds, err := Local(3, LocalOptions{})
 	if err != nil {
@@ -90,8 +103,8 @@ func TestReleaseRefusesWishes(t *testing.T) {
 		}
 		lock := func() error {
 			var at *Error
-			if err := w.Lock(ctx, 0, LockShared); !errors.Is(err, ErrMismatch) || !errors.As(err, &at) || at.Peer != 0 {
-				return fmt.Errorf("wait for a lock that its owner has released: %v, want %v of rank 0", err, ErrMismatch)
+			if err := w.Lock(ctx, 0, LockShared); !errors.Is(err, want) || !errors.As(err, &at) || at.Peer != 0 {
+				return fmt.Errorf("wait for a lock that nobody gives any more: %v, want %v of rank 0", err, want)
 			}
 			return nil
 		}
@@ -106,7 +119,7 @@ func TestReleaseRefusesWishes(t *testing.T) {
 				queued = len(w.locks.queue)
 				w.e.unlock()
 			}
-			w.Release()
+			end(w)
 			return <-local
 		case 2:
 			return lock()

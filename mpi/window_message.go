@@ -73,6 +73,7 @@ type question struct {
 	left   int // bytes, or one answer without any
 	failed bool
 	gone   error
+	until  *Comm // whose revocation ends the wait, where the answer may depend on another rank; else nil
 }
 
 func (q *question) met() bool {
@@ -80,8 +81,12 @@ func (q *question) met() bool {
 		if q.world != q.e.rank {
 			q.gone = q.e.peer(q.world).lost
 		}
-		if q.gone == nil && q.e.closed {
+		switch {
+		case q.gone != nil:
+		case q.e.closed:
 			q.gone = ErrClosed
+		case q.until != nil && q.until.revoked.Load():
+			q.gone = ErrRevoked
 		}
 	}
 	return q.left <= 0 || q.gone != nil || q.failed

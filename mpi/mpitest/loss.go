@@ -247,7 +247,11 @@ func lossAnySource(ctx context.Context, c *mpi.Comm, die func()) error {
 	if s, err := mpi.Recv(ctx, c, got, mpi.AnySource, 2); err != nil || s.Source != left || got[0] != left {
 		return fmt.Errorf("acknowledged: got %d from %d, want %d, %w", got[0], s.Source, left, err)
 	}
-	return wait(ctx, r)
+	if err := wait(ctx, r); err != nil {
+		return err
+	}
+	// One of the others may wait in a collective for a rank that waits for the lost one.
+	return names("acknowledged: receive of a collective", recvOnly(ctx, c.Shadow(), make([]byte, 1), left, 3), c, dead)
 }
 
 func lossProbe(ctx context.Context, c *mpi.Comm, die func()) error {
