@@ -9,7 +9,7 @@ import (
 )
 
 // checkpointForm names the form of a checkpoint file.
-const checkpointForm = "fisterra.checkpoint/1"
+const checkpointForm = "fisterra.checkpoint/2"
 
 // save writes the parameters and vectors at hand, which belong to the global
 // step at hand, as the state to resume from.
@@ -26,6 +26,7 @@ func (w *worker[F]) save() error {
 	}
 	meta := w.identity()
 	meta["step"] = strconv.FormatInt(w.global, 10)
+	meta[stepsPerBatch] = strconv.FormatInt(w.plan.each, 10)
 	if err := writeTensors(w.cfg.Checkpoint, meta, tensors); err != nil {
 		if w.cfg.BeforeSave != nil { // who has taken the file over meanwhile may have removed it
 			if taken := w.cfg.BeforeSave(); taken != nil {
@@ -37,6 +38,10 @@ func (w *worker[F]) save() error {
 	w.cfg.Log.Log(context.Background(), Notice, "saved a checkpoint", "file", w.cfg.Checkpoint, "step", w.global)
 	return nil
 }
+
+// stepsPerBatch says in a checkpoint how many global steps a joint batch had: the run that resumes may
+// have another number of workers, or another mode.
+const stepsPerBatch = "steps_per_batch"
 
 func slotName(i int) string { return fmt.Sprintf("slot%d", i+1) }
 
@@ -82,6 +87,13 @@ func (w *worker[F]) resume() (int64, error) {
 	step, err := strconv.ParseInt(meta["step"], 10, 64)
 	if err != nil || step < 0 {
 		return bad("step %q is no number from 0", meta["step"])
+	}
+	each, err := strconv.ParseInt(meta[stepsPerBatch], 10, 64)
+	if err != nil || each < 1 {
+		return bad("%s %q is no number from 1", stepsPerBatch, meta[stepsPerBatch])
+	}
+	if each != w.plan.each {
+		step = step / each * w.plan.each // whole batches: a step of some of the workers is made again
 	}
 	if err := numbers(tensors, "params", w.params); err != nil {
 		return bad("%v", err)

@@ -35,7 +35,7 @@ func newChief[F Float](w *worker[F]) (*chief[F], error) {
 	c.next, c.nextMark = after(w.global, c.every), after(w.global, c.report)
 	if w.cfg.Out != "" {
 		var err error
-		if c.out, err = newOutput(w.cfg.Out, w.global > 0); err != nil {
+		if c.out, err = newOutput(w.cfg.Out, float64(w.global)/float64(w.plan.perEpoch)); err != nil {
 			return nil, err
 		}
 	}

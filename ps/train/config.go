@@ -152,6 +152,7 @@ func (c *Config) modeName() string {
 // plan is what follows from the configuration and the size of the data.
 type plan struct {
 	batches  Batches // of a worker's own steps
+	each     int64   // global steps of one joint batch: 1, or one of each worker
 	perEpoch int64   // global steps of one pass over the training set
 	rule     ps.Rule
 	stop     ps.Stop
@@ -159,17 +160,15 @@ type plan struct {
 
 func (c *Config) plan(rows int) (plan, error) {
 	workers := len(c.Cluster.Workers)
-	p := plan{rule: c.Rule.WithDefaults(), stop: c.Stop}
+	p := plan{rule: c.Rule.WithDefaults(), stop: c.Stop, each: 1}
+	if !c.together() {
+		p.each = int64(workers)
+	}
 	p.batches = Batches{Rows: rows, Batch: c.Batch, Workers: workers, Seed: c.Seed}
 	if err := p.batches.Validate(); err != nil {
 		return p, err
 	}
-	p.perEpoch = int64(p.batches.Steps())
-	each := int64(1) // updates per step of one worker
-	if !c.together() {
-		each = int64(workers)
-		p.perEpoch *= each
-	}
+	p.perEpoch = int64(p.batches.Steps()) * p.each
 	if p.stop == (ps.Stop{}) {
 		p.stop.LastStep = int64(c.Epochs) * p.perEpoch
 	}
@@ -177,7 +176,7 @@ func (c *Config) plan(rows int) (plan, error) {
 		return p, err
 	}
 	if p.rule.Updates == 0 {
-		p.rule.Updates = p.stop.LastStep + p.stop.NumSteps*each
+		p.rule.Updates = p.stop.LastStep + p.stop.NumSteps*p.each
 	}
 	if p.rule.Warmup == 0 {
 		p.rule.Warmup = int64(warmup * float64(p.rule.Updates))

@@ -206,6 +206,9 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 	}
 	d := &Dataset{Name: name}
 	d.Labels = classNames(train.labels)
+	if test.file == train.file { // the rows set aside may have all of a class
+		d.Labels = classNames(slices.Concat(train.labels, test.labels))
+	}
 	if len(d.Labels) < 2 {
 		return nil, &DataError{File: train.file, Detail: fmt.Sprintf("every row has the label %q; at least two classes are needed", train.labels[0]), Err: ErrData}
 	}
@@ -250,7 +253,7 @@ func classNames(labels []string) []string {
 	numeric := true
 	for l := range seen {
 		names = append(names, l)
-		if _, err := strconv.ParseFloat(l, 64); err != nil {
+		if v, err := strconv.ParseFloat(l, 64); err != nil || math.IsNaN(v) {
 			numeric = false
 		}
 	}

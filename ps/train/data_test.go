@@ -287,3 +287,33 @@ func FuzzReadSamples(f *testing.F) {
 		}
 	})
 }
+
+// A class all of whose rows are set aside for testing is one all the same.
+func TestRareClassSetAside(t *testing.T) {
+	path := write(t, filepath.Join(t.TempDir(), "d.csv"), []byte("1,a\n2,b\n3,a\n4,b\n5,a\n6,b\n7,a\n8,b\n9,rare\n"))
+	aside := 0
+	for seed := range uint64(50) {
+		d, err := Open(path, seed)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if len(d.Labels) != 3 {
+			t.Fatalf("seed %d: classes %q", seed, d.Labels)
+		}
+		if slices.Contains(d.Test.Y, 2) {
+			aside++
+		}
+	}
+	if aside == 0 {
+		t.Error("the rare class was never set aside")
+	}
+}
+
+// "nan" is a word: as a number it would have no place in the order, and ranks would number classes differently.
+func TestClassNamesAreInOneOrder(t *testing.T) {
+	for range 100 {
+		if got := classNames([]string{"2", "nan", "10", "1", "NaN"}); !slices.Equal(got, []string{"1", "10", "2", "NaN", "nan"}) {
+			t.Fatalf("%q", got)
+		}
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -246,9 +248,9 @@ func TestLongRunReports(t *testing.T) {
 func TestMetricsGoOnAfterABrokenLine(t *testing.T) {
 	dir := t.TempDir()
 	for i, torn := range []string{"", `{"step":`, "{\"step\":\x00\x00\n", `{"step":99}`, ""} {
-		o, err := newOutput(dir, i > 0)
+		o, err := newOutput(dir, float64(i))
 		if err == nil {
-			err = errors.Join(o.metric(Metric{Step: int64(i)}), o.metrics.Close())
+			err = errors.Join(o.metric(Metric{Step: int64(i), Epoch: float64(i)}), o.metrics.Close())
 		}
 		if err != nil || len(o.seen) != i+1 || o.seen[i].Step != int64(i) {
 			t.Fatalf("resumed %d times: %v, %+v", i, err, o.seen)
@@ -260,5 +262,68 @@ func TestMetricsGoOnAfterABrokenLine(t *testing.T) {
 		if err = errors.Join(err, f.Close()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A run that resumes with another number of workers, or in another mode, goes on after as many passes over the data.
+func TestResumeWithOtherWorkers(t *testing.T) {
+	kinds := []struct {
+		mode    ps.Mode
+		workers int
+		each    int64 // global steps of a joint batch
+	}{{ps.Async, 4, 4}, {ps.Async, 2, 2}, {ps.Sync, 3, 1}}
+	for _, before := range kinds {
+		state := filepath.Join(t.TempDir(), "state")
+		cfg := Config{Cluster: ps.Counts(1, before.workers), Mode: before.mode, Hidden: 8, Checkpoint: state, CheckpointEvery: 40 * before.each,
+			Stop: ps.Stop{LastStep: 50 * before.each}}
+		launch(t, cfg, nil).fine(t)
+		meta, _, err := readTensors(state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		saved, err := strconv.ParseInt(meta["step"], 10, 64)
+		if err != nil || saved < 40*before.each {
+			t.Fatalf("saved at step %d: %v", saved, err)
+		}
+		for _, after := range kinds {
+			cfg.Cluster, cfg.Mode, cfg.CheckpointEvery, cfg.Stop = ps.Counts(1, after.workers), after.mode, 0, ps.Stop{LastStep: 60 * after.each}
+			f := launch(t, cfg, nil)
+			f.fine(t)
+			r, want := f.results[1], saved/before.each*after.each
+			if before.mode == after.mode && before.workers == after.workers {
+				want = saved
+			}
+			if r.Resumed != want || r.Steps < 60*after.each {
+				t.Errorf("%v after step %d of %v: resumed at %d, want %d; %d steps", after, saved, before, r.Resumed, want, r.Steps)
+			}
+		}
+	}
+}
+
+// What a run did after it had saved, before it was killed, is done again, and stands in the metrics once.
+func TestMetricsAfterTheCheckpointGo(t *testing.T) {
+	dir := t.TempDir()
+	first, err := newOutput(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for epoch := range 5 {
+		err = errors.Join(err, first.metric(Metric{Step: int64(10 * epoch), Epoch: float64(epoch)}))
+	}
+	second, err2 := newOutput(dir, 2.5)
+	if err := errors.Join(err, err2, second.metric(Metric{Step: 30, Epoch: 3}), second.metrics.Close(), first.metrics.Close()); err != nil {
+		t.Fatal(err)
+	}
+	third, err := newOutput(dir, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.metrics.Close()
+	var steps []int64
+	for _, m := range third.seen {
+		steps = append(steps, m.Step)
+	}
+	if !slices.Equal(steps, []int64{0, 10, 20, 30}) {
+		t.Errorf("steps %v", steps)
 	}
 }

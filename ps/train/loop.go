@@ -286,6 +286,9 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 	}
 	w.note("the last evaluation")
 	w.chief.conclude(r, w)
+	if err := w.converges(r.TrainLoss); err != nil { // by the last update
+		return err
+	}
 	if r.Seconds > 0 {
 		samples := float64(w.global-joined) / float64(w.plan.perEpoch) * float64(w.data.Train.Rows())
 		r.SamplesPerSecond = samples / r.Seconds
@@ -329,8 +332,8 @@ func (w *worker[F]) step(ctx context.Context, stop bool) error {
 	w.note("the gradient of a step")
 	x, y := w.batch(w.position)
 	loss := w.model.Gradient(w.params, x, y, w.grad)
-	if math.IsNaN(loss) || math.IsInf(loss, 0) {
-		return fmt.Errorf("train: worker %d: the loss is %v at step %d: training diverged; a learning rate below %v may help", w.index, loss, w.global, w.plan.rule.Rate)
+	if err := w.converges(loss); err != nil {
+		return err
 	}
 	w.note("the exchange of a step")
 	position, global, dropped, err := w.x.step(ctx, w.grad, w.params, ps.Contribution{Weight: float64(len(y)), CountStep: true, Stop: stop})
@@ -354,6 +357,14 @@ func (w *worker[F]) step(ctx context.Context, stop bool) error {
 	}
 	if w.chief != nil {
 		return w.chief.afterStep(ctx, w, info)
+	}
+	return nil
+}
+
+// converges is an error if a loss says that training has diverged.
+func (w *worker[F]) converges(loss float64) error {
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return fmt.Errorf("train: worker %d: the loss is %v at step %d: training diverged; a learning rate below %v may help", w.index, loss, w.global, w.plan.rule.Rate)
 	}
 	return nil
 }

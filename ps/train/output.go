@@ -17,20 +17,20 @@ type output struct {
 	seen    []Metric
 }
 
-// newOutput makes the directory. A run that resumes goes on with the metrics
-// that are there.
-func newOutput(dir string, resumes bool) (*output, error) {
+// newOutput makes the directory. A run that resumes after some passes over the training set goes on with the metrics
+// up to there.
+func newOutput(dir string, epoch float64) (*output, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("train: output: %w", err)
 	}
 	o := &output{dir: dir}
 	mode := os.O_TRUNC
-	if resumes {
+	if epoch > 0 {
 		mode = os.O_APPEND
 	}
 	var err error
-	if o.metrics, err = os.OpenFile(o.path("metrics.jsonl"), os.O_CREATE|os.O_RDWR|mode, 0o644); err == nil && resumes {
-		err = o.recall()
+	if o.metrics, err = os.OpenFile(o.path("metrics.jsonl"), os.O_CREATE|os.O_RDWR|mode, 0o644); err == nil && epoch > 0 {
+		err = o.recall(epoch)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("train: output: %w", err)
@@ -40,9 +40,9 @@ func newOutput(dir string, resumes bool) (*output, error) {
 
 func (o *output) path(name string) string { return filepath.Join(o.dir, name) }
 
-// recall reads the metrics of the run that is resumed, for the curve. A line that was not written whole, and what
-// follows it, goes.
-func (o *output) recall() error {
+// recall reads the metrics of the run that is resumed, for the curve. What that run did after it had saved is done
+// again: the first line of it goes, and what follows; so does a line that was not written whole.
+func (o *output) recall(epoch float64) error {
 	info, err := o.metrics.Stat()
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (o *output) recall() error {
 	for lines := bufio.NewReader(o.metrics); ; {
 		line, err := lines.ReadBytes('\n')
 		var m Metric
-		if err != nil || json.Unmarshal(line, &m) != nil {
+		if err != nil || json.Unmarshal(line, &m) != nil || m.Epoch > epoch {
 			break
 		}
 		o.seen = append(o.seen, m)

@@ -211,6 +211,14 @@ func TestDivergenceIsAnError(t *testing.T) {
 	}
 }
 
+// The last update may be the one that diverges.
+func TestDivergenceInTheLastStep(t *testing.T) {
+	f := launch(t, Config{Cluster: ps.Counts(0, 2), Mode: ps.Sync, Rule: ps.Rule{Rate: 1e30}, Hidden: 16, Stop: ps.Stop{LastStep: 1}}, nil)
+	if err := f.errs[0]; err == nil || !strings.Contains(err.Error(), "diverged") {
+		t.Errorf("the chief says %v, of %+v", err, f.results[0])
+	}
+}
+
 func TestHooksAreCalledInOrder(t *testing.T) {
 	var calls []string
 	note := func(name string) Hook {
