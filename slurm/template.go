@@ -50,9 +50,11 @@ type Batch struct {
 	// and handed to the program as --checkpoint. The tasks of an array have one each
 	// below it, by index.
 	Checkpoint string
-	MPI        string   // srun --mpi: a name of its list, such as none, pmi2, pmix
-	Command    []string // default fisterra train
-	Args       []string // after what the script adds
+	// Out is the directory for the results, handed to the program as --out, and likewise with the tasks of an array.
+	Out     string
+	MPI     string   // srun --mpi: a name of its list, such as none, pmi2, pmix
+	Command []string // default fisterra train
+	Args    []string // after what the script adds
 }
 
 // MemoryRule says how a task's memory is found where it is not given.
@@ -129,7 +131,7 @@ func (b *Batch) check() error {
 			return &Error{Source: "--module", Value: m, Err: ErrSyntax, Detail: "want NAME or NAME/VERSION"}
 		}
 	}
-	for _, c := range []struct{ option, value string }{{"--output", b.Output}, {"--error", b.Error}, {"--checkpoint", b.Checkpoint}} {
+	for _, c := range []struct{ option, value string }{{"--output", b.Output}, {"--error", b.Error}, {"--checkpoint", b.Checkpoint}, {"--out", b.Out}} {
 		if i := strings.IndexFunc(c.value, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 {
 			return &Error{Source: c.option, Value: c.value, Column: i + 1, Err: ErrSyntax, Detail: "a control character in a file name"}
 		}

@@ -27,7 +27,7 @@ func (b Batch) Script() (string, error) {
 	s.memory(&b)
 	if b.Checkpoint != "" {
 		s.line("")
-		s.linef("mkdir -p -- %s || exit 1", b.checkpoint())
+		s.linef("mkdir -p -- %s || exit 1", b.ownPart(b.Checkpoint))
 	}
 	s.run(&b)
 	return s.String(), nil
@@ -143,7 +143,10 @@ func (s *script) run(b *Batch) {
 		command = append(command, shellQuote(word))
 	}
 	if b.Checkpoint != "" {
-		command = append(command, "--checkpoint="+b.checkpoint())
+		command = append(command, "--checkpoint="+b.ownPart(b.Checkpoint))
+	}
+	if b.Out != "" {
+		command = append(command, "--out="+b.ownPart(b.Out))
 	}
 	for _, word := range b.Args {
 		command = append(command, shellQuote(word))
@@ -173,13 +176,13 @@ func (b *Batch) itself() string {
 	return `"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"`
 }
 
-// checkpoint is the directory as the shell reads it. Each task of an array has its
-// own: they run side by side.
-func (b *Batch) checkpoint() string {
+// ownPart is a directory as the shell reads it. Each task of an array has its
+// own below it: they run side by side.
+func (b *Batch) ownPart(dir string) string {
 	if b.Array == "" {
-		return shellQuote(b.Checkpoint)
+		return shellQuote(dir)
 	}
-	return shellQuote(b.Checkpoint+"/") + `"$SLURM_ARRAY_TASK_ID"`
+	return shellQuote(dir+"/") + `"$SLURM_ARRAY_TASK_ID"`
 }
 
 // signalNumber is what kill -l translates: a name without SIG becomes a number,

@@ -139,7 +139,11 @@ func (b *benchFlags) options(op bench.Operation, given func(flag string) bool) (
 		return o, errors.New("-m and --sizes exclude each other")
 	}
 	if b.sizes != "" {
-		for _, w := range commaList(b.sizes) {
+		sizes, err := commaList("--sizes", b.sizes)
+		if err != nil {
+			return o, err
+		}
+		for _, w := range sizes {
 			n, err := parseBytes(w)
 			if err != nil {
 				return o, fmt.Errorf("--sizes %s: %w", b.sizes, err)

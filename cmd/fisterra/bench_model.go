@@ -45,7 +45,11 @@ func (s *siteFlags) cases() (kinds []plan.Kind, sizes []int, err error) {
 
 func (s *siteFlags) bytes() ([]int, error) {
 	var sizes []int
-	for _, w := range commaList(s.sizes) {
+	words, err := commaList("--sizes", s.sizes)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range words {
 		n, err := parseBytes(w)
 		if err != nil {
 			return nil, fmt.Errorf("--sizes %s: %w", s.sizes, err)
@@ -58,7 +62,11 @@ func (s *siteFlags) bytes() ([]int, error) {
 // kinds reads the names of collectives.
 func (s *siteFlags) kinds() ([]plan.Kind, error) {
 	var kinds []plan.Kind
-	for _, name := range commaList(s.ops) {
+	names, err := commaList("--op", s.ops)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
 		k, err := plan.ParseKind(name)
 		if err != nil {
 			return nil, fmt.Errorf("--op: %w", err)

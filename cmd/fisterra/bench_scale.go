@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -79,21 +80,29 @@ own; the column "node bound" is what the ranks of a node need at least, who shar
 			if format != "table" && format != "json" {
 				return usageError(fmt.Errorf("--format %q: want table or json", format))
 			}
+			counts, err := commaList("--ranks", ranks)
+			if err != nil {
+				return usageError(err)
+			}
+			lengths, err := commaList("--sizes", sizes)
+			if err != nil {
+				return usageError(err)
+			}
 			var points []bench.ScalePoint
 			t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 			if format == "table" {
 				fmt.Fprintf(env.stdout, "# %s on %s, %d ranks a node (%s), simulated\n", op, o.Network.Name, o.Network.RanksPerNode, distribution)
 				fmt.Fprintln(t, "ranks\tbytes\tplan\tsimulated\tbound\tratio\tnode bound\tmessages\ttook\t")
 			}
-			for _, r := range commaList(ranks) {
+			for _, r := range counts {
 				p, err := strconv.Atoi(r)
-				if err != nil || p < 1 || p > 1<<16 {
-					return usageError(fmt.Errorf("--ranks %s: %q is not a number of ranks from 1 to %d", ranks, r, 1<<16))
+				if err != nil || p < 2 || p > 1<<16 {
+					return usageError(fmt.Errorf("--ranks %s: %q is not a number of ranks from 2 to %d", ranks, r, 1<<16))
 				}
 				if cyclic {
 					o.Network.Cyclic = (p + o.Network.RanksPerNode - 1) / o.Network.RanksPerNode
 				}
-				for _, s := range commaList(sizes) {
+				for _, s := range lengths {
 					n, err := parseBytes(s)
 					if err != nil {
 						return usageError(fmt.Errorf("--sizes %s: %w", sizes, err))
@@ -119,8 +128,7 @@ own; the column "node bound" is what the ranks of a node need at least, who shar
 			if err != nil {
 				return fmt.Errorf("--plot: %w", err)
 			}
-			defer f.Close()
-			return bench.PlotScale(f, fmt.Sprintf("%s on %s, simulated; dashed: lower bound", op, o.Network.Name), points)
+			return errors.Join(bench.PlotScale(f, fmt.Sprintf("%s on %s, simulated; dashed: lower bound", op, o.Network.Name), points), f.Close())
 		},
 	}
 	f := cmd.Flags()

@@ -145,13 +145,24 @@ func (c claim) enter(before owner) error {
 		return err
 	}
 	temp := c.path(ownerFile + "." + c.own.Token)
-	if err := os.WriteFile(temp, append(text, '\n'), 0o644); err != nil {
+	if err := writeSynced(temp, append(text, '\n')); err != nil {
 		return usageError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	if err := os.Rename(temp, c.path(ownerFile)); err != nil {
 		return usageError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	return nil
+}
+
+// writeSynced writes a file that is to be renamed, and brings it to the disk: a machine that goes down after the
+// renaming must not leave an empty one.
+func writeSynced(path string, b []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // source is where the state to go on from is found: in a file that a user has put there, or

@@ -65,12 +65,17 @@ func system() environment {
 func run(args []string, env environment) int {
 	ctx, stop := untilAsked(env.lookup)
 	defer stop()
+	out := &stdout{w: env.stdout}
+	env.stdout = out
 	root := newRoot(env)
 	root.SetArgs(args)
 	root.SetIn(env.stdin)
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)
 	err := root.ExecuteContext(ctx)
+	if failed := out.failure(); err == nil && failed != nil {
+		err = fmt.Errorf("standard output: %w", failed)
+	}
 	var e *exitError
 	if err != nil && !(errors.As(err, &e) && e.err == nil) {
 		fmt.Fprintf(env.stderr, "fisterra: %v\n", err)

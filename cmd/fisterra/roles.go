@@ -26,6 +26,16 @@ func (r *roleFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&r.placement, "placement", "first", "where the parameter servers sit: first, spread, last")
 }
 
+// check refuses flags that say the same in two ways.
+func (r *roleFlags) check() error {
+	for _, name := range []string{"ps", "workers", "placement"} {
+		if r.list != "" && r.flags.Changed(name) {
+			return fmt.Errorf("--roles %s and --%s %v exclude each other", r.list, name, r.flags.Lookup(name).Value)
+		}
+	}
+	return nil
+}
+
 // servers is how many of so many ranks serve: a rank that is alone works, unless the
 // flags say otherwise. It is 0 where they are wrong: of says why.
 func (r *roleFlags) servers(ranks int) int {
@@ -44,6 +54,9 @@ func (r *roleFlags) servers(ranks int) int {
 
 // ranks is the number of ranks that the flags ask for, with three workers by default.
 func (r *roleFlags) ranks() (int, error) {
+	if err := r.check(); err != nil {
+		return 0, err
+	}
 	if r.list != "" {
 		roles, err := slurm.ParseRoles(r.list)
 		return len(roles), err
@@ -96,6 +109,9 @@ const defaultWorkers = 3
 
 // of gives each position of a layout its role.
 func (r *roleFlags) of(l *slurm.Layout) (slurm.Roles, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
 	if r.list != "" {
 		roles, err := slurm.ParseRoles(r.list)
 		if err != nil {

@@ -42,6 +42,9 @@ secret reaches it by an inherited descriptor. Rank 0 has this command's standard
 			if ranks < 1 {
 				return usageError(fmt.Errorf("-n %d: at least 1 rank is needed", ranks))
 			}
+			if timeout < 0 {
+				return usageError(fmt.Errorf("--timeout %v: want a time, or 0 for none", timeout))
+			}
 			cfg := launch.Config{Ranks: ranks, Program: args[0], Args: args[1:], Stdin: env.stdin, Timeout: timeout}
 			if label {
 				cfg.Label = launch.ByRank
@@ -117,7 +120,11 @@ func guardCommand(env environment) *cobra.Command {
 	}
 }
 
-// commaList splits a flag's value at commas, without empty parts.
-func commaList(text string) []string {
-	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+// commaList splits a flag's value at commas, without empty parts, of which there must be more.
+func commaList(flag, text string) ([]string, error) {
+	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+	if len(parts) == 0 {
+		return nil, fmt.Errorf("%s %q: want at least one value", flag, text)
+	}
+	return parts, nil
 }

@@ -41,6 +41,9 @@ func newScreen(env environment, json bool) *screen {
 
 // terminalColumns is the width of w, 0 if it is no terminal.
 func terminalColumns(w io.Writer) int {
+	if out, wrapped := w.(*stdout); wrapped {
+		w = out.w
+	}
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 0

@@ -40,6 +40,9 @@ and tell each other.
 on, cesga-ft2 is the default rule; off keeps host names.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if portBase < 1 {
+				return usageError(fmt.Errorf("--port-base %d: want a port from 1", portBase))
+			}
 			job, err := slurm.FromEnv(env.lookup)
 			if err != nil {
 				return usageError(err)

@@ -88,7 +88,7 @@ after --: roles and --checkpoint are not for it.`,
 	f.StringVarP(&b.Partition, "partition", "p", "", "partition (default: the site's)")
 	f.StringVarP(&b.Account, "account", "A", "", "account to charge")
 	f.StringVarP(&b.Constraint, "constraint", "C", "", "features that the nodes must have")
-	f.StringVarP(&b.Array, "array", "a", "", "indices of a job array, as in 0-3%2; each has its own directory below --checkpoint")
+	f.StringVarP(&b.Array, "array", "a", "", "indices of a job array, as in 0-3%2; each has its own directory below --checkpoint and --out")
 	f.StringArrayVar(&b.Modules, "module", nil, "module to load, as in openmpi/4.1 (may be repeated)")
 	f.StringVar(&t.memory, "memory", "site", "memory of a rank: site (its default), per-cpu (found when the job runs: the partition's DefMemPerCPU, else an even share of the node, times the rank's CPUs), or a size such as 2500, 8G (MB without a letter)")
 	f.StringVar(&t.roles, "roles", "", "role of each position, such as ps,worker,worker (instead of --ps and --workers)")
@@ -101,6 +101,7 @@ after --: roles and --checkpoint are not for it.`,
 	f.StringVarP(&b.Output, "output", "o", "", "log, appended to (default fisterra-%j.log, of an array fisterra-%A_%a.log)")
 	f.StringVarP(&b.Error, "error", "e", "", "log of standard error (default: the same)")
 	f.StringVar(&b.Checkpoint, "checkpoint", "", "directory on a shared file system to save state in, and to resume from")
+	f.StringVar(&b.Out, "out", "", "directory on a shared file system for the results")
 	f.StringVar(&b.MPI, "mpi", "", "srun's way to start ranks, one of srun --mpi=list, such as none, pmi2, pmix (default: the site's)")
 	f.StringVar(&t.program, "program", "", "program to run (default: this one, by its absolute path, unless go run has built it)")
 	f.StringVar(&t.tutorial, "tutorial", "", "start from a reference tutorial's job: "+strings.Join(tutorialNames(), ", "))
@@ -174,6 +175,7 @@ func (t *templateFlags) job() (slurm.Batch, error) {
 		"output":          func() { b.Output = from.Output },
 		"error":           func() { b.Error = from.Error },
 		"checkpoint":      func() { b.Checkpoint = from.Checkpoint },
+		"out":             func() { b.Out = from.Out },
 		"mpi":             func() { b.MPI = from.MPI },
 		"placement":       func() { b.Placement = slurm.Placement(t.placement) },
 	} {
@@ -258,7 +260,7 @@ func (t *templateFlags) setRoles(b *slurm.Batch) error {
 }
 
 // trainFlagNames are the flags of fisterra train that the script sets from those of its own.
-var trainFlagNames = []string{"roles", "ps", "workers", "placement", "checkpoint"}
+var trainFlagNames = []string{"roles", "ps", "workers", "placement", "checkpoint", "out"}
 
 // checkProgram finds a wrong flag before the job waits in the queue for it. args are what
 // stands after --.
@@ -289,7 +291,7 @@ func checkTraining(b *slurm.Batch, args []string) error {
 		return fmt.Errorf("after --: fisterra %w", err)
 	}
 	for _, name := range trainFlagNames {
-		if cmd.Flags().Changed(name) {
+		if cmd.Flags().Changed(name) && (name != "out" || b.Out != "" || b.Array != "") { // of an array each task needs its own
 			return fmt.Errorf("after --: --%s is a flag of template slurm, too, which hands it on: give it before --", name)
 		}
 	}

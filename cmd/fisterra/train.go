@@ -122,11 +122,24 @@ func (t *trainFlags) check(workers int) error {
 		return fmt.Errorf("--checkpoint-every %d without --checkpoint: there is no directory to save in", t.checkpointEvery)
 	case t.aggregate < 0:
 		return fmt.Errorf("--aggregate %d: want a number of gradients, or 0 for those of all workers", t.aggregate)
+	case t.aggregate > 0 && t.mode == string(ps.Async):
+		return fmt.Errorf("--aggregate %d with --mode async, where each gradient is a step", t.aggregate)
 	case workers < 1:
 	case t.aggregate > workers:
 		return fmt.Errorf("--aggregate %d: want at most the gradients of all workers, which are %d", t.aggregate, workers)
 	case t.batch < workers:
 		return fmt.Errorf("--batch %d for %d workers: want at least a sample for each", t.batch, workers)
+	}
+	return nil
+}
+
+// checkAlone refuses what only parameter servers do.
+func (t *trainFlags) checkAlone() error {
+	switch {
+	case t.mode == string(ps.Async):
+		return errors.New("--mode async without parameter servers: workers that are alone make each step together (--mode sync)")
+	case t.aggregate > 0:
+		return fmt.Errorf("--aggregate %d without parameter servers: workers that are alone make each step with all gradients", t.aggregate)
 	}
 	return nil
 }
@@ -155,6 +168,9 @@ func (t *trainFlags) run(ctx context.Context, env environment) error {
 	}
 	if err == nil {
 		err = t.check(t.roles.workersAmong(ranks))
+	}
+	if err == nil && ranks > 1 && t.roles.servers(ranks) == 0 {
+		err = t.checkAlone()
 	}
 	if err == nil {
 		err = t.checkData()
@@ -292,6 +308,9 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 	cluster, err := ps.ClusterOf(w, roles)
 	if err == nil {
 		err = t.check(len(cluster.Workers)) // not every launcher says beforehand how many ranks there are
+	}
+	if err == nil && len(cluster.Servers) == 0 && len(cluster.Workers) > 1 {
+		err = t.checkAlone()
 	}
 	if err != nil {
 		return usageError(err)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/internal/lab"
@@ -32,6 +34,17 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"train", "--aggregate", "4"}, want: "--aggregate 4"},
 		{args: []string{"train", "--batch", "2"}, want: "--batch 2 for 3 workers"},
 		{args: []string{"run", "-n", "3", "--", "FISTERRA", "train", "--batch", "1"}, want: "--batch 1 for 2 workers"},
+		{args: []string{"train", "--roles", "ps,worker", "--ps", "3"}, want: "--roles ps,worker and --ps 3 exclude each other"},
+		{args: []string{"train", "--roles", "ps,worker", "--placement", "last"}, want: "--placement last"},
+		{args: []string{"train", "--mode", "async", "--ps", "0"}, want: "--mode async without parameter servers"},
+		{args: []string{"train", "--mode", "async", "--aggregate", "2"}, want: "--aggregate 2 with --mode async"},
+		{args: []string{"train", "--ps", "0", "--aggregate", "2"}, want: "--aggregate 2 without parameter servers"},
+		{args: []string{"run", "--timeout", "-5s", "--", "true"}, want: "--timeout -5s"},
+		{args: []string{"bench", "allreduce", "--sizes", ","}, want: `--sizes ","`},
+		{args: []string{"bench", "scale", "--ranks", ","}, want: `--ranks ","`},
+		{args: []string{"bench", "scale", "--ranks", "1,16"}, want: `"1" is not a number of ranks from 2`},
+		{args: []string{"bench", "tune", "--sizes", ","}, want: `--sizes ","`},
+		{args: []string{"spec", "--port-base", "0"}, want: "--port-base 0"},
 		{args: []string{"train", "--infiniband", "off"}, want: "write --infiniband=off"},
 		{args: []string{"train", "off"}, want: `takes no arguments, got "off"`},
 		{args: []string{"version", "more"}, want: `takes no arguments, got "more"`},
@@ -98,5 +111,21 @@ func TestVersionHasTwoNames(t *testing.T) {
 	a, b := fisterra(t, "--version"), fisterra(t, "version")
 	if a.Code != 0 || a.Stdout != b.Stdout || !strings.HasPrefix(a.Stdout, "fisterra "+version) {
 		t.Errorf("--version: %v\nversion: %v", a, b)
+	}
+}
+
+// full is a disk on which there is no room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// What cannot be written is no success.
+func TestFullStandardOutput(t *testing.T) {
+	for _, args := range [][]string{{"hosts", "n[1-3]"}, {"version"}, {"bench", "explain"}} {
+		var errs bytes.Buffer
+		code := run(args, environment{stdin: strings.NewReader(""), stdout: full{}, stderr: &errs, lookup: func(string) (string, bool) { return "", false }})
+		if code != exitFailed || !strings.Contains(errs.String(), "standard output: no space left") {
+			t.Errorf("%v: exit code %d, %q", args, code, &errs)
+		}
 	}
 }
