@@ -151,7 +151,8 @@ func (c *Comm) Revoke() { c.dev.revoke(c) }
 func (c *Comm) Lost() []int { return c.dev.lost(c) }
 
 // AckLost acknowledges the losses known so far, so that AnySource receives on
-// this communicator no longer fail because of them. It returns what Lost does. Not collective.
+// this communicator no longer fail because of them. Collectives of it stay ended: Shrink makes a communicator
+// that has them. It returns what Lost does. Not collective.
 func (c *Comm) AckLost() []int { return c.dev.acknowledge(c) }
 
 func (c *Comm) String() string {

@@ -120,7 +120,7 @@ func guardCommand(env environment) *cobra.Command {
 	}
 }
 
-// commaList splits a flag's value at commas, without empty parts, of which there must be more.
+// commaList splits a flag's value at commas. Empty parts are left out; a value of nothing else is an error.
 func commaList(flag, text string) ([]string, error) {
 	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 	if len(parts) == 0 {

@@ -248,18 +248,25 @@ func TestHangupBeforeLink(t *testing.T) {
 	}
 }
 
-// TestMalformedClaim: a peer that writes nonsense where the two share out a pull is lost.
-func TestMalformedClaim(t *testing.T) {
+// pulling is two ranks of which the second has begun to pull a unit of the first's memory.
+func pulling(t *testing.T, op uint64) []*testRank {
+	t.Helper()
 	rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 1 })
 	meetAll(t, rs)
 	key, ok := rs[0].Expose(1, pattern(unitBytes, 1))
 	if !ok {
 		t.Skip("a rank's memory cannot be copied here:", rs[0].Path(1))
 	}
-	const op = 7
 	if o := rs[1].Pull(0, key, make([]byte, unitBytes), op); o != transport.Sent {
 		t.Fatal(o)
 	}
+	return rs
+}
+
+// TestMalformedClaim: a peer that writes nonsense where the two share out a pull is lost.
+func TestMalformedClaim(t *testing.T) {
+	const op = 7
+	rs := pulling(t, op)
 	pl := rs[1].pulls[0]
 	pl.slot.state.Store(uint64(ends(phasePulling, pl.units+1, pl.units+2)))
 	deadline := time.Now().Add(patience)
@@ -291,15 +298,7 @@ func (m midCopy) Outside(work func()) { m.do(); work() }
 
 // TestLeaveWhileCopying: the peer is not told that this rank has left as long as it copies.
 func TestLeaveWhileCopying(t *testing.T) {
-	rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 1 })
-	meetAll(t, rs)
-	key, ok := rs[0].Expose(1, pattern(unitBytes, 1))
-	if !ok {
-		t.Skip("a rank's memory cannot be copied here:", rs[0].Path(1))
-	}
-	if o := rs[1].Pull(0, key, make([]byte, unitBytes), 7); o != transport.Sent {
-		t.Fatal(o)
-	}
+	rs := pulling(t, 7)
 	conn := rs[1].endpoint(0).link.conn
 	say := func() error {
 		return sendPacket(conn, binary.BigEndian.AppendUint64([]byte{packetNone}, 99)) // nobody has asked
