@@ -10,6 +10,8 @@ PARALLEL ?= 4
 FUZZTIME ?= 10s
 SOAKTIME ?= 10m
 LAUNCHES ?= 7
+# Only the binary that people run is compiled by the profile (cmd/fisterra/default.pgo): tests would compile everything a second time.
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -pgo=off
 # go test -run by name: the tests that bring up the Slurm cluster (internal/lab holds them to that
 # name), and those that start MPI's launchers, in packages that are not about MPI libraries anyway.
 CLUSTERTESTS := ^TestCluster
@@ -27,7 +29,11 @@ help: ## list the targets
 
 .PHONY: build
 build: ## bin/fisterra, without a C compiler
-	CGO_ENABLED=0 $(GO) build -o bin/ ./cmd/fisterra
+	CGO_ENABLED=0 $(GO) build -pgo=auto -o bin/ ./cmd/fisterra
+
+.PHONY: profile
+profile: ## the profile by which the binary is compiled, from measurements on this machine
+	@scripts/profile.sh
 
 .PHONY: test
 test: ## every test this machine can run, and which were skipped and why

@@ -31,6 +31,7 @@ var imports = []struct {
 	{"internal/lab", "internal/need x/sys", "clusters and networks for tests"},
 	{"internal/testlog", "", "tests wait for a line of a log"},
 	{"internal/testsum", "", "reads the output of go test"},
+	{"internal/pgo", "pprof", "merges profiles of the command"},
 	{"slurm/...", "slurm/... x/sys", "what Slurm tells a task; knows no network and no InfiniBand"},
 	{"ib", "x/sys", "devices, interfaces, address rules"},
 	{"mpi/transport", "x/sys", "the contract"},
@@ -60,10 +61,11 @@ var outside = map[string]string{
 	"compress": "github.com/klauspost/compress",
 	"cobra":    "github.com/spf13/cobra",
 	"pflag":    "github.com/spf13/pflag",
+	"pprof":    "github.com/google/pprof",
 }
 
 func TestImportTable(t *testing.T) {
-	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
+	out, err := exec.Command("go", "list", "-pgo=off", "-json=ImportPath,Imports", "./...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}

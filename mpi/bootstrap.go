@@ -7,12 +7,9 @@ import (
 	"hash/fnv"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 )
@@ -119,6 +116,16 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 	if !l.atRoot() {
 		return m.join(ctx, keyring)
 	}
+	if m.secret == nil {
+		m.secret = wire.NewSecret()
+	}
+	if keyring != nil && keyring.file != nil {
+		// Before anybody can connect and look for it: that it is not there is remembered by NFS for a minute.
+		if err := keyring.file.create(m.secret); err != nil {
+			return fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
+		}
+		m.keyFile = keyring.file
+	}
 	listener, err := m.listen(ctx)
 	if err != nil {
 		return err
@@ -131,21 +138,10 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 		Slots: strangers + l.size,
 		Log:   m.cfg.log(),
 	}
-	if m.secret == nil {
-		m.secret = wire.NewSecret()
-	}
-	switch {
-	case keyring == nil:
-	case keyring.exchange != nil:
+	if keyring != nil && keyring.exchange != nil {
 		door.Before = func(conn net.Conn, deadline time.Time) error {
 			return keyring.exchange.give(context.Background(), conn, m.secret, deadline)
 		}
-	default:
-		if err := keyring.file.create(m.secret); err != nil {
-			listener.Close()
-			return fmt.Errorf("mpi: %w", err)
-		}
-		m.keyFile = keyring.file
 	}
 	m.door = wire.OpenDoor(listener, door)
 	return m.tellManager(ctx, keyring)
@@ -203,10 +199,9 @@ func (m *meeting) keyring(ctx context.Context) (k *keyring, err error) {
 func (m *meeting) listen(ctx context.Context) (net.Listener, error) {
 	switch {
 	case m.l.rootFD >= 0:
-		unix.CloseOnExec(m.l.rootFD)
-		f := os.NewFile(uintptr(m.l.rootFD), "root")
-		if f == nil {
-			return nil, fmt.Errorf("mpi: %w: %s is %d: not a descriptor", ErrLauncher, wire.EnvRootFD, m.l.rootFD)
+		f, err := inherit(wire.EnvRootFD, m.l.rootFD)
+		if err != nil {
+			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
 		}
 		defer f.Close()
 		listener, err := net.FileListener(f)
@@ -222,11 +217,15 @@ func (m *meeting) listen(ctx context.Context) (net.Listener, error) {
 		}
 		return listener, nil
 	case m.manager != nil:
-		return listenOn(ctx, m.address, 0)
+		listener, err := listenOn(ctx, m.address, 0)
+		if err != nil {
+			return nil, noPlace(ctx, fmt.Errorf("position 0 cannot listen: %w", err))
+		}
+		return listener, nil
 	}
 	address, _, err := ordinaryRoot(ctx, m.l)
 	if err != nil {
-		return nil, err
+		return nil, noPlace(ctx, err)
 	}
 	var taken []string
 	for _, port := range m.l.rendezvousPorts() {
@@ -235,11 +234,11 @@ func (m *meeting) listen(ctx context.Context) (net.Listener, error) {
 			return listener, nil
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
-			return nil, fmt.Errorf("mpi: position 0 cannot listen: %w", err)
+			return nil, noPlace(ctx, fmt.Errorf("position 0 cannot listen: %w", err))
 		}
 		taken = append(taken, fmt.Sprint(port))
 	}
-	return nil, fmt.Errorf("mpi: position 0 cannot listen on %s: all %d ports are taken (%s)", address, len(taken), strings.Join(taken, ","))
+	return nil, noPlace(ctx, fmt.Errorf("position 0 cannot listen on %s: all %d ports are taken (%s)", address, len(taken), strings.Join(taken, ",")))
 }
 
 func listenOn(ctx context.Context, address netip.Addr, port int) (net.Listener, error) {
@@ -259,7 +258,7 @@ func ordinaryRoot(ctx context.Context, l *launch) (netip.Addr, string, error) {
 	host := l.step.Layout.Nodes[0]
 	addr, err := wire.Resolve(ctx, host)
 	if err != nil {
-		return addr, "", fmt.Errorf("mpi: address of %s, where position 0 is: %w", host, err)
+		return addr, "", fmt.Errorf("address of %s, where position 0 is: %w", host, err)
 	}
 	return addr, "", nil
 }
@@ -291,6 +290,7 @@ func (m *meeting) close() {
 	if m.door != nil {
 		m.door.Close()
 	}
+	m.dismiss()
 	for _, conn := range m.told {
 		conn.Close()
 	}

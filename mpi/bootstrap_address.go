@@ -17,15 +17,15 @@ import (
 func published(ctx context.Context, cfg *Config, l *launch) (addr netip.Addr, why string, err error) {
 	if cfg.AddressRule != "" {
 		rule, err := ib.ParseRule(cfg.AddressRule, nil)
-		if err != nil {
-			return addr, "", err
+		var text string
+		if err == nil {
+			text, err = rule.Own(l.host)
 		}
-		text, err := rule.Own(l.host)
-		if err != nil {
-			return addr, "", err
+		if err == nil {
+			addr, err = wire.Resolve(ctx, text)
 		}
-		if addr, err = wire.Resolve(ctx, text); err != nil {
-			return addr, "", err
+		if err != nil {
+			return addr, "", noPlace(ctx, err)
 		}
 		return addr, fmt.Sprintf("address rule %s", rule), nil
 	}
@@ -39,7 +39,10 @@ func published(ctx context.Context, cfg *Config, l *launch) (addr netip.Addr, wh
 	if alone {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), "all ranks are on this host", nil
 	}
-	return ordinary(ctx, l.host)
+	if addr, why, err = ordinary(ctx, l.host); err != nil {
+		err = noPlace(ctx, err)
+	}
+	return addr, why, err
 }
 
 // ordinary is the address that a host's name has. Names that stand for loopback in the
@@ -70,7 +73,15 @@ func ordinary(ctx context.Context, host string) (netip.Addr, string, error) {
 	if err == nil {
 		return addr, "loopback: this host has no other address", nil
 	}
-	return addr, "", fmt.Errorf("mpi: address of host %q: %w", host, err)
+	return addr, "", fmt.Errorf("address of host %q: %w", host, err)
+}
+
+// noPlace is the error of a rank that has no place where the others could reach it. What fails because ctx ended has its cause, too.
+func noPlace(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return fmt.Errorf("mpi: %w: %w", ErrTransport, err)
 }
 
 // shortHostname is this host's name as Slurm would write it.

@@ -139,14 +139,36 @@ func (m *meeting) hear(rank int, conn net.Conn) {
 	}
 	select {
 	case m.joiners <- j:
+		select {
+		case <-m.done: // nobody takes it any more, close may have been before
+			m.dismiss()
+		default:
+		}
 	case <-m.done:
 		conn.Close()
 	}
 }
 
+// dismiss closes the connections of ranks that have come and that nobody has taken.
+func (m *meeting) dismiss() {
+	for {
+		select {
+		case j := <-m.joiners:
+			j.conn.Close()
+		default:
+			return
+		}
+	}
+}
+
+// refusalWait is how long position 0, once it knows that there will be no world, waits for the ranks that have not
+// come yet, to tell them: they would look for it in vain until StartTimeout.
+const refusalWait = 5 * time.Second
+
 // collect waits at position 0 for what every other rank tells: all the same kind of thing.
 func (m *meeting) collect(ctx context.Context, kind byte) (came map[int]joiner, err error) {
 	came = map[int]joiner{}
+	var enough <-chan time.Time // once there is an err
 	for len(came) < m.l.size-1 {
 		select {
 		case j := <-m.joiners:
@@ -160,15 +182,21 @@ func (m *meeting) collect(ctx context.Context, kind byte) (came map[int]joiner, 
 				continue
 			}
 			came[j.rank] = j
-			if j.kind != kind {
-				return came, fmt.Errorf("mpi: %w: ranks %d and %d have been told different things of the transport to use "+
+			if j.kind != kind && err == nil {
+				enough = time.After(refusalWait)
+				err = fmt.Errorf("mpi: %w: ranks %d and %d have been told different things of the transport to use "+
 					"(Config.Transport, InfiniBand, OutlivesRanks), or by different launchers", ErrLayout, m.l.rank, j.rank)
 			}
+		case <-enough:
+			return came, err
 		case <-ctx.Done():
-			return came, m.missing(ctx, came)
+			if err == nil {
+				err = m.missing(ctx, came)
+			}
+			return came, err
 		}
 	}
-	return came, nil
+	return came, err
 }
 
 // turnAway tells ranks why there will be no world.

@@ -79,7 +79,7 @@ func (m *meeting) targets(ctx context.Context) ([]string, error) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, fmt.Errorf("%w: %w", err, context.Cause(ctx))
+			return nil, fmt.Errorf("mpi: %w: %w", err, context.Cause(ctx))
 		}
 	}
 }

@@ -43,16 +43,16 @@ func startHosts(t *testing.T, hosts *lab.Hosts, n int, options string) []*proc {
 func TestBootstrapCablePulled(t *testing.T) {
 	t.Parallel()
 	hosts := lab.Net(t, 4)
-	procs := startHosts(t, hosts, 4, "peer-timeout=4s")
+	procs := startHosts(t, hosts, 4, "peer-timeout=12s")
 	pulled := time.Now()
 	hosts.Unplug(2)
 	for _, rank := range []int{0, 1, 3} {
-		procs[rank].await(t, "lost 2 no sign of life", patience)
+		procs[rank].await(t, "lost 2 no sign of life", 2*patience)
 	}
 	for _, rank := range []int{0, 1, 3} {
-		procs[2].await(t, fmt.Sprintf("lost %d ", rank), patience)
+		procs[2].await(t, fmt.Sprintf("lost %d ", rank), 2*patience)
 	}
-	if took := time.Since(pulled); took > 40*time.Second { // five times that: the machine may have other work
+	if took := time.Since(pulled); took > 2*time.Minute { // five times that: the machine may have other work
 		t.Errorf("noticed after %v", took)
 	}
 	for _, rank := range []int{0, 1, 3} {
@@ -62,7 +62,7 @@ func TestBootstrapCablePulled(t *testing.T) {
 	}
 	orderAll([]*proc{procs[0], procs[1], procs[3]}, "bye 1m")
 	for _, rank := range []int{0, 1, 3} {
-		procs[rank].await(t, "parted <nil>", patience)
+		procs[rank].await(t, "parted <nil>", 2*patience)
 	}
 }
 
@@ -70,15 +70,15 @@ func TestBootstrapCablePulled(t *testing.T) {
 func TestBootstrapRootUnplugged(t *testing.T) {
 	t.Parallel()
 	hosts := lab.Net(t, 4)
-	procs := startHosts(t, hosts, 4, "peer-timeout=4s")
+	procs := startHosts(t, hosts, 4, "peer-timeout=12s")
 	hosts.Unplug(0)
 	for _, p := range procs[1:] {
-		p.await(t, "lost 0 no sign of life", patience)
-		procs[0].await(t, fmt.Sprintf("lost %d ", p.rank), patience)
+		p.await(t, "lost 0 no sign of life", 2*patience)
+		procs[0].await(t, fmt.Sprintf("lost %d ", p.rank), 2*patience)
 	}
 	orderAll(procs[1:], "bye 1m")
 	for _, p := range procs[1:] {
-		if line := p.await(t, "parted", patience); line != "parted <nil>" || p.times("lost") != 1 {
+		if line := p.await(t, "parted", 2*patience); line != "parted <nil>" || p.times("lost") != 1 {
 			t.Errorf("rank %d: %s, %d losses", p.rank, line, p.times("lost"))
 		}
 	}
@@ -127,13 +127,13 @@ func TestBootstrapGoodbyeKeptBack(t *testing.T) {
 	}
 }
 
-// An outage that TCP's own attempts, 6.4 s apart by then, would not meet the end of before the peer timeout is over, is
-// ridden through, too.
+// An outage is ridden through whose end TCP's own attempts, 12.8 s apart by then, would not meet before the peer timeout is
+// over, and that lasts longer than 15 attempts do when they come each second.
 func TestBootstrapCableBackLate(t *testing.T) {
 	t.Parallel()
-	const timeout, out = 13 * time.Second, 8500 * time.Millisecond
+	const timeout, out = 25 * time.Second, 17 * time.Second // attempts come 12.6 to 13.6 s and 25.4 to 26.4 s after
 	hosts := lab.Net(t, 3)
-	procs := startHosts(t, hosts, 3, "peer-timeout=13s")
+	procs := startHosts(t, hosts, 3, fmt.Sprint("peer-timeout=", timeout))
 	hosts.Unplug(0) // the one that all others hang below
 	unplugged := time.Now()
 	for _, until := range []time.Duration{out, timeout + time.Second} {
@@ -226,20 +226,23 @@ func TestBootstrapOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		need.Part(t, "root", "another user's process can be started only by root")
 	}
+	t.Parallel()
 	setpriv := need.Program(t, "root", "setpriv")
 	conf, _ := startMunge(t)
 	job := fmt.Sprint(90000 + os.Getpid()%20000)
-	root := start(t, 1, ownBinary(), append(slurmEnv(1, 2, job), "SLURM_CONF="+conf, rankVariable+"=start-timeout=6s"))
+	procs := make([]*proc, 2)
+	procs[1] = start(t, 1, ownBinary(), append(slurmEnv(1, 2, job), "SLURM_CONF="+conf, rankVariable+"=")) // position 0
 	binary := filepath.Join(filepath.Dir(conf), "rank.test")
 	copyFile(t, os.Args[0], binary)
 	stranger := start(t, 0, exec.Command(setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", binary, "-test.run=^TestBootstrapRank$"),
-		append(slurmEnv(0, 2, job), "SLURM_CONF="+conf, rankVariable+"=start-timeout=3s"))
-	if line := stranger.await(t, "failed", patience); !strings.Contains(line, "munge") {
+		append(slurmEnv(0, 2, job), "SLURM_CONF="+conf, rankVariable+"=start-timeout=10s"))
+	if line := stranger.await(t, "failed", patience); !strings.Contains(line, "munge: error 18: Unauthorized credential for client UID=65534") {
 		t.Error(line)
 	}
-	if line := root.await(t, "failed", patience); !strings.Contains(line, "rank 0 did not come") {
-		t.Error(line)
-	}
+	procs[0] = start(t, 0, ownBinary(), append(slurmEnv(0, 2, job), "SLURM_CONF="+conf, rankVariable+"="))
+	awaitAll(t, procs, "ready", patience) // nobody has taken its place
+	orderAll(procs, "bye 1m")
+	awaitAll(t, procs, "parted <nil>", patience)
 }
 
 func copyFile(t *testing.T, from, to string) {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 )
 
@@ -42,10 +44,9 @@ func TestBootstrapAndGoodbye(t *testing.T) {
 
 // More ranks than the root of the tree has children.
 func TestBootstrapTwoLevels(t *testing.T) {
+	t.Parallel()
 	const n = 40
-	j := newJob(t)
-	j.opts = func(int) string { return "peer-timeout=8s" }
-	procs := j.startAll(t, n)
+	procs := newJob(t).startAll(t, n)
 	awaitAll(t, procs, "ready", 2*patience)
 	procs[38].cmd.Process.Kill() // below rank 1
 	for _, p := range procs {
@@ -63,7 +64,7 @@ func TestBootstrapTwoLevels(t *testing.T) {
 	procs[35].cmd.Process.Kill()
 	for _, p := range procs {
 		if p.rank != 38 && p.rank != 1 && p.rank != 35 {
-			p.await(t, "lost 35 ", patience) // at once, or found missing if it had no time to come
+			p.await(t, "lost 35 ", 2*patience) // at once, or found missing if it had no time to come
 		}
 	}
 	var living []*proc
@@ -102,7 +103,7 @@ func TestBootstrapRootDies(t *testing.T) {
 func TestBootstrapStoppedRank(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
-	j.opts = func(int) string { return "peer-timeout=6s" } // longer than a busy machine forgets a rank that lives
+	j.opts = func(int) string { return "peer-timeout=15s" } // longer than a busy machine forgets a rank that lives
 	procs := j.startAll(t, 3)
 	awaitAll(t, procs, "ready", patience)
 	stop(t, procs[2])
@@ -190,6 +191,59 @@ func TestBootstrapByeNamesMissing(t *testing.T) {
 	}
 }
 
+// Who says goodbye and ends before the others have is lost to them, also where nothing but the tree connects
+// them: they may wait for its messages. The goodbyes of the others go on.
+func TestBootstrapGoneEarly(t *testing.T) {
+	for _, gone := range []int{0, 2} {
+		procs := newJob(t).startAll(t, 3)
+		awaitAll(t, procs, "ready", patience)
+		procs[gone].order("bye 300ms")
+		procs[gone].await(t, "parted", patience)
+		others := slices.DeleteFunc(procs, func(p *proc) bool { return p.rank == gone })
+		awaitAll(t, others, fmt.Sprintf("lost %d it said goodbye and ended before the others had", gone), patience)
+		orderAll(others, "bye 1m")
+		for _, p := range others {
+			if line := p.await(t, "parted", patience); line != "parted <nil>" || p.times("lost") != 1 {
+				t.Errorf("rank %d: %s, %d losses, want 1", p.rank, line, p.times("lost"))
+			}
+		}
+	}
+}
+
+// A rank that stands still for too long after its goodbye is lost, too, and what it takes for lost when it goes on is not:
+// neither whom it hung below, nor, by way of the next parent that it asks, to the others.
+func TestBootstrapStoppedAmidGoodbye(t *testing.T) {
+	for _, leaving := range []int{1, 2} { // of the four ranks the last, or position 0 as well
+		t.Run(fmt.Sprint(leaving), func(t *testing.T) {
+			t.Parallel()
+			j := newJob(t)
+			j.opts = func(int) string { return "peer-timeout=12s" }
+			procs := j.startAll(t, 4)
+			awaitAll(t, procs, "ready", patience)
+			stopped, working := procs[3], procs[:3]
+			stopped.order("bye 2m")
+			if leaving == 2 {
+				procs[0].order("bye 2m")
+				working = procs[1:3]
+			}
+			for _, p := range working {
+				p.order("hear 3")
+				p.await(t, "heard 3", patience)
+			}
+			stop(t, stopped)
+			awaitAll(t, procs[:3], "lost 3 no sign of life", 2*patience)
+			resume(t, stopped)
+			stopped.await(t, "parted", patience) // it has heard, and looks for nobody any more
+			orderAll(working, "bye 1m")
+			for _, p := range procs[:3] {
+				if line := p.await(t, "parted", patience); line != "parted <nil>" || p.times("lost") != 1 {
+					t.Errorf("rank %d: %s, %d losses, want 1", p.rank, line, p.times("lost"))
+				}
+			}
+		})
+	}
+}
+
 func TestBootstrapLayoutDiffers(t *testing.T) {
 	j := newJob(t)
 	j.opts = func(rank int) string {
@@ -209,12 +263,95 @@ func TestBootstrapLayoutDiffers(t *testing.T) {
 func TestBootstrapRankMissing(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
-	j.opts = func(rank int) string { return []string{"start-timeout=5s", "start-timeout=1m"}[rank] } // time for rank 1 to come
+	j.opts = func(rank int) string { return []string{"start-timeout=20s", "start-timeout=2m"}[rank] } // time for rank 1 to come
 	procs := []*proc{1: j.start(t, 1, 4)}
 	procs[0] = j.start(t, 0, 4)
 	for _, p := range procs {
-		if line := p.await(t, "failed", patience); !strings.Contains(line, "ranks 2,3 did not come") {
+		if line := p.await(t, "failed", 2*patience); !strings.Contains(line, "ranks 2,3 did not come") {
 			t.Errorf("rank %d: %s", p.rank, line)
+		}
+	}
+}
+
+// inherited are the descriptors that Fisterra's launcher passes to a rank, of this process. The rank closes them.
+func inherited(t *testing.T, j *job, rank int) (secret, root int) {
+	t.Helper()
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(pipe[1], j.secret); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(pipe[1])
+	if rank > 0 {
+		return pipe[0], -1
+	}
+	f, err := j.root.File()
+	if err == nil {
+		defer f.Close()
+		root, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pipe[0], root
+}
+
+// A rank that comes after position 0 has seen that there will be no world is told so, too.
+func TestBootstrapRefusesLateRanks(t *testing.T) {
+	j := newJob(t)
+	refused := make(chan error)
+	for rank := range 3 {
+		l := &launch{kind: ByFisterra, rank: rank, size: 3, localRank: rank, localSize: 3, node: -1, local: -1, job: "test", root: j.root.Addr().String(), aliveFD: -1}
+		l.secretFD, l.rootFD = inherited(t, j, rank)
+		go func() {
+			if rank == 2 {
+				<-time.After(200 * time.Millisecond)
+			}
+			m, err := meet(t.Context(), &Config{StartTimeout: patience / 2}, l)
+			switch {
+			case err != nil:
+			case rank == 1: // was told which transport to use
+				_, _, err = m.agree(t.Context(), nil)
+			default:
+				_, err = m.compare(t.Context(), finding{Rank: rank})
+				m.close()
+			}
+			refused <- fmt.Errorf("rank %d: %w", rank, err)
+		}()
+	}
+	j.root.Close() // the rank has its own descriptor of it
+	for range 3 {
+		if err := <-refused; !errors.Is(err, ErrLayout) {
+			t.Errorf("%v, want ErrLayout", err)
+		}
+	}
+}
+
+// A rank that nobody takes any more finds its connection closed, also if it comes when the meeting is over.
+func TestBootstrapClosesOnRanksThatCame(t *testing.T) {
+	m := &meeting{cfg: &Config{}, l: &launch{rank: 0, size: 3}, deadline: time.Now().Add(patience), joiners: make(chan joiner, 3), done: make(chan struct{})}
+	come := func(rank int) net.Conn {
+		here, there := net.Pipe()
+		go m.hear(rank, here)
+		if _, err := there.Write(wire.AppendFrame(nil, frameCard, encodeJSON(card{Rank: rank}))); err != nil {
+			t.Fatal(err)
+		}
+		return there
+	}
+	early := come(1)
+	look := time.Tick(time.Millisecond)
+	for end := time.Now().Add(patience); len(m.joiners) == 0; <-look {
+		if time.Now().After(end) {
+			t.Fatal("rank 1 was not heard")
+		}
+	}
+	m.close()
+	for rank, conn := range map[int]net.Conn{1: early, 2: come(2)} {
+		conn.SetReadDeadline(time.Now().Add(patience))
+		if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("rank %d: %v, want EOF", rank, err)
 		}
 	}
 }
@@ -264,6 +401,7 @@ func TestReasonIsTheLastAnswer(t *testing.T) {
 
 // Strangers at the rendezvous, before and while ranks come, change nothing.
 func TestBootstrapAmongStrangers(t *testing.T) {
+	t.Parallel()
 	j := newJob(t)
 	first := j.start(t, 0, 3)
 	for range 5 {
@@ -276,9 +414,9 @@ func TestBootstrapAmongStrangers(t *testing.T) {
 	}
 	impostor := newJob(t) // another secret
 	impostor.root = j.root
-	impostor.opts = func(int) string { return "start-timeout=2s" }
+	impostor.opts = func(int) string { return "start-timeout=10s" } // time to be turned away
 	stranger := impostor.start(t, 1, 3)
-	if line := stranger.await(t, "failed", patience); !strings.Contains(line, "not of this job") && !strings.Contains(line, "did not find") {
+	if line := stranger.await(t, "failed", patience); !strings.Contains(line, wire.ErrStranger.Error()) {
 		t.Errorf("the stranger: %s", line)
 	}
 	procs := []*proc{first, j.start(t, 1, 3), j.start(t, 2, 3)}
@@ -343,6 +481,53 @@ func TestBootstrapWithoutKeys(t *testing.T) {
 		if !strings.Contains(line, want) {
 			t.Errorf("%s: no %q", line, want)
 		}
+	}
+}
+
+// What Init promises of its errors holds where this host cannot do what it is to do.
+func TestInitErrorsOfThisHost(t *testing.T) {
+	vars := map[string]string{wire.EnvRank: "1", wire.EnvSize: "2", wire.EnvJob: "test", wire.EnvRoot: "127.0.0.1:1", wire.EnvSecretFD: "900"}
+	lookup := func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
+	for _, rule := range []string{"nosuch0", "no such rule"} {
+		if _, err := Init(t.Context(), &Config{Lookup: lookup, AddressRule: rule}); !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), rule) {
+			t.Errorf("address rule %q: %v, want ErrTransport", rule, err)
+		}
+	}
+	l := withoutPorts(t)
+	if _, err := (&meeting{cfg: &Config{}, l: l}).listen(t.Context()); !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), "all 16 ports are taken") {
+		t.Errorf("no port left: %v, want ErrTransport", err)
+	}
+}
+
+// withoutPorts is position 0 of a step on a host where it finds no port.
+func withoutPorts(t *testing.T) *launch {
+	l := &launch{kind: BySlurm, size: 2, localSize: 2, job: stepID(t) + ".0", rootFD: -1}
+	for _, port := range l.rendezvousPorts() {
+		if taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil { // else somebody else has it
+			t.Cleanup(func() { taken.Close() })
+		}
+	}
+	return l
+}
+
+// The key file is there before anybody can look for it, and gone where position 0 cannot listen.
+func TestKeyFileComesBeforeTheListener(t *testing.T) {
+	if _, err := os.Stat(mungeDefaultPath); err == nil {
+		t.Skip("this machine has a munge daemon")
+	}
+	l, dir := withoutPorts(t), t.TempDir()
+	cfg := &Config{SecretDir: dir, Lookup: func(string) (string, bool) { return "", false }}
+	if _, err := meet(t.Context(), cfg, l); !errors.Is(err, ErrTransport) {
+		t.Errorf("no port left: %v, want ErrTransport", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+	if err := os.Mkdir(newSecretFile(dir, l).path, 0o700); err != nil { // in its way
+		t.Fatal(err)
+	}
+	if _, err := meet(t.Context(), cfg, l); !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), "key file") {
+		t.Errorf("no key file and no port left: %v, want ErrLauncher for the file", err)
 	}
 }
 

@@ -103,18 +103,21 @@ func decide(cfg *Config, found []finding) (choice, error) {
 // they can meet only by what may be read once. The meeting is the caller's to go on with or close; nil
 // where there was none. It blocks until all ranks have come, ctx ends, or StartTimeout is over.
 func consult(ctx context.Context, cfg *Config, l *launch, own finding) (choice, *meeting, error) {
-	alone := func() (choice, *meeting, error) {
+	if l.step == nil {
 		c, err := decide(cfg, []finding{own})
 		return c, nil, err
-	}
-	if l.step == nil {
-		return alone()
 	}
 	task := *l
 	task.kind = BySlurm
 	if _, err := findKeyring(ctx, cfg, &task, cfg.lookup()); err != nil {
-		cfg.log().Info("the ranks do not agree on a transport first", "because", err)
-		return alone()
+		if cfg.SecretDir != "" {
+			return choice{}, nil, err // the others, which have that directory, would wait for this rank in vain
+		}
+		// On a cluster without munge all ranks come here, and their process manager may still bring them together.
+		// If only this host is without it, the others wait for this rank: what it says then has to name the reason.
+		c, derr := decide(cfg, []finding{own})
+		c.reason += fmt.Sprintf("; the ranks of the step could not agree first: %v", err)
+		return c, nil, derr
 	}
 	m, err := meet(ctx, cfg, &task)
 	if err == nil {

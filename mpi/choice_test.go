@@ -3,10 +3,13 @@ package mpi
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi/native"
+	"github.com/fisterra-hpc/fisterra/slurm"
 )
 
 func TestChooseByWhatTheHostHas(t *testing.T) {
@@ -108,5 +111,26 @@ func TestDecideByWhatAllHave(t *testing.T) {
 		case got.transport != c.want || !strings.Contains(got.reason, c.why) || got.warns != c.warns:
 			t.Errorf("%s: %+v, want %s because of %q", c.name, got, c.want, c.why)
 		}
+	}
+}
+
+// A rank that cannot meet the others of its step to agree says why: at once where it was told how they recognise
+// each other, else with what becomes of its own choice.
+func TestRankThatCannotAgreeSaysWhy(t *testing.T) {
+	if _, err := os.Stat(mungeDefaultPath); err == nil {
+		t.Skip("this machine has a munge daemon")
+	}
+	none := func(string) (string, bool) { return "", false }
+	l := &launch{kind: ByPMI2, rank: 1, size: 2, job: "7.0", step: &slurm.Job{}}
+	absent := filepath.Join(t.TempDir(), "absent")
+	if c, _, err := consult(t.Context(), &Config{Lookup: none, SecretDir: absent}, l, finding{Device: "none"}); !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), absent) {
+		t.Errorf("a secret directory that this host does not have: %+v, %v, want ErrLauncher", c, err)
+	}
+	c, _, err := consult(t.Context(), &Config{Lookup: none}, l, finding{Device: "none"})
+	if err != nil || c.transport != "auto" {
+		t.Fatalf("without munge: %+v, %v, want the rank's own choice", c, err)
+	}
+	if err := c.explain(fmt.Errorf("mpi: %w", ErrStartTimeout)); !strings.Contains(err.Error(), "could not agree first: ") || !strings.Contains(err.Error(), "munge does not answer") {
+		t.Errorf("without munge: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 // polls any more, then the providers go, and what they still held is given back last.
 
 // Close says goodbye: it blocks until every living rank has closed too, or
-// ctx ends, so that no rank takes a peer's leaving for a loss. Until then operations of other
+// ctx ends, so that no rank takes a peer's leaving for a loss. After the end of ctx it is one to ranks of other processes. Until then operations of other
 // goroutines go on. Those that have not finished by then, and all later ones, end
 // with ErrClosed: a message of theirs may have been delivered or not, and their buffers are
 // the caller's again. A second Close is ErrClosed at once. Collective.

@@ -37,13 +37,18 @@ func (e *engine) detach(c *Comm) {
 	for _, m := range []*Comm{c, c.shadow} {
 		delete(e.comms, m.context)
 		m.revoked.Store(true) // off the fast paths, which broken then explains
-		for a := e.match.first; a != nil; {
-			next := a.seqNext
-			if a.env.context == m.context {
-				e.discard(a, errFreed)
-			}
-			a = next
+	}
+	e.discardOf(c.context, errFreed)
+}
+
+// discardOf drops what is held for a communicator, or for one that is being made, and its shadow.
+func (e *engine) discardOf(context uint32, why error) {
+	for a := e.match.first; a != nil; {
+		next := a.seqNext
+		if a.env.context&^1 == context {
+			e.discard(a, why)
 		}
+		a = next
 	}
 }
 

@@ -106,7 +106,7 @@ func (e *engine) collect(o *op) (Status, error) {
 		err = e.describe(o, err)
 	}
 	if o == e.own {
-		o.phase, o.buf = phaseFree, nil
+		o.phase, o.buf, o.stranded = phaseFree, nil, nil
 	} else {
 		e.ops.put(o)
 	}
@@ -117,7 +117,7 @@ func (e *engine) wait(ctx context.Context, r Request) (Status, error) {
 	e.lock()
 	defer e.unlock()
 	e.calls++
-	if r.o.gen != r.gen {
+	if r.spent() {
 		return Status{}, spent("wait")
 	}
 	return e.finishWait(ctx, r.o)
@@ -134,7 +134,7 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 			continue
 		case r.o.dev != e:
 			return i, nil
-		case r.o.gen != r.gen:
+		case r.spent():
 			return i + 1, spent("wait")
 		}
 		if r.o.finished() && r.o.err == nil {
@@ -143,11 +143,11 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 		}
 		if !r.o.over() && e.await(ctx, r.o) != nil {
 			n, err := giveUpAll(e, rs[i:], func(r Request) {
-				if r.o.gen == r.gen && !r.o.finished() {
+				if !r.spent() && !r.o.finished() {
 					e.abort(r.o, context.Cause(ctx))
 				}
 			}, func(grace context.Context, r Request) error {
-				if r.o.gen != r.gen {
+				if r.spent() {
 					return spent("wait")
 				}
 				_, err := e.takenBack(ctx, grace, r.o)
@@ -166,7 +166,7 @@ func (e *engine) test(r Request) (Status, bool, error) {
 	e.lock()
 	defer e.unlock()
 	e.calls++
-	if r.o.gen != r.gen {
+	if r.spent() {
 		return Status{}, true, spent("test")
 	}
 	if !r.o.over() {
@@ -182,7 +182,7 @@ func (e *engine) test(r Request) (Status, bool, error) {
 func (e *engine) cancel(r Request) {
 	e.lock()
 	defer e.unlock()
-	if r.o.gen == r.gen && !r.o.finished() {
+	if !r.spent() && !r.o.finished() {
 		e.callBack(r.o)
 	}
 }
@@ -199,7 +199,7 @@ func (e *engine) callBack(o *op) {
 func (e *engine) doneChan(r Request) <-chan struct{} {
 	e.lock()
 	defer e.unlock()
-	if r.o.gen != r.gen || r.o.over() {
+	if r.o.gen != r.gen || r.o.over() && !r.o.gaveUp {
 		return closedChan
 	}
 	return e.watch(r.o)
@@ -213,6 +213,10 @@ func (e *engine) watch(o *op) chan struct{} {
 	}
 	return o.done
 }
+
+// spent reports whether a Wait or Test has had the outcome already, be it that the buffer is in flight still: the op
+// is given back then when it finishes, to whoever comes next. The lock is held.
+func (r Request) spent() bool { return r.o.gen != r.gen || r.o.gaveUp }
 
 func spent(what string) error {
 	return &Error{Op: what, Peer: ProcNull, Tag: AnyTag, Err: ErrRequest, Detail: "it has been waited for already"}
@@ -228,7 +232,7 @@ func (e *engine) waitAny(ctx context.Context, rs []Request) (int, Status, error)
 		return -1, Status{}, &Error{Op: "waitany", Peer: ProcNull, Tag: AnyTag, Err: err}
 	}
 	r := rs[any.at]
-	if r.o.gen != r.gen {
+	if r.spent() {
 		return any.at, Status{}, spent("waitany")
 	}
 	s, err := e.collect(r.o)

@@ -41,7 +41,7 @@ func runLocal(t *testing.T, n int, o LocalOptions, f func(ctx context.Context, c
 			if err := f(ctx, w.Comm()); err != nil {
 				t.Errorf("rank %d: %v", r, err)
 			}
-			if err := w.Close(ctx); err != nil && ctx.Err() != nil {
+			if err := w.Close(ctx); err != nil {
 				t.Errorf("rank %d: %v", r, err)
 			}
 		}()

@@ -160,3 +160,133 @@ func TestWaitAllInFlight(t *testing.T) {
 		free(t, err, true)
 	}
 }
+
+// TestSpentByInFlight: a request whose Wait has said that its buffer is in flight is spent. The operation is given back
+// when it finishes, and may be another caller's by the time of the next Wait.
+func TestSpentByInFlight(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	again := map[string]func(context.Context, Request) error{
+		"wait":    func(ctx context.Context, r Request) error { _, err := r.Wait(ctx); return err },
+		"test":    func(_ context.Context, r Request) error { _, _, err := r.Test(); return err },
+		"waitall": func(ctx context.Context, r Request) error { return WaitAll(ctx, []Request{r}) },
+		"waitany": func(ctx context.Context, r Request) error { _, _, err := WaitAny(ctx, []Request{r}); return err },
+	}
+	for name, wait := range again {
+		t.Run(name, func(t *testing.T) {
+			p := newPlay(0, []string{"3", "pull"})
+			p.pulled(1)
+			r := Irecv(p.c, make([]byte, 500), 1, 0)
+			_, err := r.Wait(ended)
+			free(t, err, false)
+			p.s.poll = func(transport.Sink) int { // while the second Wait waits, if it does
+				for _, o := range p.e.ops.all {
+					if o.held(1) {
+						p.e.Complete(o.token(), errors.New("given up"))
+						return 1
+					}
+				}
+				return 0
+			}
+			select {
+			case <-r.Done():
+				t.Error("Done says that the buffer is free")
+			default:
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if again := wait(ctx, r); !errors.Is(again, ErrRequest) {
+				t.Errorf("the second time: %v", again)
+			}
+			p.complete(1)
+			free(t, err, true)
+		})
+	}
+}
+
+// TestStrandedOnce: the operation of blocking receives is used again, and a loss that once let its caller go is not the
+// next one's.
+func TestStrandedOnce(t *testing.T) {
+	p := newPlay(0, []string{"3", "pull"})
+	p.pulled(1)
+	p.e.lock()
+	defer p.e.unlock()
+	// The message of rank 1 is held: as if it had come while the receive was waiting.
+	a := p.e.match.first
+	p.e.match.release(a)
+	o := p.e.recvDirect(p.c, make([]byte, 500), 1, 0)
+	p.e.direct = nil
+	p.e.begin(o, a.env, a.bytes, a.token, a.key)
+	p.e.lose(1, "it was killed")
+	p.e.strand(o)
+	p.e.Complete(o.token(), errors.New("given up"))
+	if _, err := p.e.collect(o); !errors.Is(err, ErrPeerLost) || errors.Is(err, ErrInFlight) {
+		t.Errorf("the provider is done with the buffer, and the error is %v", err)
+	}
+	next := p.e.recvDirect(p.c, make([]byte, 8), 2, 0)
+	if next != o {
+		t.Fatal("the blocking receive has another operation: nothing is tested")
+	}
+	if next.over() || next.status != (Status{}) {
+		t.Errorf("a receive from another rank is over before it has begun: %v, status %+v", next.stranded, next.status)
+	}
+}
+
+// TestOlderReceiveFirst: a message that was on its way to a receive is taken back. The receive goes on as if it had never
+// been sent, and is still older than a blocking one that was called meanwhile.
+func TestOlderReceiveFirst(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	p.do(t, 0, []string{"recv", "A", "1", "5", "500"})
+	p.do(t, 0, []string{"rts", "1", "77", "5", "500"})
+	p.e.lock()
+	own := p.e.recvDirect(p.c, make([]byte, 500), 1, 5)
+	p.e.unlock()
+	p.do(t, 0, []string{"retract", "1", "77", "A"})
+	got := p.do(t, 0, []string{"eager", "1", "5", "10"})
+	p.e.lock()
+	defer p.e.unlock()
+	if len(got) != 1 || got[0] != "A has 10 B from 1 tag 5" || own.finished() {
+		t.Errorf("the next message: %q; the later receive has it: %v", got, own.finished())
+	}
+	p.e.Message(1, &transport.Header{Kind: kindEager, Tag: 5, Bytes: 20}, make([]byte, 20))
+	if !own.finished() || own.status.Bytes != 20 {
+		t.Errorf("the later receive has not got the message after it: %+v", own.status)
+	}
+}
+
+// TestContextAmidTraffic: a wait ends with its context although something for others comes all the time.
+func TestContextAmidTraffic(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	p.s.poll = func(transport.Sink) int { return 1 }
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Recv(ctx, p.c, make([]byte, 8), 1, 0)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the context ended a minute ago")
+	}
+}
+
+// TestRevokedBeforeMade: what has come for a communicator that is not made here yet is dropped when that is revoked, and its
+// sender has its credit back.
+func TestRevokedBeforeMade(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	p.e.lock()
+	defer p.e.unlock()
+	p.e.Message(1, &transport.Header{Kind: kindEager, Context: 8, Tag: 5, Bytes: 90}, make([]byte, 90))
+	if p.e.peer(1).held == 0 {
+		t.Fatal("nothing is held: nothing is tested")
+	}
+	p.e.Message(1, &transport.Header{Kind: kindRevoke, Context: 8}, nil)
+	if held := p.e.peer(1).held; held != 0 || p.e.match.unexpected != 0 {
+		t.Errorf("%d bytes of %d messages are held of a communicator that is revoked", held, p.e.match.unexpected)
+	}
+}

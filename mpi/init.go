@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/ib"
+	"github.com/fisterra-hpc/fisterra/internal/wire"
 	"github.com/fisterra-hpc/fisterra/mpi/native"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/tcp"
-	"golang.org/x/sys/unix"
 )
 
 // Init makes this process a rank of the world that its launcher started:
@@ -36,7 +38,9 @@ func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 	if err != nil {
 		return nil, err
 	}
-	watchLauncher(l.aliveFD)
+	if err := watchLauncher(l.aliveFD, cfg.log()); err != nil {
+		return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
+	}
 	library := sync.OnceValues(func() (*native.Library, error) {
 		return native.Open(native.Config{Path: cfg.MPILibrary, Launcher: l.native, Log: cfg.log()})
 	})
@@ -186,22 +190,28 @@ const orphanTime = 5 * time.Second
 
 // watchLauncher ends this process when its launcher is gone, like a hang-up
 // of the terminal: SIGTERM, then SIGKILL.
-func watchLauncher(fd int) {
+func watchLauncher(fd int, log *slog.Logger) error {
 	if fd < 0 {
-		return
+		return nil
 	}
-	unix.CloseOnExec(fd)
-	f := os.NewFile(uintptr(fd), "launcher")
-	if f == nil {
-		return
+	f, err := inherit(wire.EnvAliveFD, fd)
+	if err != nil {
+		return err
 	}
 	go func() {
 		var b [1]byte
-		f.Read(b[:]) // nobody writes: it returns when the launcher's end is closed
+		for err == nil {
+			_, err = f.Read(b[:]) // nobody writes: it returns when the launcher's end is closed
+		}
+		if err != io.EOF {
+			log.Warn("this rank will not notice if its launcher is gone", "reason", err)
+			return
+		}
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 		time.Sleep(orphanTime)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}()
+	return nil
 }
 
 // LaunchInfo is what the environment says of who started this process.

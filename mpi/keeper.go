@@ -50,7 +50,7 @@ func (e *engine) keep() {
 		default:
 			seen = e.calls
 			e.leader = leaderKeeper
-			for e.pollAll() > 0 {
+			for !e.closed && len(e.reported) == 0 && e.pollAll() > 0 {
 				if e.contended.Load() > 0 {
 					e.stepAside()
 				}

@@ -3,6 +3,7 @@ package mpi
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -32,14 +33,19 @@ func (e *engine) broken(c *Comm) error {
 	return nil
 }
 
-// lastLoss is the newest loss of a member of c.
+// lastLoss is the newest loss of a member of c: of those that left, mostly since there was another one, only if there is no other.
 func (e *engine) lastLoss(c *Comm) error {
-	for i := len(e.losses) - 1; i >= 0; i-- {
-		if c.RankOf(e.losses[i].rank) >= 0 {
-			return e.losses[i].err
+	var left error = ErrPeerLost
+	for _, l := range slices.Backward(e.losses) {
+		switch {
+		case c.RankOf(l.rank) < 0:
+		case l.err.why != goneEarly:
+			return l.err
+		case left == ErrPeerLost:
+			left = l.err
 		}
 	}
-	return ErrPeerLost
+	return left
 }
 
 // gone is the error of what finds a peer gone (outcome).
@@ -262,6 +268,7 @@ func (e *engine) revokeContext(from int, context uint32) {
 		return
 	}
 	e.revokedEarly[context] = from // attached later, revoked from the start, and passed on then
+	e.discardOf(context, ErrRevoked)
 }
 
 func (e *engine) revokeComm(c *Comm) {
@@ -276,13 +283,7 @@ func (e *engine) revokeComm(c *Comm) {
 			e.abort(o, ErrRevoked)
 		}
 	}
-	for a := e.match.first; a != nil; {
-		next := a.seqNext
-		if a.env.context&^1 == context {
-			e.discard(a, ErrRevoked)
-		}
-		a = next
-	}
+	e.discardOf(context, ErrRevoked)
 	e.tellRevoked(c)
 	e.sighted()
 	e.wakeParked()
@@ -299,7 +300,7 @@ func (e *engine) tellRevoked(c *Comm) {
 
 type loss struct {
 	rank int
-	err  error
+	err  *lostError
 }
 
 // report is that of a loss, from outside.

@@ -40,6 +40,9 @@ func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elemBytes 
 		if theirs[1] != uint64(elemBytes) {
 			return p, c.fail(k.kind.String(), r, AnyTag, ErrMismatch, fmt.Sprintf("elements of %d bytes there, %d here", theirs[1], elemBytes))
 		}
+		if theirs[0] > uint64(maxMessageBytes/elemBytes) {
+			return p, c.fail(k.kind.String(), r, AnyTag, ErrMismatch, fmt.Sprintf("%d elements there, which no memory holds", theirs[0]))
+		}
 		p.lengths[r] = int(theirs[0])
 		handle := nativeBytes(theirs[3])
 		switch {

@@ -30,6 +30,7 @@ const (
 	yieldMost = 5 * time.Millisecond
 
 	clockPolls  = 16 // polls between two looks at the clock
+	endPolls    = 64 // polls that find something, between two looks at the caller's context
 	glancePolls = 64
 )
 

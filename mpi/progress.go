@@ -83,7 +83,7 @@ func (e *engine) keepAnyOf(a *anyOf) {
 
 func (a *anyOf) met() bool {
 	for i, r := range a.rs {
-		if r.o != nil && (r.o.gen != r.gen || r.o.over()) {
+		if r.o != nil && (r.spent() || r.o.over()) {
 			a.at = i
 			return true
 		}
@@ -230,6 +230,9 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 				e.home.Alone()
 			}
 			vain = spell{}
+			if e.polls%endPolls == 0 && ctx.Err() != nil { // what comes is for others, and may go on coming
+				break
+			}
 			continue
 		}
 		if !e.spunOut(&vain) {

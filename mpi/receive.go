@@ -72,7 +72,7 @@ func (e *engine) recvDirect(c *Comm, buf []byte, src, tag int) *op {
 	o.gen += 2
 	o.kind, o.comm, o.buf, o.peer = opRecv, c, buf, -1
 	o.env = envelope{context: c.context, source: c.group[src], tag: int32(tag)}
-	o.err, o.retract = nil, false
+	o.err, o.retract, o.status = nil, false, Status{}
 	if p := e.peers[o.env.source]; p != nil && p.lost != nil {
 		e.finish(o, p.lost)
 		return o
@@ -374,6 +374,10 @@ func (e *engine) seekAgain(o *op) {
 	case o.fitted:
 		e.finish(o, errTakenBack)
 	default:
+		if d := e.direct; d != nil { // it is not the oldest any more
+			e.direct = nil
+			e.match.post(d)
+		}
 		e.seek(o)
 	}
 }

@@ -7,11 +7,11 @@ import (
 
 // Request names a send or receive under way. It is a small value: copying it
 // copies the handle, not the operation. A request is spent by the Wait or Test
-// that reports it finished; using it afterwards is ErrRequest, except for a send
+// that reports it finished, or in flight still (ErrInFlight); using it afterwards is ErrRequest, except for a send
 // that had finished when Isend returned. The zero Request is the null request,
 // finished with an empty status.
 //
-// The buffer of the operation belongs to the library until then.
+// The buffer of the operation belongs to the library until then. One goroutine at a time may wait for a request.
 type Request struct {
 	o   *op
 	gen uint32

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 )
 
@@ -32,11 +30,10 @@ import (
 // inheritedSecret reads the launcher's descriptor. The descriptor is closed, and
 // not passed on to children.
 func inheritedSecret(fd int) ([]byte, error) {
-	f := os.NewFile(uintptr(fd), "secret")
-	if f == nil {
-		return nil, fmt.Errorf("%s is %d: not a descriptor", wire.EnvSecretFD, fd)
+	f, err := inherit(wire.EnvSecretFD, fd)
+	if err != nil {
+		return nil, err
 	}
-	unix.CloseOnExec(fd)
 	defer f.Close()
 	secret, err := wire.ReadSecret(f)
 	if err != nil {

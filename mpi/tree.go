@@ -38,6 +38,7 @@ type tree struct {
 	mu       sync.Mutex
 	lost     map[int]string // why, by rank
 	left     map[int]bool   // said goodbye
+	gone     map[int]string // said goodbye, and ended before all had: why that is known
 	away     map[int]bool   // said goodbye and closed its connection to this rank
 	edges    map[int]*edge
 	parent   int    // rank; -1: none
@@ -64,7 +65,8 @@ const (
 // fact is what spreads over the tree.
 type fact struct {
 	Rank int
-	Left bool   `json:",omitempty"` // said goodbye; else it is lost
+	Left bool   `json:",omitempty"` // said goodbye
+	Gone bool   `json:",omitempty"` // has ended since, although not all had said goodbye; else it is lost
 	Why  string `json:",omitempty"`
 }
 
@@ -73,7 +75,7 @@ func openTree(ctx context.Context, m *meeting) (*tree, error) {
 	t := &tree{
 		self: m.self([32]byte{}), host: m.l.host, timeout: m.cfg.peerTimeout(), log: m.cfg.log(),
 		agreed: make(chan struct{}), ended: make(chan struct{}),
-		lost: map[int]string{}, left: map[int]bool{}, away: map[int]bool{},
+		lost: map[int]string{}, left: map[int]bool{}, gone: map[int]string{}, away: map[int]bool{},
 		edges: map[int]*edge{}, parent: -1, orphans: map[int]time.Time{},
 		parted: make(chan struct{}), newsBell: make(chan struct{}, 1),
 	}
@@ -232,11 +234,10 @@ func (t *tree) greet(ctx context.Context, conn net.Conn, rank int, deadline time
 func (t *tree) admit(p wire.Peer) wire.Verdict {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, lost := t.lost[p.Rank]
 	switch {
 	case t.closing || t.cutOff:
 		return wire.Busy
-	case lost || p.Rank == t.self.Rank:
+	case t.givenUp(p.Rank) || p.Rank == t.self.Rank:
 		return wire.Refused
 	}
 	return onlyFor(p, wire.Tree)
@@ -259,7 +260,7 @@ func (t *tree) enter(conn net.Conn, p wire.Peer) {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if _, lost := t.lost[p.Rank]; lost || t.closing {
+		if t.givenUp(p.Rank) || t.closing {
 			conn.Close()
 			return
 		}
@@ -273,7 +274,14 @@ func (t *tree) enter(conn net.Conn, p wire.Peer) {
 // learn takes a fact that came over an edge, or arose here (nil), and passes
 // it on. Callers hold the lock.
 func (t *tree) learn(f fact, from *edge) {
-	if f.Rank < 0 || f.Rank >= t.self.Size || t.left[f.Rank] {
+	if f.Rank < 0 || f.Rank >= t.self.Size {
+		return
+	}
+	switch {
+	case f.Gone:
+		t.learnGone(f, from)
+		return
+	case t.left[f.Rank]:
 		return
 	}
 	if _, known := t.lost[f.Rank]; known {
@@ -308,6 +316,37 @@ func (t *tree) learn(f fact, from *edge) {
 	if !f.Left && t.parent == f.Rank {
 		t.move()
 	}
+}
+
+// learnGone takes that a rank which said goodbye has ended too soon: who waits for it waits in vain. That does not
+// happen to ranks that wait for all in Close: whoever sees one of them end has heard from it before that all have said
+// goodbye. Callers hold the lock.
+func (t *tree) learnGone(f fact, from *edge) {
+	if _, known := t.gone[f.Rank]; known || !t.left[f.Rank] || t.isParted() {
+		return
+	}
+	if f.Rank == t.self.Rank {
+		t.isolate("the others gave this rank up: " + f.Why)
+		return
+	}
+	t.gone[f.Rank] = f.Why
+	t.report(f.Rank)
+	if t.forsake != nil && t.target == f.Rank {
+		t.forsake()
+	}
+	for _, e := range t.edges {
+		if e != from {
+			e.tell(f)
+		}
+	}
+}
+
+// givenUp reports whether this rank takes another for lost, or gone: what that says of others does not count. Callers hold
+// the lock.
+func (t *tree) givenUp(rank int) bool {
+	_, lost := t.lost[rank]
+	_, gone := t.gone[rank]
+	return lost || gone
 }
 
 // isolate gives up every other rank: this one is cut off, or was given up.
@@ -363,5 +402,8 @@ func (t *tree) facts() []fact {
 		all = append(all, fact{Rank: rank, Left: true})
 	}
 	slices.SortFunc(all, func(a, b fact) int { return a.Rank - b.Rank })
+	for rank, why := range t.gone { // after their goodbyes
+		all = append(all, fact{Rank: rank, Gone: true, Why: why})
+	}
 	return all
 }

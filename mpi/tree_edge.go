@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync/atomic"
@@ -44,7 +45,7 @@ func (t *tree) addEdge(conn net.Conn, rank int) *edge {
 	if old := t.edges[rank]; old != nil { // it came again: the newer one counts
 		old.conn.Close()
 	}
-	resendSoon(conn)
+	t.resendSoon(conn)
 	e := &edge{t: t, rank: rank, conn: conn, bell: make(chan struct{}, 1), done: make(chan struct{})}
 	e.heard()
 	t.edges[rank] = e
@@ -60,10 +61,11 @@ const tcpRTOMaxMs = 44
 
 // resendSoon has TCP try again at least each second, where it would double the pause each time: after an outage
 // of 8 s the next attempt might come another 8 s later, when the peer timeout is over. Kernels that do not know the
-// bound at least do not double the first six pauses.
-func resendSoon(conn net.Conn) {
+// bound at least do not double the first six pauses. TCP would give up after 15 attempts, which is the sooner the
+// sooner they come: it goes on until the peer timeout is over for certain. Without one its own pauses stay.
+func (t *tree) resendSoon(conn net.Conn) {
 	c, ok := conn.(*net.TCPConn)
-	if !ok {
+	if !ok || t.timeout == 0 {
 		return
 	}
 	raw, err := c.SyscallConn()
@@ -73,6 +75,7 @@ func resendSoon(conn net.Conn) {
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpRTOMaxMs, 1000)
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(min(2*t.timeout.Milliseconds(), math.MaxInt32)))
 	})
 }
 
@@ -169,17 +172,16 @@ func (e *edge) end() {
 		case <-timer.C:
 		}
 		// A network that is out for a while keeps it back, and a goodbye that never comes is a loss.
-		if time.Since(begin) > e.t.timeout || e.isLost() || !untaken(c) {
+		if time.Since(begin) > e.t.timeout || e.givenUp() || !untaken(c) {
 			return
 		}
 	}
 }
 
-func (e *edge) isLost() bool {
+func (e *edge) givenUp() bool {
 	e.t.mu.Lock()
 	defer e.t.mu.Unlock()
-	_, lost := e.t.lost[e.rank]
-	return lost
+	return e.t.givenUp(e.rank)
 }
 
 // untaken reports whether the other side's host has yet to acknowledge what was sent.
@@ -223,9 +225,9 @@ func (t *tree) take(e *edge, kind byte, body []byte) error {
 		defer t.mu.Unlock()
 		// Who was lost meanwhile may have stood still, and take for silent whom it has not heard. A
 		// goodbye is the word of the one that leaves.
-		_, lost := t.lost[e.rank]
+		givenUp := t.givenUp(e.rank)
 		for _, f := range facts {
-			if f.Left || !lost {
+			if f.Left || !givenUp {
 				t.learn(f, e)
 			}
 		}
@@ -233,6 +235,9 @@ func (t *tree) take(e *edge, kind byte, body []byte) error {
 	}
 	return fmt.Errorf("malformed tree connection: frame %d", kind)
 }
+
+// goneEarly is why a rank that has left is lost.
+const goneEarly = "it said goodbye and ended before the others had"
 
 // broken ends an edge whose connection is gone: the neighbour has left, or is
 // lost.
@@ -248,6 +253,7 @@ func (t *tree) broken(e *edge, err error) {
 	case t.closing:
 	case t.left[e.rank]:
 		t.away[e.rank] = true
+		t.learn(fact{Rank: e.rank, Gone: true, Why: goneEarly}, e)
 		if t.parent == e.rank && !t.isParted() {
 			t.move()
 		}

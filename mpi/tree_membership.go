@@ -24,7 +24,7 @@ func (t *tree) Start(events MembershipEvents) {
 			t.news = nil
 			whys := make([]string, len(news))
 			for i, rank := range news {
-				whys[i] = t.lost[rank]
+				whys[i] = t.lost[rank] + t.gone[rank] // one of them
 			}
 			t.mu.Unlock()
 			for i, rank := range news {

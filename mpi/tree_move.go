@@ -30,7 +30,7 @@ func (t *tree) move() {
 // lowest is the living rank of the lowest position. Callers hold the lock.
 func (t *tree) lowest() int {
 	for _, rank := range t.byPosition {
-		if _, lost := t.lost[rank]; !lost && !t.away[rank] {
+		if !t.givenUp(rank) && !t.away[rank] {
 			return rank
 		}
 	}
@@ -73,13 +73,12 @@ func (t *tree) moveOnce() (again bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.forsake = nil
-	_, lost := t.lost[to]
 	switch {
 	case t.closing || t.cutOff:
 		if conn != nil {
 			conn.Close()
 		}
-	case lost: // another has found out
+	case t.givenUp(to): // another has found out
 		if conn != nil {
 			conn.Close()
 		}
@@ -99,6 +98,7 @@ func (t *tree) moveOnce() (again bool) {
 		t.isolate(fmt.Sprintf("no other rank can be reached from here: %v", err))
 	case t.left[to]:
 		t.away[to] = true
+		t.learn(fact{Rank: to, Gone: true, Why: goneEarly}, nil)
 		return true
 	default:
 		why := fmt.Sprintf("rank %d cannot reach it: %v", t.self.Rank, err)
@@ -147,9 +147,8 @@ func (t *tree) probe(not int) bool {
 	t.mu.Lock()
 	var addresses []string
 	for _, rank := range t.byPosition {
-		_, lost := t.lost[rank]
 		seat := t.roster.Seats[rank]
-		if !lost && !t.left[rank] && rank != not && rank != t.self.Rank && seat.Host != t.host && len(addresses) < probes {
+		if !t.givenUp(rank) && !t.left[rank] && rank != not && rank != t.self.Rank && seat.Host != t.host && len(addresses) < probes {
 			addresses = append(addresses, seat.Tree)
 		}
 	}

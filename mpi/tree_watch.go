@@ -47,11 +47,10 @@ func (t *tree) checkNeighbours() {
 		if silence <= t.timeout || e.last {
 			continue
 		}
-		if t.left[rank] { // nothing is lost with it
-			e.conn.Close()
-			continue
+		t.learn(fact{Rank: rank, Gone: t.left[rank], Why: fmt.Sprintf("no sign of life for %v (peer timeout %v)", silence.Round(100*time.Millisecond), t.timeout)}, nil)
+		if t.left[rank] { // learn leaves the connections of those
+			e.finish() // tells it what is said of it, if it can still hear
 		}
-		t.learn(fact{Rank: rank, Why: fmt.Sprintf("no sign of life for %v (peer timeout %v)", silence.Round(100*time.Millisecond), t.timeout)}, nil)
 	}
 }
 
@@ -71,6 +70,9 @@ func (t *tree) checkOrphans(now time.Time) {
 		}
 		parent := t.parentOf(rank)
 		why, orphan := t.lost[parent]
+		if !orphan {
+			why, orphan = t.gone[parent]
+		}
 		if parent != t.self.Rank && !(lowest && orphan) {
 			continue
 		}

@@ -117,7 +117,11 @@ func (w *World) OnLost(f func(rank int, err error)) {
 
 // noticeLoss is told by the engine, which holds its lock.
 func (w *World) noticeLoss(rank int, err *lostError) {
-	w.log.Warn("rank lost", "rank", rank, "host", w.Host(rank), "why", err.why)
+	level := slog.LevelWarn
+	if err.why == goneEarly { // mostly since another rank was lost: of many ranks each would warn of each
+		level = slog.LevelInfo
+	}
+	w.log.Log(context.Background(), level, "rank lost", "rank", rank, "host", w.Host(rank), "why", err.why)
 	go func() {
 		if w.membership != nil {
 			w.membership.AnnounceLost(rank, err.why)

@@ -128,31 +128,46 @@ func (s *Server) reap(above int) {
 }
 
 // flush waits until every answer has left, and takes back all receives. All workers are done or lost, so a
-// payload that is still on its way, either way, is one that a worker gave up.
+// payload that is still on its way, either way, is one that a worker gave up, and nobody fetches it: a system's MPI library, which
+// takes no send back, keeps its memory then, which is mpi.ErrInFlight after failGrace.
 func (s *Server) flush(ctx context.Context) error {
+	grace, cancel := context.WithTimeout(ctx, failGrace)
+	defer cancel()
+	var kept error
+	take := func(within context.Context, r *mpi.Request, what string) error {
+		_, err := r.Wait(within)
+		*r = mpi.Request{}
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return fmt.Errorf("ps: %s: %w", what, err)
+		case errors.Is(err, mpi.ErrInFlight):
+			kept = fmt.Errorf("ps: %s: %w", what, err)
+		}
+		return nil
+	}
 	for i := range s.out {
-		for k, r := range s.out[i].reqs {
+		for k := range s.out[i].reqs {
+			within := ctx // the answer itself has somebody who waits for it
 			if k > 0 {
-				r.Cancel()
+				s.out[i].reqs[k].Cancel()
+				within = grace
 			}
-			// Nobody fetches a payload that was given up; its memory must be free.
-			if _, err := r.Wait(ctx); err != nil && (ctx.Err() != nil || errors.Is(err, mpi.ErrInFlight)) {
-				return fmt.Errorf("ps: last answers: %w", err)
+			if err := take(within, &s.out[i].reqs[k], "last answers"); err != nil {
+				return err
 			}
-			s.out[i].reqs[k] = mpi.Request{}
 		}
 	}
 	s.out = s.out[:0]
 	for _, r := range s.reqs {
 		r.Cancel()
 	}
-	for i, r := range s.reqs {
-		if _, err := r.Wait(ctx); err != nil && (ctx.Err() != nil || errors.Is(err, mpi.ErrInFlight)) {
-			return fmt.Errorf("ps: gradients that were given up: %w", err)
+	for i := range s.reqs {
+		if err := take(grace, &s.reqs[i], "gradients that were given up"); err != nil {
+			return err
 		}
-		s.reqs[i] = mpi.Request{}
 	}
-	return nil
+	return kept
 }
 
 // abandon takes back what is still posted when the run has failed, so that no

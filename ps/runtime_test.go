@@ -13,14 +13,12 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/internal/testlog"
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 )
 
 // patience bounds what a run of these tests may take, on any machine.
 const patience = 3 * time.Minute
-
-// goodbye bounds the wait for those that have died without a message to tell it by, in vain.
-const goodbye = 5 * time.Second
 
 // stage is a parameter server whose ranks are goroutines over the simulated
 // fabric.
@@ -34,6 +32,7 @@ type stage struct {
 	summaries []Summary
 	errs      []error // by rank
 	lost      [][]int // what Finish returned, by rank
+	closed    []error // by rank
 }
 
 // actor is what a worker does. It returns nil when it has called Finish itself
@@ -61,7 +60,7 @@ func stagePlay(t *testing.T, cfg Config, ready chan *stage, act actor) *stage {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	s.servers = make([]*Server, n)
-	s.summaries, s.errs, s.lost = make([]Summary, n), make([]error, n), make([][]int, n)
+	s.summaries, s.errs, s.lost, s.closed = make([]Summary, n), make([]error, n), make([][]int, n), make([]error, n)
 	configFor := func(rank int) Config {
 		c := cfg
 		c.Comm = worlds[rank].Comm()
@@ -72,14 +71,11 @@ func stagePlay(t *testing.T, cfg Config, ready chan *stage, act actor) *stage {
 		s.servers[rank], s.errs[rank] = NewServer(configFor(rank))
 	}
 	ready <- s
+	parting := mpitest.NewParting(patience)
 	var all sync.WaitGroup
 	for rank := range n {
 		all.Go(func() {
-			defer func() {
-				closing, cancel := context.WithTimeout(context.Background(), goodbye)
-				defer cancel()
-				worlds[rank].Close(closing)
-			}()
+			defer func() { s.closed[rank] = parting.Close(worlds[rank], s.errs[rank]) }()
 			if slices.Contains(cfg.Cluster.Servers, rank) {
 				if s.errs[rank] == nil {
 					s.summaries[rank], s.errs[rank] = s.servers[rank].Serve(ctx)
@@ -113,6 +109,13 @@ func (s *stage) fine(except ...int) {
 	for rank, err := range s.errs {
 		if err != nil && !slices.Contains(except, rank) {
 			s.t.Errorf("rank %d (%s): %v", rank, s.cfg.Cluster.Role(rank), err)
+		}
+	}
+	if len(except) == 0 { // else a goodbye may be waited for in vain
+		for rank, err := range s.closed {
+			if err != nil {
+				s.t.Errorf("rank %d (%s) closes: %v", rank, s.cfg.Cluster.Role(rank), err)
+			}
 		}
 	}
 	if s.t.Failed() {

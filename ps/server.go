@@ -133,10 +133,14 @@ func (s *Server) Serve(ctx context.Context) (Summary, error) {
 		return sum, err
 	}
 	s.cfg.Log.Info("all workers done", "ps", s.index, "lost", sum.Lost, "updates", sum.Updates, "peak unapplied bytes", sum.PeakUnapplied)
-	if err := s.flush(ctx); err != nil {
+	switch err := s.flush(ctx); {
+	case err == nil:
+		s.store.arena.free()
+	case ctx.Err() == nil && errors.Is(err, mpi.ErrInFlight): // its memory stays until the process ends
+		s.cfg.Log.Warn("what a worker gave up stays with the MPI library", "ps", s.index, "why", err)
+	default:
 		return sum, err
 	}
-	s.store.arena.free()
 	return sum, finalBarrier(ctx, s.cfg, s.absent)
 }
 

@@ -109,12 +109,15 @@ func (c *comparison) prepare(ctx context.Context, dir, binary string) error {
 	if err != nil {
 		return err
 	}
-	c.programs = append(c.programs, fisterra(binary))
 	level := func(library string) string { return c.levels[library] }
+	var libraries []library // that start
 	for _, l := range []library{openmpi(), mpich()} {
-		c.admit(l.name, func() (*program, error) { return l.peer(src, dir, level, runtime.NumCPU()) },
-			func(p *program) error { return c.pickLevel(ctx, p) })
+		if c.admit(l.name, func() (*program, error) { return l.peer(src, dir, level, runtime.NumCPU()) },
+			func(p *program) error { return c.pickLevel(ctx, p) }) {
+			libraries = append(libraries, l)
+		}
 	}
+	c.programs = append(c.programs, fisterra(binary, libraries, runtime.NumCPU()))
 	c.admit("gloo", func() (*program, error) { return gloo(src, dir) }, func(p *program) error {
 		_, err := launch(ctx, p, group{"barrier", "tcp", 2, []int{0}}, c.sandbox, c.budget)
 		return err
@@ -125,20 +128,24 @@ func (c *comparison) prepare(ctx context.Context, dir, binary string) error {
 	if len(c.programs) == 1 {
 		return fmt.Errorf("no peer to compare with")
 	}
+	c.groups = slices.DeleteFunc(c.groups, func(g group) bool {
+		return !slices.ContainsFunc(c.programs, func(p *program) bool { return p.can(g) })
+	})
 	return nil
 }
 
 // admit takes a peer into the comparison if it can be built and starts, or says why not.
-func (c *comparison) admit(name string, build func() (*program, error), start func(*program) error) {
+func (c *comparison) admit(name string, build func() (*program, error), start func(*program) error) bool {
 	p, err := build()
 	if err == nil {
 		err = start(p)
 	}
 	if err != nil {
 		fmt.Printf("without %s: %v\n", name, err)
-		return
+		return false
 	}
 	c.programs = append(c.programs, p)
+	return true
 }
 
 // pickLevel measures which of two thread levels serves a library best, over three launches

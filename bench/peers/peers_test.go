@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 	"github.com/fisterra-hpc/fisterra/internal/need"
 )
 
@@ -79,7 +81,7 @@ func TestRowsAndRatio(t *testing.T) {
 	if want := "| latency | shm | 2 | 8 | 2.00 | 4.50 | 4.00 | – | 0.50 |\n"; !strings.Contains(table.String(), want) {
 		t.Errorf("no line %q in\n%s", want, table.String())
 	}
-	absent := r.missing([]group{g}, []*program{fisterra("x"), {name: "gone", can: func(group) bool { return true }}})
+	absent := r.missing([]group{g}, []*program{fisterra("x", nil, 2), {name: "gone", can: func(group) bool { return true }}})
 	if len(absent) != 1 || absent[0] != "gone latency/shm/2" {
 		t.Errorf("missing: %v", absent)
 	}
@@ -115,6 +117,30 @@ func TestSelected(t *testing.T) {
 	}
 }
 
+// Over a library's messages Fisterra is started as the library's own program is, and has no other peer.
+func TestMPIPeersOverALibrary(t *testing.T) {
+	libraries := []library{openmpi(), mpich()}
+	ours := fisterra(lab.Fisterra(t), libraries, 2)
+	if without := fisterra("x", libraries[:1], 2); without.can(group{"latency", "mpich", 2, nil}) {
+		t.Error("Fisterra is to be started by a library that does not start")
+	}
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			if _, err := exec.LookPath(l.compiler); err != nil {
+				need.Part(t, l.name, err.Error())
+			}
+			for _, g := range []group{{"latency", l.name, 2, []int{8, 65536}}, {"allreduce", l.name, 2, []int{8}}} {
+				measured, err := launch(t.Context(), ours, g, sandbox{}, 5*time.Millisecond)
+				if err != nil {
+					t.Errorf("%s: %v", g.name(), err)
+					continue
+				}
+				t.Logf("%s: %s %+v", g.name(), measured.comment, measured.rows)
+			}
+		})
+	}
+}
+
 // The peers' own programs, built and run: they check every result before they time it.
 func TestMPIPeersMeasure(t *testing.T) {
 	src, err := unpack(t.TempDir())
@@ -137,6 +163,9 @@ func TestMPIPeersMeasure(t *testing.T) {
 	small = append(small, group{"allreduce", "shm", 3, []int{4004}}, group{"reduce_scatter", "shm", 3, []int{4004}})
 	for _, op := range []string{"reduce", "bcast", "allgather", "alltoall", "reduce_scatter", "gather", "scatter", "scan"} {
 		small = append(small, group{op, "shm", 2, []int{8, 4004}})
+	}
+	for _, library := range []string{"openmpi", "mpich"} {
+		small = append(small, group{"latency", library, 2, []int{8, 65536}}, group{"allreduce", library, 2, []int{8, 65536}})
 	}
 	for name, build := range map[string]func() (*program, error){
 		"openmpi": func() (*program, error) { return openmpi().peer(src, dir, single, 2) },

@@ -10,7 +10,7 @@ import (
 // group is what one launch of one program measures: an operation at several sizes.
 type group struct {
 	op        string
-	transport string // shm or tcp
+	transport string // shm, tcp, or the library that moves the messages of Fisterra, too
 	ranks     int
 	sizes     []int // bytes, in the operation's own sense (see README.md)
 }
@@ -25,6 +25,12 @@ func (g group) pointToPoint() bool {
 	}
 	return false
 }
+
+// over reports whether Fisterra's messages go by the library, which is then its only peer.
+func (g group) over(library string) bool { return g.transport == library }
+
+// overLibrary reports whether Fisterra's messages go by any library.
+func (g group) overLibrary() bool { return g.transport != "shm" && g.transport != "tcp" }
 
 func (g group) sizeList() string {
 	text := make([]string, len(g.sizes))
@@ -68,7 +74,12 @@ func groups() []group {
 	for _, op := range collectives {
 		all = append(all, group{op, "tcp", 2, vectors})
 	}
-	return append(all, group{"barrier", "tcp", 2, []int{0}})
+	all = append(all, group{"barrier", "tcp", 2, []int{0}})
+	// What Go costs over a library's messages, and what its plans gain over the library's collectives.
+	for _, library := range []string{"openmpi", "mpich"} {
+		all = append(all, group{"latency", library, 2, messages}, group{"allreduce", library, 2, vectors})
+	}
+	return all
 }
 
 // selected keeps the groups whose name matches the expression, and the sizes up to most.

@@ -93,11 +93,15 @@ func (l library) peer(src, dir string, level func(library string) string, cores 
 	}
 	return &program{
 		name: l.name,
-		can:  func(group) bool { return true },
+		can:  func(g group) bool { return !g.overLibrary() || g.over(l.name) },
 		command: func(g group, budget time.Duration) ([]string, []string) {
 			args, env := l.launch(g, cores)
+			thread := level(l.name)
+			if g.over(l.name) {
+				thread = "serialized" // as Fisterra asks for
+			}
 			return append(args, binary[g.pointToPoint()], g.op, "--sizes", g.sizeList(),
-				"--thread", level(l.name), "--budget-ms", strconv.FormatInt(budget.Milliseconds(), 10)), env
+				"--thread", thread, "--budget-ms", strconv.FormatInt(budget.Milliseconds(), 10)), env
 		},
 	}, nil
 }
@@ -121,14 +125,26 @@ func gloo(src, dir string) (*program, error) {
 	}, nil
 }
 
-// fisterra runs our own command. Every row of README.md's table of command lines is this one.
-func fisterra(binary string) *program {
+// fisterra runs our own command: by itself, or under the launcher of the library whose messages it takes.
+func fisterra(binary string, libraries []library, cores int) *program {
 	return &program{
 		name: "fisterra",
-		can:  func(group) bool { return true },
+		can: func(g group) bool {
+			return !g.overLibrary() || slices.ContainsFunc(libraries, func(l library) bool { return g.over(l.name) })
+		},
 		command: func(g group, budget time.Duration) ([]string, []string) {
-			return []string{binary, "bench", g.op, "-n", strconv.Itoa(g.ranks), "--transport", g.transport,
-				"--sizes", g.sizeList(), "--budget", budget.String(), "--format", "json"}, nil
+			what := []string{"--sizes", g.sizeList(), "--budget", budget.String(), "--format", "json"}
+			for _, l := range libraries {
+				if g.over(l.name) {
+					args, env := l.launch(g, cores)
+					args = append(args, binary, "bench", g.op, "--transport", "mpi")
+					if !g.pointToPoint() {
+						args = append(args, "--collectives", "fisterra")
+					}
+					return append(args, what...), env
+				}
+			}
+			return append([]string{binary, "bench", g.op, "-n", strconv.Itoa(g.ranks), "--transport", g.transport}, what...), nil
 		},
 	}
 }

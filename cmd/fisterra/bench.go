@@ -32,6 +32,7 @@ type benchFlags struct {
 	tail       bool
 	budget     time.Duration
 	format     string
+	profile    profileFlag
 }
 
 func benchCommand(env environment) *cobra.Command {
@@ -72,7 +73,7 @@ func measureCommand(env environment, op bench.Operation) *cobra.Command {
 			if err != nil {
 				return usageError(err)
 			}
-			j := b.job(env, op, o, func(ctx context.Context, w *mpi.World) error { return measure(ctx, w, p, op, o) })
+			j := b.job(env, op, o, b.profile.around(func(ctx context.Context, w *mpi.World) error { return measure(ctx, w, p, op, o) }))
 			return j.run(cmd.Context(), os.Args[1:])
 		},
 	}
@@ -101,6 +102,7 @@ func (b *benchFlags) add(f *pflag.FlagSet, op bench.Operation) {
 	case bench.Collective:
 		f.BoolVarP(&b.full, "full", "f", false, "print minimum, maximum and iterations")
 	}
+	b.profile.add(f)
 	b.connectFlags.add(f)
 }
 

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -127,6 +129,9 @@ func (c claim) replace(before owner, resume func() error) error {
 		return usageError(err)
 	}
 	if before.State != "" {
+		if err := syncDirectory(c.dir); err != nil { // or after a crash neither file may be there
+			return usageError(fmt.Errorf("--checkpoint: %w", err))
+		}
 		if err := os.Remove(c.path(before.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return usageError(fmt.Errorf("--checkpoint: %w", err))
 		}
@@ -146,9 +151,11 @@ func (c claim) enter(before owner) error {
 	}
 	temp := c.path(ownerFile + "." + c.own.Token)
 	if err := writeSynced(temp, append(text, '\n')); err != nil {
+		os.Remove(temp)
 		return usageError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	if err := os.Rename(temp, c.path(ownerFile)); err != nil {
+		os.Remove(temp)
 		return usageError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	return nil
@@ -163,6 +170,19 @@ func writeSynced(path string, b []byte) error {
 	}
 	_, err = f.Write(b)
 	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// syncDirectory brings the names in a directory to the disk, on file systems that know of such a thing.
+func syncDirectory(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	return nil
 }
 
 // source is where the state to go on from is found: in a file that a user has put there, or
@@ -225,7 +245,7 @@ func (c claim) inherit(before owner) error {
 		if readErr != nil {
 			return usageError(fmt.Errorf("--checkpoint: %w", errors.Join(err, readErr)))
 		}
-		if err := os.WriteFile(temp, text, 0o644); err != nil {
+		if err := writeSynced(temp, text); err != nil {
 			return usageError(fmt.Errorf("--checkpoint: %w", err))
 		}
 	}
@@ -239,6 +259,12 @@ func (c claim) inherit(before owner) error {
 // killed.
 var leftFile = regexp.MustCompile(`^\.?state-[A-Z2-7]{26,}\.safetensors(\.[0-9]+)?$`)
 
+// leftName is what was to become the owner's file or the link when a run was killed.
+var leftName = regexp.MustCompile(`^(owner\.json|state\.safetensors)\.[A-Z2-7]{26,}$`)
+
+// claimTime is more than the moment for which such a name is there while its run lives.
+const claimTime = time.Minute
+
 // sweep removes what runs have left that own the directory no more: a file that one was
 // writing when it was killed, and one that it wrote after it had been replaced. A run that is about to
 // take over has a link to the state that this one went on from: it costs nothing, and stays.
@@ -249,7 +275,12 @@ func (c claim) sweep() {
 		return
 	}
 	own, _ := os.Stat(c.state())
+	taken, _ := os.Stat(c.path(ownerFile)) // by the clock of the file system
 	for _, e := range entries {
+		if info, err := e.Info(); leftName.MatchString(e.Name()) && err == nil && taken != nil && taken.ModTime().Sub(info.ModTime()) > claimTime {
+			os.Remove(c.path(e.Name()))
+			continue
+		}
 		if !leftFile.MatchString(e.Name()) || strings.Contains(e.Name(), c.own.State) {
 			continue
 		}
@@ -275,6 +306,7 @@ func (c claim) show(read fs.FileInfo) error {
 		return fmt.Errorf("--checkpoint: %w", err)
 	}
 	if err := os.Rename(temp, c.path(stateLink)); err != nil {
+		os.Remove(temp)
 		return fmt.Errorf("--checkpoint: %w", err)
 	}
 	return nil
@@ -301,11 +333,22 @@ func (c claim) owner() (o owner, err error) {
 	if err := json.Unmarshal(text, &o); err != nil {
 		return o, fmt.Errorf("--checkpoint: %s: %w", c.path(ownerFile), err)
 	}
+	if o.State != "" && filepath.Base(o.State) != o.State { // it will be removed
+		return o, fmt.Errorf("--checkpoint: %s: the state %q is elsewhere; want the name of a file in this directory", c.path(ownerFile), o.State)
+	}
 	return o, nil
 }
 
-// check fails when another run has taken the directory over.
+// check is held, and shows users this run's file.
 func (c claim) check() error {
+	if err := c.held(); err != nil || c.dir == "" {
+		return err
+	}
+	return c.show(nil) // of two that took over at a time, the other may have come last
+}
+
+// held fails when another run has taken the directory over.
+func (c claim) held() error {
 	if c.dir == "" {
 		return nil
 	}
@@ -316,7 +359,7 @@ func (c claim) check() error {
 	if now.Token != c.own.Token {
 		return fmt.Errorf("--checkpoint %s was taken over by %v; nothing is saved, and this run (%v) ends", c.dir, now, c.own)
 	}
-	return c.show(nil) // of two that took over at a time, the other may have come last
+	return nil
 }
 
 // ownerBytes is enough for an owner as text.

@@ -96,7 +96,7 @@ func TestTrainGoesOnFromABackup(t *testing.T) {
 	link, backup := filepath.Join(dir, stateLink), filepath.Join(dir, "backup.safetensors")
 	train := func(epochs, resumed int) {
 		t.Helper()
-		r := resultOf(t, fisterra(t, "train", "--json", "--ps", "0", "--workers", "2", "--epochs", fmt.Sprint(epochs), "--checkpoint", dir, "--checkpoint-every", "10"))
+		r := resultOf(t, fisterra(t, "train", "--peer-timeout", "1m", "--json", "--ps", "0", "--workers", "2", "--epochs", fmt.Sprint(epochs), "--checkpoint", dir, "--checkpoint-every", "10"))
 		if r.Resumed != int64(resumed) {
 			t.Errorf("%d epochs began with step %d, want %d", epochs, r.Resumed, resumed)
 		}

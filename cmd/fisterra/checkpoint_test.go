@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // fits is the resume of a run that can go on from whatever is there.
@@ -218,6 +219,59 @@ func TestClaimsThatMeet(t *testing.T) {
 	}
 }
 
+// A state on another file system, to which there can be no hard link, is copied.
+func TestClaimCopiesWhatItCannotLink(t *testing.T) {
+	elsewhere, err := os.MkdirTemp("/dev/shm", "fisterra-test")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer os.RemoveAll(elsewhere)
+	dir, far := t.TempDir(), filepath.Join(elsewhere, "state")
+	if err := errors.Join(os.WriteFile(far, []byte("1"), 0o644), os.Symlink(far, filepath.Join(dir, stateLink))); err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range []string{"first", "second"} {
+		c := newClaim(dir, owner{Token: token})
+		if err := c.take(fits); err != nil {
+			t.Fatal(err)
+		}
+		fileHolds(t, c.state(), "1")
+		if want := []string{ownerFile, c.own.State, stateLink}; !slices.Equal(filesIn(t, dir), want) {
+			t.Errorf("left: %q, want %q", filesIn(t, dir), want)
+		}
+	}
+	fileHolds(t, far, "1")
+}
+
+// An owner whose state lies elsewhere is none of Fisterra's: nothing there is removed.
+func TestOwnerNamesNoFileElsewhere(t *testing.T) {
+	outer := t.TempDir()
+	dir, precious := filepath.Join(outer, "dir"), filepath.Join(outer, "x")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(precious, []byte("1"), 0o644),
+		os.WriteFile(filepath.Join(dir, ownerFile), []byte(`{"token":"first","state":"../x"}`), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if err := newClaim(dir, owner{Token: "second"}).take(fits); err == nil || !strings.Contains(err.Error(), `"../x"`) {
+		t.Errorf("the claim ended with %v", err)
+	}
+	fileHolds(t, precious, "1")
+}
+
+// What cannot take its name is removed.
+func TestClaimLeavesNothingHalfMade(t *testing.T) {
+	dir := t.TempDir()
+	c := newClaim(dir, owner{Token: "first"})
+	if err := os.MkdirAll(filepath.Join(dir, ownerFile, "full"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if c.enter(owner{}) == nil {
+		t.Error("a directory was replaced")
+	}
+	if want := []string{ownerFile}; !slices.Equal(filesIn(t, dir), want) {
+		t.Errorf("left: %q, want %q", filesIn(t, dir), want)
+	}
+}
+
 func TestClaimSweepsWhatOthersLeft(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string) string {
@@ -235,12 +289,18 @@ func TestClaimSweepsWhatOthersLeft(t *testing.T) {
 	saveState(t, first, "1")
 	killed, superseded, next := claimOf(), claimOf(), claimOf()
 	write("." + killed.own.State + ".2130")
+	for _, name := range []string{ownerFile, stateLink} {
+		old := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(filepath.Join(dir, write(name+"."+killed.own.Token)), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
 	write(superseded.own.State)
 	if err := next.inherit(first.own); err != nil { // about to take over
 		t.Fatal(err)
 	}
 	second := claimOf()
-	want := []string{ownerFile, second.own.State, next.own.State, stateLink, write("state-best.safetensors"), write("." + second.own.State + ".77"), write("model.safetensors")}
+	want := []string{ownerFile, second.own.State, next.own.State, stateLink, write("state-best.safetensors"), write("." + second.own.State + ".77"), write("model.safetensors"), write(ownerFile + "." + next.own.Token)}
 	if err := second.take(fits); err != nil {
 		t.Fatal(err)
 	}
@@ -325,6 +385,19 @@ func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
 				t.Errorf("exit code %d, saved step %d and then %d:\n%s", code, before, saved, state())
 			}
 		})
+	}
+}
+
+// TestRunThatWasReplacedEnds: also one that saves only when it is asked to, since its successor may write to the same
+// output directory.
+func TestRunThatWasReplacedEnds(t *testing.T) {
+	dir := t.TempDir()
+	cmd, out, errs, _ := startLong(t, "--epochs", "100000", "--checkpoint", dir)
+	if err := newClaim(dir, owner{Host: "c7102", PID: 8, Token: "successor"}).take(fits); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(cmd.Wait()); code != exitFailed || !strings.Contains(errs.String(), "was taken over by process 8 on c7102") {
+		t.Errorf("exit code %d:\n%s%s", code, out, errs)
 	}
 }
 

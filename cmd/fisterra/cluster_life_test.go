@@ -16,7 +16,7 @@ import (
 
 // long is a run that ends only because somebody ends it. That it saves by itself
 // now and then shows that all its ranks train.
-var long = words("-- --epochs 1000000 --checkpoint-every 20")
+var long = words("--", endless, "--checkpoint-every 20")
 
 // running waits until a job of submit trains after so many restarts: its ranks have
 // met, made steps and saved.
@@ -96,7 +96,7 @@ func TestClusterScancel(t *testing.T) {
 		t.Error("nothing was trained before the checkpoint")
 	}
 	savedWhenAsked(t, log)
-	id = submit(t, s, words("--nodes 4 --ntasks-per-node 1 --checkpoint", dir, "-- --epochs 1000000")...)
+	id = submit(t, s, words("--nodes 4 --ntasks-per-node 1 --checkpoint", dir, "--", endless)...)
 	if at := resumed(t, s, id, 0); at != saved {
 		t.Errorf("resumed at step %d, saved was %d\n%s", at, saved, jobLog(s, id))
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -206,29 +205,14 @@ func (x *step) signal(name, signal string) {
 	}
 }
 
-// signalAll sends a signal to all processes at once, as Slurm does: the first to hear of it may end the run, and the others
-// be gone when it comes to them.
-func (x *step) signalAll(signal string) {
+// signalAll sends a signal to some processes, each of which has got it before any of them hears of it: else the first to hear
+// ends the run, and takes along those that the signal has not reached yet.
+func (x *step) signalAll(signal string, names ...string) {
 	x.t.Helper()
-	var all sync.WaitGroup
-	results := make([]lab.Result, len(stepRoles))
-	for i, name := range stepRoles {
-		all.Go(func() {
-			results[i] = x.s.On(x.t.Context(), x.node(name), "kill", "-"+signal, fmt.Sprint(x.pids[name]))
-		})
-	}
-	all.Wait()
-	told := 0
-	for i, r := range results {
-		switch {
-		case r.Code == 0:
-			told++
-		case !strings.Contains(r.Stderr, "No such process"):
-			x.t.Fatalf("kill -%s %s: %v", signal, stepRoles[i], r)
+	for _, s := range []string{"STOP", signal, "CONT"} {
+		for _, name := range names {
+			x.signal(name, s)
 		}
-	}
-	if told == 0 {
-		x.t.Fatalf("kill -%s: no process of the step is left", signal)
 	}
 }
 
@@ -246,8 +230,8 @@ func (x *step) eventuallyGone(limit time.Duration, names ...string) {
 func (x *step) gone(names ...string) {
 	x.t.Helper()
 	for _, name := range names {
-		if r := x.s.On(x.t.Context(), x.node(name), "kill", "-0", fmt.Sprint(x.pids[name])); r.Code == 0 {
-			x.t.Errorf("%s is left", name)
+		if r := x.s.On(x.t.Context(), x.node(name), "kill", "-0", fmt.Sprint(x.pids[name])); r.Code == 0 || !strings.Contains(r.Stderr, "No such process") {
+			x.t.Errorf("%s is left, or cannot be looked for: %v", name, r)
 		}
 	}
 }

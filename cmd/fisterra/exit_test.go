@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -111,6 +112,19 @@ func TestSigtermHasItsCode(t *testing.T) {
 				t.Errorf("%s as rank %d: exit code %d: %s", command, rank, code, errs.String())
 			}
 		}
+	}
+}
+
+// A host without processes to spare is no wrong command line.
+func TestStartErrorHasItsCode(t *testing.T) {
+	for cause, want := range map[error]int{exec.ErrNotFound: exitUsage, syscall.ENOENT: exitUsage, syscall.EACCES: exitUsage, syscall.ENOEXEC: exitUsage,
+		syscall.EAGAIN: exitFailed, syscall.ENOMEM: exitFailed, syscall.EMFILE: exitFailed} {
+		if got := codeOf(t.Context(), startError(fmt.Errorf("%w rank 3: %w", launch.ErrStart, cause))); got != want {
+			t.Errorf("%v: %d, want %d", cause, got, want)
+		}
+	}
+	if got := codeOf(t.Context(), startError(io.EOF)); got != exitFailed {
+		t.Errorf("another error: %d, want %d", got, exitFailed)
 	}
 }
 

@@ -100,7 +100,7 @@ func (j *job) join(ctx context.Context) error {
 			err = closeErr
 		}
 	case errors.Is(err, mpi.ErrPeerLost), errors.Is(err, mpi.ErrRevoked), errors.Is(err, ps.ErrFailed):
-		// The others fail for the same reason: this rank is no loss of its own.
+		// The others fail for the same reason, and have the time to say so before this rank is one more that is lost.
 		closeWorld(ctx, w, failedGoodbyeTime)
 	case errors.Is(err, errNoLibrary):
 		// All ranks find the same, also those that are still joining and would take this one's end for the reason.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -14,7 +15,7 @@ import (
 type requests struct {
 	// insistent are the signals that count again. SIGTERM is not one in a job of Slurm's: preemption, srun
 	// and the daemon of each node tell a task of the same end, seconds apart, and what does not end in
-	// KillWait gets SIGKILL.
+	// KillWait gets SIGKILL. SIGHUP is none either: the terminal and the shell may both tell of one hang-up.
 	insistent []syscall.Signal
 	first     time.Time
 }
@@ -61,17 +62,36 @@ func untilAsked(lookup func(string) (string, bool)) (ctx context.Context, stop f
 	return ctx, stop
 }
 
+// toEnd are the signals that ask this process to end. A hang-up does not if whoever started it has had it ignored, as
+// nohup does.
+func toEnd() []os.Signal {
+	if signal.Ignored(syscall.SIGHUP) {
+		return []os.Signal{syscall.SIGTERM, os.Interrupt}
+	}
+	return []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP}
+}
+
 // endOfRanks hears until stop what asks the starter of ranks to end them, and then what asks again. ctx has ended
-// if somebody had asked before.
-func endOfRanks(ctx context.Context, lookup func(string) (string, bool)) (asked <-chan syscall.Signal, stop func()) {
+// if somebody had asked before. unread asks, too, as SIGPIPE, which no more ends the process by itself: its ranks would
+// die with it and save nothing. They must not be without the signal, as they would be if it was ignored.
+func endOfRanks(ctx context.Context, lookup func(string) (string, bool)) (asked <-chan syscall.Signal, unread, stop func()) {
 	from, to := make(chan os.Signal, 4), make(chan syscall.Signal, 2)
-	signal.Notify(from, syscall.SIGTERM, os.Interrupt)
+	signal.Notify(from, toEnd()...)
+	pipes := make(chan os.Signal, 1) // of any file, such as the input of a rank that does not read it: nobody listens
+	signal.Notify(pipes, syscall.SIGPIPE)
 	if ctx.Err() != nil {
 		from <- syscall.SIGTERM
 	}
+	over := make(chan struct{}) // from stays open: late output may come when the ranks have ended
 	go func() {
 		requests := requestsTo(lookup)
-		for sig := range from {
+		for {
+			var sig os.Signal
+			select {
+			case sig = <-from:
+			case <-over:
+				return
+			}
 			if number, ok := sig.(syscall.Signal); ok && requests.take(number, time.Now()) != asksSame {
 				select {
 				case to <- number:
@@ -80,8 +100,15 @@ func endOfRanks(ctx context.Context, lookup func(string) (string, bool)) (asked 
 			}
 		}
 	}()
-	return to, func() {
+	unread = sync.OnceFunc(func() {
+		select {
+		case from <- syscall.SIGPIPE:
+		default: // there are requests enough
+		}
+	})
+	return to, unread, func() {
+		signal.Stop(pipes)
 		signal.Stop(from)
-		close(from)
+		close(over)
 	}
 }

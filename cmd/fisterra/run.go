@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,7 +32,8 @@ func runCommand(env environment) *cobra.Command {
 		Long: `run starts N processes of a program on this host and waits for them. The first that fails
 ends the rest (SIGTERM, then SIGKILL after 5 s). The exit code is the highest of the ranks that
 ended by themselves, 128+n for signal n, 124 when --timeout ends the job, 130 after Ctrl-C and
-143 after SIGTERM, which end the ranks gracefully; a second one kills them (of SIGTERM not in a job of Slurm's). SIGUSR1 and SIGUSR2 go on to the ranks.
+143 after SIGTERM, which end the ranks gracefully; a second one kills them (of SIGTERM not in a job of Slurm's). So do a
+terminal that hangs up (129) and an output that nobody reads any more, as of "| head" (141). SIGUSR1 and SIGUSR2 go on to the ranks.
 Each process gets FISTERRA_RANK, FISTERRA_SIZE, FISTERRA_LOCAL_RANK and FISTERRA_LOCAL_SIZE; the job's
 secret reaches it by an inherited descriptor. Rank 0 has this command's standard input, the others an empty one.`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -73,7 +77,7 @@ secret reaches it by an inherited descriptor. Rank 0 has this command's standard
 
 // launchHere runs a job with this process's outputs, signals and guard.
 func launchHere(ctx context.Context, env environment, cfg launch.Config) (launch.Outcome, error) {
-	asked, stop := endOfRanks(ctx, env.lookup)
+	asked, unread, stop := endOfRanks(ctx, env.lookup)
 	defer stop()
 	cfg.Interrupts = asked
 	forward := make(chan os.Signal, 4)
@@ -83,16 +87,35 @@ func launchHere(ctx context.Context, env environment, cfg launch.Config) (launch
 	if cfg.Stdout == nil {
 		cfg.Stdout = env.stdout
 	}
-	cfg.Stderr = env.stderr
+	var nobody atomic.Bool // reads the output
+	tell := func() {
+		nobody.Store(true)
+		unread()
+	}
+	cfg.Stdout = &rankOutput{cfg.Stdout, tell}
+	cfg.Stderr = &rankOutput{env.stderr, tell}
 	cfg.Notify = func(s string) { fmt.Fprintln(env.stderr, "fisterra:", s) }
 	if self, err := os.Executable(); err == nil {
 		cfg.Guard = []string{self, guardName}
 	}
 	o, err := launch.Run(context.WithoutCancel(ctx), cfg) // SIGTERM is in asked
-	if errors.Is(err, launch.ErrStart) {
-		return o, usageError(err)
+	// The ranks may have ended before they were asked to.
+	if err == nil && o.Code == 0 && nobody.Load() {
+		o.Code, o.Interrupted = signalled+int(syscall.SIGPIPE), syscall.SIGPIPE
 	}
-	return o, err
+	return o, startError(err)
+}
+
+// startError is a usage error if ranks cannot be started as they were asked for: there is no such program, or file, or it cannot be run.
+// What the host has too little of, such as processes, is none of the user's.
+func startError(err error) error {
+	for _, usage := range []error{exec.ErrNotFound, exec.ErrDot, fs.ErrNotExist, fs.ErrPermission,
+		syscall.ENOTDIR, syscall.EISDIR, syscall.ENOEXEC, syscall.ELOOP, syscall.ENAMETOOLONG} {
+		if errors.Is(err, launch.ErrStart) && errors.Is(err, usage) {
+			return usageError(err)
+		}
+	}
+	return err
 }
 
 // logs opens a log per rank in a directory that it makes.

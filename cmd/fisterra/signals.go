@@ -14,7 +14,7 @@ import (
 )
 
 // signals are what Slurm sends to a task: SIGTERM before the end, and what
-// --signal asks for. Whoever sends an insistent one a second time waits no longer for the step
+// --signal asks for. A terminal says SIGHUP. Whoever sends an insistent one a second time waits no longer for the step
 // to end, which may be waiting itself: for data, for a server, for a library.
 type signals struct {
 	save      chan struct{}
@@ -27,7 +27,7 @@ type signals struct {
 // watchSignals hears signals until stop. It reads of the environment whose they are.
 func watchSignals(lookup func(string) (string, bool)) *signals {
 	s := hearSignals(lookup)
-	signal.Notify(s.from, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, os.Interrupt)
+	signal.Notify(s.from, append(toEnd(), syscall.SIGUSR1, syscall.SIGUSR2)...)
 	return s
 }
 

@@ -105,6 +105,89 @@ func waitingForData(t *testing.T, ranks int, environ []string, args ...string) (
 	return cmd, errs, pids
 }
 
+// TestHangUpSaves: a terminal that goes away, as with an ssh connection, costs no state.
+func TestHangUpSaves(t *testing.T) {
+	for _, c := range []struct {
+		name, list string
+		ranks      []string
+	}{{"the starter of ranks", "--ps 1", []string{"ps0", "worker0", "worker1", "worker2"}}, {"a rank", "--ps 0 --workers 1", []string{"worker0"}}} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			errs := new(testlog.Buffer)
+			cmd, _ := startRun(t, nil, errs, c.ranks, append(words(c.list), "--epochs", "100000", "--checkpoint", dir)...)
+			for range 2 { // the terminal's and the shell's
+				if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if code := exitCode(cmd.Wait()); code != signalled+int(syscall.SIGHUP) || savedStep(t, dir) == 0 {
+				t.Errorf("exit code %d, saved step %d\n%s", code, savedStep(t, dir), errs)
+			}
+		})
+	}
+}
+
+// Who has the hang-up ignored, as nohup does, is not ended by it.
+func TestHangUpIsIgnoredUnderNohup(t *testing.T) {
+	for _, c := range []struct {
+		before, wait string
+		want         int
+	}{{`trap "" HUP`, "sleep 1", 5}, {":", "while :; do sleep 0.1; done", signalled + int(syscall.SIGHUP)}} {
+		r := lab.Command(t.Context(), t, "sh", "-c", c.before+`; exec "$0" run -- sh -c 'kill -HUP $PPID; `+c.wait+`; exit 5'`, lab.Fisterra(t)).Run()
+		if r.Code != c.want {
+			t.Errorf("after %q: exit code %d, want %d: %v", c.before, r.Code, c.want, r)
+		}
+	}
+}
+
+// TestOutputThatNobodyReadsEnds: "| head" ends ranks as a request does, with time to save.
+func TestOutputThatNobodyReadsEnds(t *testing.T) {
+	for _, to := range []string{"", " >&2"} {
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		saved := filepath.Join(t.TempDir(), "saved")
+		cmd := lab.Command(t.Context(), t, lab.Fisterra(t), "run", "--", "sh", "-c",
+			`trap ': >`+saved+`; exit 0' TERM; while :; do echo here`+to+`; sleep 0.05; done`)
+		cmd.Stdout, cmd.Stderr = write, write
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		write.Close()
+		if _, err := read.Read(make([]byte, 1)); err != nil {
+			t.Error(err)
+		}
+		read.Close()
+		if code := exitCode(cmd.Wait()); code != signalled+int(syscall.SIGPIPE) || !fileExists(saved) {
+			t.Errorf("echo%s: exit code %d, saved: %v", to, code, fileExists(saved))
+		}
+	}
+}
+
+// What nobody has read counts also where the ranks have ended by then, whatever comes first.
+func TestLastWordsThatNobodyReads(t *testing.T) {
+	for range 20 {
+		r := lab.Command(t.Context(), t, "bash", "-c", `"$0" run -- sh -c 'sleep 0.1; echo hi' | true; exit ${PIPESTATUS[0]}`, lab.Fisterra(t)).Run()
+		if want := signalled + int(syscall.SIGPIPE); r.Code != want {
+			t.Fatalf("exit code %d, want %d: %v", r.Code, want, r)
+		}
+	}
+}
+
+// A rank's own pipes are its own matter, as without a launcher, and so is an input that it does not read.
+func TestRanksKeepSIGPIPE(t *testing.T) {
+	r := fisterra(t, "run", "--", "sh", "-c", `exec 0<&-; yes | head -1; grep SigIgn: /proc/$$/status`)
+	var ignored uint64
+	m := regexp.MustCompile(`y\nSigIgn:\s*([0-9a-f]+)`).FindStringSubmatch(r.Stdout)
+	if m != nil {
+		ignored, _ = strconv.ParseUint(m[1], 16, 64)
+	}
+	if r.Code != 0 || m == nil || ignored>>(syscall.SIGPIPE-1)&1 != 0 {
+		t.Errorf("signals that the rank ignores: %v", r)
+	}
+}
+
 // TestSecondSignalEnds: a process that the first cannot end, here because it waits for its
 // data, ends by the second, wherever it is sent.
 func TestSecondSignalEnds(t *testing.T) {

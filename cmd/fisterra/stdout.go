@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"sync"
+	"syscall"
 )
 
 // stdout is the standard output of a command. It remembers the first thing that could not be written, as on a disk
@@ -30,4 +32,18 @@ func (s *stdout) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
+}
+
+// rankOutput is where what ranks print goes. It tells when nobody reads it any more.
+type rankOutput struct {
+	w      io.Writer
+	unread func()
+}
+
+func (o *rankOutput) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		o.unread()
+	}
+	return n, err
 }

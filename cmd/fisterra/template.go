@@ -296,9 +296,12 @@ func checkTraining(b *slurm.Batch, args []string) error {
 		}
 	}
 	ranks.checkpoint = b.Checkpoint
-	workers, err := workersOf(b)
+	servers, workers, err := countsOf(b)
 	if err == nil {
 		err = ranks.check(workers)
+	}
+	if err == nil && servers == 0 && workers > 1 {
+		err = ranks.checkAlone()
 	}
 	if err == nil {
 		_, err = ranks.config(env, nil)
@@ -309,16 +312,16 @@ func checkTraining(b *slurm.Batch, args []string) error {
 	return nil
 }
 
-// workersOf is how many ranks of a job work.
-func workersOf(b *slurm.Batch) (int, error) {
+// countsOf is how many ranks of a job serve and how many work.
+func countsOf(b *slurm.Batch) (servers, workers int, err error) {
 	switch {
 	case b.Roles != nil:
 		cluster, err := ps.NewCluster(b.Roles)
-		return len(cluster.Workers), err
+		return len(cluster.Servers), len(cluster.Workers), err
 	case b.PS+b.Workers > 0:
-		return b.Workers, nil
+		return b.PS, b.Workers, nil
 	}
-	return max(1, b.Nodes*b.TasksPerNode-1), nil
+	return 1, max(1, b.Nodes*b.TasksPerNode-1), nil
 }
 
 func tutorialNames() []string {

@@ -143,6 +143,8 @@ func TestTemplateRefuses(t *testing.T) {
 		"-- --lr Inf":                                 "--lr +Inf",
 		"-- --aggregate 4":                            "--aggregate 4: want at most",
 		"-- --aggregate -1":                           "--aggregate -1",
+		"--ps 0 --workers 4 -- --mode async":          "--mode async without parameter servers",
+		"--roles worker,worker -- --aggregate 2":      "--aggregate 2 without parameter servers",
 		"--nodes 20 -- --batch 50":                    "--batch 50 for 79 workers",
 		"--nodes 20 --tutorial mnist-04":              "--batch 50 for 79 workers",
 		"--ps 2 -- --batch 1":                         "--batch 1 for 2 workers",

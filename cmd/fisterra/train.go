@@ -30,6 +30,7 @@ type trainFlags struct {
 	checkpointEvery              int64
 	out                          string
 	json                         bool
+	profile                      profileFlag
 }
 
 func trainCommand(env environment) *cobra.Command { return new(trainFlags).command(env) }
@@ -47,7 +48,8 @@ each also as .gz or .zst.
 
 SIGTERM and SIGUSR1 (sbatch --signal) save a checkpoint and end the run after the next step, with exit code
 143 and 138; SIGUSR2 saves and goes on. Where train has started its own processes it tells them, and gives them
-30 s after SIGTERM and Ctrl-C (exit code 130). A second SIGTERM or Ctrl-C, half a second or more after the first, ends
+30 s after SIGTERM and Ctrl-C (exit code 130). A terminal that hangs up counts as SIGTERM (129; not under nohup), and where
+train has started its own processes so does an output that nobody reads any more, as of "| head" (141). A second SIGTERM or Ctrl-C, half a second or more after the first, ends
 processes at once and saves nothing; in a job of Slurm's, which says SIGTERM more than once, only Ctrl-C does. Started again with the same --checkpoint it goes on where it was.`,
 		Example: `  fisterra train                            handwritten digits: a server and three workers, here
   fisterra train --ps 0 --workers 2         by allreduce
@@ -72,6 +74,7 @@ processes at once and saves nothing; in a job of Slurm's, which says SIGTERM mor
 	f.Int64Var(&t.checkpointEvery, "checkpoint-every", 0, "steps between checkpoints (0: only when asked or interrupted)")
 	f.StringVar(&t.out, "out", "", "directory for metrics.jsonl, the model, curve.svg and a log per process")
 	f.BoolVar(&t.json, "json", false, "print the result as one JSON object on stdout")
+	t.profile.add(f)
 	t.add(f)
 	return cmd
 }
@@ -201,9 +204,10 @@ func (t *trainFlags) join(ctx context.Context, env environment, j *job) error {
 		case <-ctx.Done():
 		}
 	}()
+	rank := t.profile.around(func(ctx context.Context, w *mpi.World) error { return t.rank(ctx, env, w, s) })
 	j.main = func(ctx context.Context, w *mpi.World) error {
 		close(met)
-		return t.rank(ctx, env, w, s)
+		return rank(ctx, w)
 	}
 	err := j.join(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -339,7 +343,7 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		Comm: w.Comm(), Cluster: cluster, Mode: ps.Mode(t.mode), Data: t.data, Model: t.model, Hidden: t.hidden,
 		Epochs: t.epochs, Batch: t.batch, Seed: t.seed, Aggregate: t.aggregate,
 		Rule:       ps.Rule{Optimizer: ps.Optimizer(t.optimizer), Rate: t.rate},
-		Checkpoint: c.state(), CheckpointEvery: t.checkpointEvery, Save: s.save, Interrupt: s.interrupt, BeforeSave: c.check,
+		Checkpoint: c.state(), CheckpointEvery: t.checkpointEvery, Save: s.save, Interrupt: s.interrupt, BeforeSave: c.check, BeforeOutput: c.held,
 		Out: t.out, Report: screen.report, Transport: transportName(w, cluster), Log: log,
 	}
 	if t.checkpoint != "" {

@@ -3,10 +3,7 @@ package lab
 import (
 	"context"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/internal/need"
@@ -47,25 +44,6 @@ func (l Launcher) Other() Launcher {
 		return MPICH
 	}
 	return OpenMPI
-}
-
-// PeerProgram compiles one of the programs with which benchmarks compare, bench/peers/c/SOURCE, against the launcher's library, and
-// skips the benchmark where that cannot be compiled against.
-func (l Launcher) PeerProgram(b *testing.B, source string) string {
-	b.Helper()
-	compiler := "mpicc." + l.Part
-	if _, err := exec.LookPath(compiler); err != nil {
-		b.Skipf("no C program to compare with: %v", err)
-	}
-	root, err := Root()
-	if err != nil {
-		b.Fatal(err)
-	}
-	program := filepath.Join(b.TempDir(), strings.TrimSuffix(source, ".c"))
-	if r := Command(b.Context(), b, compiler, "-O3", "-march=native", "-o", program, filepath.Join(root, "bench/peers/c", source)).Run(); r.Code != 0 {
-		b.Fatal(r.Stderr)
-	}
-	return program
 }
 
 // Command prepares n ranks of a program, as Command does. Its Env is this process's, with

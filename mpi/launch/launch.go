@@ -51,7 +51,7 @@ type Config struct {
 	// Tee, if set, receives all output of a rank as well (its log file).
 	Tee func(rank int) (io.WriteCloser, error)
 
-	// Timeout ends the job with exit code 124; 0 is none.
+	// Timeout ends the job with exit code 124, unless it is ending already; 0 is none.
 	Timeout time.Duration
 	// Patience is how long, under EndAll, the other ranks have to end by
 	// themselves after the first failure, with messages of their own. 0 is not at all.
@@ -271,6 +271,9 @@ func (j *job) wait(ctx context.Context) Outcome {
 				}
 			}
 		case <-timeout:
+			if ending { // what it ends for says more than that it took long
+				break
+			}
 			out.TimedOut = true
 			end(fmt.Sprintf("time limit of %v reached; ending %d ranks", j.cfg.Timeout, left))
 		case s, ok := <-j.cfg.Interrupts:

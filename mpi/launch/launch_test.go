@@ -142,6 +142,21 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
+// A job that ends for another reason does so by that, also when its time is up meanwhile.
+func TestTimeoutWhileRanksEnd(t *testing.T) {
+	dir := t.TempDir()
+	var said []string
+	o, _ := run(t, Config{Ranks: 2, Timeout: time.Second, Grace: time.Minute, Notify: func(s string) { said = append(said, s) }},
+		`cd `+dir+`; if [ $FISTERRA_RANK = 0 ]; then until [ -e ready ]; do sleep 0.01; done; exit 3; fi
+		trap 'sleep 1.5; exit 0' TERM; echo >ready; while :; do sleep 0.05; done`)
+	if len(said) > 0 && strings.Contains(said[0], "time limit") {
+		t.Skip("rank 0 did not fail within the time limit")
+	}
+	if o.TimedOut || o.Code != 3 || len(said) != 1 {
+		t.Errorf("%+v %q: want the code 3 of rank 0", o, said)
+	}
+}
+
 func TestStubbornRankIsKilled(t *testing.T) {
 	stop := make(chan syscall.Signal, 1)
 	o, err := Run(t.Context(), Config{
@@ -301,6 +316,55 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	// A daemon leaves its session and its rank.
 	_, out := run(t, Config{Ranks: 1}, `cd `+t.TempDir()+`; setsid sh -c 'echo $$; : >apart; exec sleep 1000' & until [ -e apart ]; do sleep 0.01; done`)
 	expectGone(t, out)
+}
+
+// What ranks leave to itself while they run is waited for when it ends, but no child of the program's own.
+func TestOrphansAreReaped(t *testing.T) {
+	if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children"); err != nil {
+		t.Skip(err)
+	}
+	own := exec.Command("true")
+	if err := own.Start(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	zombies := func() (stats []string) { // in the ranks' groups
+		files, _ := filepath.Glob("/proc/self/task/*/children")
+		for _, f := range files {
+			text, _ := os.ReadFile(f)
+			for _, pid := range strings.Fields(string(text)) {
+				stat, _ := os.ReadFile("/proc/" + pid + "/stat")
+				fields := strings.Fields(string(stat)) // pid (name) state parent group
+				if len(fields) < 5 || fields[2] != "Z" {
+					continue
+				}
+				if _, err := os.Stat(filepath.Join(dir, "group"+fields[4])); err == nil {
+					stats = append(stats, strings.Join(fields[:5], " "))
+				}
+			}
+		}
+		return stats
+	}
+	left := make(chan []string, 1)
+	go func() {
+		look := time.Tick(10 * time.Millisecond)
+		for limit := time.Now().Add(time.Minute); time.Now().Before(limit); <-look {
+			ready, _ := filepath.Glob(filepath.Join(dir, "ready*"))
+			if len(ready) == 2 && len(zombies()) == 0 { // a moment passes until each is waited for
+				break
+			}
+		}
+		left <- zombies()
+		os.WriteFile(filepath.Join(dir, "over"), nil, 0o644)
+	}()
+	o, _ := run(t, Config{Ranks: 2}, `cd `+dir+`; : >group$$; for i in $(seq 50); do (sleep 0.1 &) ; done; sleep 0.5; : >ready$$
+		until [ -e over ]; do sleep 0.01; done; exit 3`)
+	if z := <-left; len(z) > 0 {
+		t.Errorf("%d orphans have ended and are not waited for: %q", len(z), z)
+	}
+	if err := own.Wait(); err != nil || o.Code != 3 || o.First == nil {
+		t.Errorf("%+v; the program's own child: %v", o, err)
+	}
 }
 
 // TestLauncherKilled kills the launcher by SIGKILL: its ranks end, and what

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 	"golang.org/x/sys/unix"
@@ -152,9 +153,52 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 // sweep waits until the rank has ended, and ends what it has left behind in its group. Until the rank
 // is waited for, its number stays that group's.
 func (p *process) sweep() {
+	over, reaped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(reaped)
+		p.reapOrphans(over)
+	}()
 	for unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
+	close(over)
+	<-reaped // while the group is surely the rank's
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+}
+
+// reapEvery is how long a process that a rank has left behind may have ended before somebody waits for it.
+const reapEvery = time.Second
+
+// reapOrphans waits until over for what has ended in the rank's group and is this process's child, since it has lost its
+// parent: nobody else would, and it would stay a zombie. Children that the program has of its own are not in that group.
+func (p *process) reapOrphans(over <-chan struct{}) {
+	look := time.NewTicker(reapEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-over:
+			return
+		case <-look.C:
+		}
+		for !p.hasEnded() { // else it would be the one that is found
+			var info unix.Siginfo
+			err := unix.Waitid(unix.P_PGID, p.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+			pid := endedPID(&info)
+			if err != nil || pid == 0 || pid == p.pid {
+				break
+			}
+			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+		}
+	}
+}
+
+// endedPID is whom waitid(2) tells of: si_pid is the first field of a union that is aligned like a pointer.
+func endedPID(info *unix.Siginfo) int {
+	child := (*struct {
+		signo, errno, code int32
+		_                  [0]uintptr
+		pid                int32
+	})(unsafe.Pointer(info))
+	return int(child.pid)
 }
 
 // lateOutput is how long the output of an ended rank may still come.

@@ -40,7 +40,6 @@ var rankPrograms = map[string]func(context.Context, *mpi.World) error{
 	"close":       func(ctx context.Context, w *mpi.World) error { return checkClose(ctx, w.Comm()) },
 	"revoked":     revoked,
 	"background":  background,
-	"latency":     latency,
 	"memory":      registeredMemory,
 	"nothing":     func(context.Context, *mpi.World) error { return nil },
 	"abort": func(ctx context.Context, w *mpi.World) error {

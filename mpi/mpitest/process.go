@@ -21,6 +21,9 @@ const roleVariable = "FISTERRA_TEST_ROLE"
 // processTimeout bounds what a rank does.
 const processTimeout = 2 * time.Minute
 
+// peerTimeout is the ranks' where none is to be lost by its silence: a rank that the machine forgets for a while is none.
+const peerTimeout = time.Minute
+
 // Processes starts ranks as processes of this host, connected by a transport: each runs the named test of
 // this binary alone, which calls BeProcess and gets the role there. It fails t unless the ranks in
 // dying end by SIGKILL, and the others with exit code 0. What they print is logged then.
@@ -50,13 +53,18 @@ func Processes(t *testing.T, ranks int, transport, test, role string, dying ...i
 // last rank comes to f when all ranks are connected: one that dies while others still
 // look for it is another story.
 func BeProcess(t *testing.T, f func(ctx context.Context, c *mpi.Comm, role string) error) {
+	beProcess(t, peerTimeout, f)
+}
+
+// beProcess is BeProcess of ranks that a silence of that length loses.
+func beProcess(t *testing.T, peerTimeout time.Duration, f func(ctx context.Context, c *mpi.Comm, role string) error) {
 	transport, role, ok := strings.Cut(os.Getenv(roleVariable), " ")
 	if !ok {
 		t.Skip("a rank of the other tests")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	defer cancel()
-	w, err := mpi.Init(ctx, &mpi.Config{Transport: transport})
+	w, err := mpi.Init(ctx, &mpi.Config{Transport: transport, PeerTimeout: peerTimeout})
 	if err == nil {
 		err = connect(ctx, w.Comm())
 	}

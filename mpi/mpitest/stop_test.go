@@ -38,7 +38,8 @@ func TestStoppedProcesses(t *testing.T) {
 // TestStoppedRank is a rank of TestStoppedProcesses. Rank 0 stops the others: the odd ones while they send to it, the
 // even ones while they receive from it.
 func TestStoppedRank(t *testing.T) {
-	BeProcess(t, func(ctx context.Context, c *mpi.Comm, role string) error {
+	const peerTimeout = 5 * time.Second
+	beProcess(t, peerTimeout, func(ctx context.Context, c *mpi.Comm, role string) error {
 		if c.Rank() > 0 {
 			return stopped(ctx, c)
 		}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -27,6 +29,9 @@ const (
 	otherVariable   = "FISTERRA_NATIVE_TEST_OTHER"
 
 	launcherVariable = "FISTERRA_NATIVE_TEST_LAUNCHER"
+
+	// wordsVariable names a file to which ranks write what they log, too: a launcher that ends a job may lose what it has not read yet.
+	wordsVariable = "FISTERRA_NATIVE_TEST_WORDS"
 )
 
 // programs are what ranks run; each is started by a test of the same words.
@@ -88,7 +93,16 @@ func TestMain(m *testing.M) {
 func program(name string) error {
 	ctx, stop := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	says := io.Writer(os.Stderr)
+	if path := os.Getenv(wordsVariable); path != "" {
+		words, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		defer words.Close()
+		says = io.MultiWriter(words, os.Stderr)
+	}
+	log := slog.New(slog.NewTextHandler(says, nil))
 	kind, ranks, _ := strings.Cut(os.Getenv(launcherVariable), " ")
 	n, err := strconv.Atoi(ranks)
 	if err != nil {
@@ -154,9 +168,11 @@ func each(t *testing.T, f func(t *testing.T, l launch)) {
 // needed skips where the launcher, or the right to call C, is not there.
 func (l launch) needed(t testing.TB) {
 	t.Helper()
+	why := ""
 	if !clib.Available {
-		t.Skip("built without support for C libraries")
+		why = clib.ErrBuiltWithout.Error()
 	}
+	need.Part(t, l.Part, why)
 	l.Needed(t)
 }
 
@@ -280,9 +296,14 @@ func TestEveryEndIsSeenByTheLauncher(t *testing.T) {
 	each(t, func(t *testing.T, l launch) {
 		l.ranks(t, 2, "leave")
 		for program, says := range map[string]string{"fail": "rank 1 gives up", "panic": "rank 1 panics"} {
-			o := l.start(t, 2, program)
-			if o.code == 0 || !strings.Contains(o.text, says) {
-				t.Errorf("%s: exit code %d, want another than 0 and %q in:\n%s", program, o.code, says, o.text)
+			path := filepath.Join(t.TempDir(), "words")
+			o := l.start(t, 2, program, wordsVariable+"="+path)
+			words, err := os.ReadFile(path)
+			if err != nil {
+				t.Errorf("%s: %v", program, err)
+			}
+			if text := o.text + string(words); o.code == 0 || !strings.Contains(text, says) {
+				t.Errorf("%s: exit code %d, want another than 0 and %q in:\n%s", program, o.code, says, text)
 			}
 		}
 	})

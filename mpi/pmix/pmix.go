@@ -6,7 +6,7 @@
 // It offers what package slurm/pmi does: each rank puts what it has to say, all of them
 // fence, then each gets what the others said. Its calls block inside the library, on a
 // thread each; it is for start-up, not for a fast path. Every call ends with its
-// context, or after Config.Timeout.
+// context, or after Config.Timeout where that has no deadline.
 package pmix
 
 import (
@@ -179,7 +179,7 @@ func (c *Client) put(ctx context.Context, key string, name, value []byte, n int)
 
 // Fence waits until all ranks have called it; what they put before can be got after. A
 // rank that ended without calling it is [ErrLost] where the server notices (Open MPI's
-// does, or forgets the rank: then its values are not found); else the others wait until ctx ends, or Config.Timeout.
+// does, or forgets the rank: then its values are not found); else the others wait until ctx ends, or Config.Timeout if it has no deadline.
 func (c *Client) Fence(ctx context.Context) error {
 	status, err := c.call(ctx, "fence", "", -1, func(left time.Duration) uintptr {
 		if status := clib.Call(c.fn.commit); int32(status) != statusSuccess {
@@ -290,12 +290,18 @@ func (c *Client) Abort(ctx context.Context, code int, text string) error {
 	return c.check("abort", "", -1, status)
 }
 
-// call runs f, which blocks inside the library, until it returns or the deadline comes.
+// call runs f, which blocks inside the library, until it returns, ctx ends, or Config.Timeout is over where ctx has
+// no deadline: a caller that names one may have to wait longer for ranks that start late.
 // One call is under way at a time; one that overstayed keeps its turn until it returns,
 // so that later ones time out instead of piling up threads.
 func (c *Client) call(ctx context.Context, op, key string, rank int, f func(left time.Duration) uintptr) (int, error) {
-	ctx, stop := context.WithTimeout(ctx, c.cfg.Timeout)
-	defer stop()
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(c.cfg.Timeout)
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadline(ctx, deadline)
+		defer stop()
+	}
 	expired := func(doing string) error {
 		err := context.Cause(ctx)
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -312,7 +318,6 @@ func (c *Client) call(ctx context.Context, op, key string, rank int, f func(left
 		c.turn <- struct{}{}
 		return 0, &Error{Op: op, Key: key, Rank: rank, Err: ErrClosed}
 	}
-	deadline, _ := ctx.Deadline()
 	result := make(chan int, 1)
 	go func() {
 		status := int(int32(f(time.Until(deadline))))

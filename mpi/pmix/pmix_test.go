@@ -275,3 +275,38 @@ func TestVersion(t *testing.T) {
 		t.Errorf("no version: %v", err)
 	}
 }
+
+// Config.Timeout is for callers that name no deadline: one that does may wait longer, or shorter.
+func TestDeadlineOfTheCallerCounts(t *testing.T) {
+	// A call that is answered when the library lets it, and is told how long it has.
+	call := func(ctx context.Context, timeout time.Duration, answered <-chan struct{}) (told chan time.Duration, err error) {
+		c := &Client{cfg: Config{Timeout: timeout}, turn: make(chan struct{}, 1)}
+		c.turn <- struct{}{}
+		told = make(chan time.Duration, 1)
+		_, err = c.call(ctx, "fence", "", -1, func(left time.Duration) uintptr {
+			told <- left
+			<-answered
+			return statusSuccess
+		})
+		return told, err
+	}
+	const long = time.Minute
+	never, later := make(chan struct{}), make(chan struct{})
+	defer close(never)
+	ctx, stop := context.WithTimeout(t.Context(), long)
+	defer stop()
+	time.AfterFunc(100*time.Millisecond, func() { close(later) })
+	told, err := call(ctx, 20*time.Millisecond, later)
+	if left := <-told; err != nil || left < time.Second {
+		t.Errorf("a call that has %v is answered after 100 ms, with a Timeout of 20 ms: %v; the library was told %v", long, err, left)
+	}
+	if _, err := call(t.Context(), 20*time.Millisecond, never); !errors.Is(err, ErrTimeout) {
+		t.Errorf("without a deadline: %v, want ErrTimeout", err)
+	}
+	cause := errors.New("the caller's reason")
+	short, stop := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, cause)
+	defer stop()
+	if _, err := call(short, long, never); !errors.Is(err, cause) {
+		t.Errorf("with a deadline before Timeout: %v, want %q", err, cause)
+	}
+}

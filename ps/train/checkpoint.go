@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"strconv"
 )
 
@@ -26,7 +27,7 @@ func (w *worker[F]) save() error {
 	}
 	meta := w.identity()
 	meta["step"] = strconv.FormatInt(w.global, 10)
-	meta[stepsPerBatch] = strconv.FormatInt(w.plan.each, 10)
+	meta[stepsPerEpoch] = strconv.FormatInt(w.plan.perEpoch, 10)
 	if err := writeTensors(w.cfg.Checkpoint, meta, tensors); err != nil {
 		if w.cfg.BeforeSave != nil { // who has taken the file over meanwhile may have removed it
 			if taken := w.cfg.BeforeSave(); taken != nil {
@@ -39,9 +40,9 @@ func (w *worker[F]) save() error {
 	return nil
 }
 
-// stepsPerBatch says in a checkpoint how many global steps a joint batch had: the run that resumes may
+// stepsPerEpoch says in a checkpoint how many global steps a pass over the data had: the run that resumes may
 // have another number of workers, or another mode.
-const stepsPerBatch = "steps_per_batch"
+const stepsPerEpoch = "steps_per_epoch"
 
 func slotName(i int) string { return fmt.Sprintf("slot%d", i+1) }
 
@@ -88,13 +89,14 @@ func (w *worker[F]) resume() (int64, error) {
 	if err != nil || step < 0 {
 		return bad("step %q is no number from 0", meta["step"])
 	}
-	each, err := strconv.ParseInt(meta[stepsPerBatch], 10, 64)
-	if err != nil || each < 1 {
-		return bad("%s %q is no number from 1", stepsPerBatch, meta[stepsPerBatch])
+	perEpoch, err := strconv.ParseInt(meta[stepsPerEpoch], 10, 64)
+	if err != nil || perEpoch < 1 {
+		return bad("%s %q is no number from 1", stepsPerEpoch, meta[stepsPerEpoch])
 	}
-	if each != w.plan.each {
-		step = step / each * w.plan.each // whole batches: a step of some of the workers is made again
+	if step/perEpoch >= math.MaxInt64/w.plan.perEpoch {
+		return bad("step %d of %d in each pass over the data is beyond any run's end", step, perEpoch)
 	}
+	step = w.plan.stepAfter(step, perEpoch)
 	if err := numbers(tensors, "params", w.params); err != nil {
 		return bad("%v", err)
 	}

@@ -34,6 +34,9 @@ func newChief[F Float](w *worker[F]) (*chief[F], error) {
 	c.report = max(1, planned/100)
 	c.next, c.nextMark = after(w.global, c.every), after(w.global, c.report)
 	if w.cfg.Out != "" {
+		if err := w.cfg.beforeOutput(); err != nil { // who takes a lost chief's place may come too late
+			return nil, err
+		}
 		var err error
 		if c.out, err = newOutput(w.cfg.Out, float64(w.global)/float64(w.plan.perEpoch)); err != nil {
 			return nil, err
@@ -96,10 +99,13 @@ func (c *chief[F]) mark(w *worker[F], accuracy *float64) error {
 	if w.cfg.Report != nil {
 		w.cfg.Report(m)
 	}
-	if c.out != nil {
-		return c.out.metric(m)
+	if c.out == nil {
+		return nil
 	}
-	return nil
+	if err := w.cfg.beforeOutput(); err != nil {
+		return err
+	}
+	return c.out.metric(m)
 }
 
 // conclude evaluates the final parameters.
@@ -121,6 +127,9 @@ func (c *chief[F]) finish(r *Result, w *worker[F]) error {
 	}
 	if c.out == nil {
 		return nil
+	}
+	if err := w.cfg.beforeOutput(); err != nil { // else it would replace its successor's model
+		return err
 	}
 	if err := c.out.metric(last); err != nil {
 		return err

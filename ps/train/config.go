@@ -54,6 +54,9 @@ type Config struct {
 	// BeforeSave is asked before the chief writes the file; an error ends the run
 	// with nothing written. Nil: nobody is asked.
 	BeforeSave func() error
+	// BeforeOutput is asked before the chief opens Out, and before it writes there; an error ends the run with nothing
+	// more written. Nil: nobody is asked.
+	BeforeOutput func() error
 	// Save asks for a checkpoint at each receive, Interrupt for the end of the run
 	// after the next step, when it is closed.
 	Save      <-chan struct{}
@@ -135,6 +138,14 @@ func (c Config) validate() error {
 	return c.Cluster.Validate(c.Comm.Size())
 }
 
+// beforeOutput is an error if nothing may be written to Out any more.
+func (c *Config) beforeOutput() error {
+	if c.BeforeOutput == nil {
+		return nil
+	}
+	return c.BeforeOutput()
+}
+
 // collective reports whether the run has no servers.
 func (c *Config) collective() bool { return len(c.Cluster.Servers) == 0 }
 
@@ -156,6 +167,16 @@ type plan struct {
 	perEpoch int64   // global steps of one pass over the training set
 	rule     ps.Rule
 	stop     ps.Stop
+}
+
+// stepAfter is the step after as many passes over the data as step was after in a run with perEpoch steps in each pass:
+// one after a whole joint batch, where the runs differ, so that what some of the workers did of one is done again.
+func (p plan) stepAfter(step, perEpoch int64) int64 {
+	if perEpoch == p.perEpoch {
+		return step
+	}
+	batches := p.perEpoch / p.each
+	return step/perEpoch*p.perEpoch + step%perEpoch*batches/perEpoch*p.each
 }
 
 func (c *Config) plan(rows int) (plan, error) {

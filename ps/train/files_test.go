@@ -6,12 +6,14 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/ps"
@@ -179,6 +181,59 @@ func TestOutputFiles(t *testing.T) {
 	}
 }
 
+// A run that another has taken the place of writes nothing more where that one writes, and leaves its metrics alone.
+func TestOutputBelongsToTheSuccessor(t *testing.T) {
+	taken := errors.New("taken over")
+	for _, c := range []struct {
+		when    string
+		atEnd   bool
+		step    int64 // the run has a successor when it has made so many
+		metrics int
+	}{{"before it begins", false, 0, 0}, {"while it trains", false, 30, 29}, {"at its end", true, 50, 50}} {
+		out := t.TempDir()
+		f := launch(t, Config{Cluster: ps.Counts(0, 1), Hidden: 8, Stop: ps.Stop{LastStep: 50}, Out: out}, func(_ int, _ *fleet, cfg *Config) {
+			step, ended := int64(0), false
+			cfg.Hooks = []Hook{{
+				AfterStep: func(_ context.Context, _ Session, i StepInfo) error { step = i.Step; return nil },
+				End:       func(context.Context, Session, error) { ended = true },
+			}}
+			cfg.BeforeOutput = func() error {
+				if step >= c.step && ended == c.atEnd {
+					return taken
+				}
+				return nil
+			}
+		})
+		if !errors.Is(f.errs[0], taken) {
+			t.Errorf("%s: the run ended with %v", c.when, f.errs[0])
+		}
+		files, err := filepath.Glob(filepath.Join(out, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
+		if got := strings.Count(string(text), "\n"); got != c.metrics || len(files) > min(c.metrics, 1) {
+			t.Errorf("%s: %d metrics in %q, want %d and no other file", c.when, got, files, c.metrics)
+		}
+	}
+}
+
+// Who may read what a run writes is said by the umask.
+func TestFilesHaveTheModeOfTheUmask(t *testing.T) {
+	for mask, want := range map[int]fs.FileMode{0o077: 0o600, 0o022: 0o644, 0o002: 0o644} {
+		file := filepath.Join(t.TempDir(), "model")
+		before := syscall.Umask(mask)
+		err := replaceFile(file, func(w io.Writer) error { _, err := io.WriteString(w, "x"); return err })
+		syscall.Umask(before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(file); err != nil || info.Mode() != want {
+			t.Errorf("umask %03o: %v, %v; want %v", mask, info.Mode(), err, want)
+		}
+	}
+}
+
 func FuzzTensors(f *testing.F) {
 	file := filepath.Join(f.TempDir(), "x")
 	if err := writeTensors(file, map[string]string{"a": "b"}, []namedTensor{tensor("t", []float32{1, 2}, 2, 1), tensor("u", []float64{3})}); err != nil {
@@ -297,6 +352,40 @@ func TestResumeWithOtherWorkers(t *testing.T) {
 				t.Errorf("%v after step %d of %v: resumed at %d, want %d; %d steps", after, saved, before, r.Resumed, want, r.Steps)
 			}
 		}
+	}
+}
+
+// Steps in a pass depend on the workers: what is left over after whole batches makes one more only where it
+// has a row for each. A run that goes on with others goes on after as many passes.
+func TestStepAfterOtherPasses(t *testing.T) {
+	of := func(mode ps.Mode, workers int) plan {
+		p, err := (&Config{Cluster: ps.Counts(1, workers), Mode: mode, Batch: 48, Epochs: 30, Rule: ps.Rule{Rate: 0.1}}).plan(3823)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, c := range []struct {
+		mode          ps.Mode
+		before, after int // workers
+		step, want    int64
+	}{
+		{ps.Sync, 16, 16, 805, 805},
+		{ps.Sync, 16, 32, 800, 790}, // ten passes of 80 steps, and of 79
+		{ps.Sync, 32, 16, 790, 800},
+		{ps.Sync, 16, 32, 840, 790 + 39},
+		{ps.Sync, 32, 16, 0, 0},
+		{ps.Async, 4, 2, 10*80*4 + 7, 10*80*2 + 2},
+		{ps.Async, 4, 32, 10 * 80 * 4, 10 * 79 * 32},
+		{ps.Async, 32, 32, 12345, 12345},
+	} {
+		if got := of(c.mode, c.after).stepAfter(c.step, of(c.mode, c.before).perEpoch); got != c.want {
+			t.Errorf("%s, step %d of %d workers: %d of %d workers, want %d", c.mode, c.step, c.before, got, c.after, c.want)
+		}
+	}
+	async, sync := of(ps.Async, 4), of(ps.Sync, 32)
+	if got := sync.stepAfter(3*async.perEpoch, async.perEpoch); got != 3*79 {
+		t.Errorf("three passes of four asynchronous workers: step %d", got)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
@@ -31,14 +32,12 @@ func TestMain(m *testing.M) {
 // patience bounds what a run of these tests may take, on any machine.
 const patience = 5 * time.Minute
 
-// goodbye bounds the wait for those that have died without a message to tell it by, in vain.
-const goodbye = 5 * time.Second
-
 // fleet is a run whose ranks are goroutines over the simulated fabric.
 type fleet struct {
 	fabric  *sim.Fabric
 	results []*Result
 	errs    []error
+	closed  []error
 }
 
 var errDead = errors.New("killed by the test")
@@ -48,13 +47,14 @@ var errDead = errors.New("killed by the test")
 func launch(t *testing.T, cfg Config, adjust func(rank int, f *fleet, c *Config)) *fleet {
 	t.Helper()
 	n := len(cfg.Cluster.Servers) + len(cfg.Cluster.Workers)
-	f := &fleet{fabric: sim.New(sim.Config{Ranks: n}), results: make([]*Result, n), errs: make([]error, n)}
+	f := &fleet{fabric: sim.New(sim.Config{Ranks: n}), results: make([]*Result, n), errs: make([]error, n), closed: make([]error, n)}
 	worlds, err := mpi.Local(n, mpi.LocalOptions{Fabric: f.fabric, Host: func(r int) string { return fmt.Sprintf("n%d", r) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	parting := mpitest.NewParting(patience)
 	var all sync.WaitGroup
 	for rank := range n {
 		all.Go(func() {
@@ -67,9 +67,7 @@ func launch(t *testing.T, cfg Config, adjust func(rank int, f *fleet, c *Config)
 			if errors.Is(f.errs[rank], errDead) {
 				f.fabric.Kill(rank)
 			}
-			closing, cancel := context.WithTimeout(context.Background(), goodbye)
-			defer cancel()
-			worlds[rank].Close(closing)
+			f.closed[rank] = parting.Close(worlds[rank], f.errs[rank])
 		})
 	}
 	all.Wait()
@@ -81,6 +79,13 @@ func (f *fleet) fine(t *testing.T, except ...int) {
 	for rank, err := range f.errs {
 		if err != nil && !slices.Contains(except, rank) {
 			t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+	if len(except) == 0 { // else a goodbye may be waited for in vain
+		for rank, err := range f.closed {
+			if err != nil {
+				t.Fatalf("rank %d closes: %v", rank, err)
+			}
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"unsafe"
@@ -100,7 +102,7 @@ func writeTensors(path string, meta map[string]string, tensors []namedTensor) er
 // replaceFile writes a new file beside path, brings it to the disk and renames
 // it over path.
 func replaceFile(path string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := createBeside(path)
 	if err != nil {
 		return fmt.Errorf("train: %w", err)
 	}
@@ -112,9 +114,6 @@ func replaceFile(path string, write func(io.Writer) error) (err error) {
 		}
 	}()
 	if err := write(f); err != nil {
-		return err
-	}
-	if err := f.Chmod(0o644); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
@@ -131,6 +130,18 @@ func replaceFile(path string, write func(io.Writer) error) (err error) {
 		dir.Close()
 	}
 	return nil
+}
+
+// createBeside makes a hidden file beside path under a number that no other has. Its mode is by the process's umask, which
+// os.CreateTemp does not ask.
+func createBeside(path string) (*os.File, error) {
+	for {
+		name := fmt.Sprintf(".%s.%d", filepath.Base(path), rand.Uint32())
+		f, err := os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if !errors.Is(err, fs.ErrExist) {
+			return f, err
+		}
+	}
 }
 
 // readTensors reads a file that writeTensors has written.

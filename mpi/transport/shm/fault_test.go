@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -22,51 +23,71 @@ import (
 // directions: the operation ends, the loss is reported, and the memory is the
 // caller's.
 func TestKillInFlight(t *testing.T) {
-	const n = 32 << 20
 	for _, part := range []string{"expose", "pull"} {
-		for round := range 6 {
+		const rounds = 6
+		met := 0 // rounds in which the peer was killed before the end of a transfer
+		for round, deadline := 0, time.Now().Add(patience); round < rounds || met == 0; round++ {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %d peers were killed, and none of them before the end of a transfer", part, round)
+			}
 			t.Run(fmt.Sprintf("%s/%d", part, round), func(t *testing.T) {
-				r := openRank(t, 0, 2, func(cfg *Config) { cfg.Copies = 1 })
-				p := start(t, r, part, copies("one"))
-				p.say(t, strconv.Itoa(n))
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				if err := r.until(func() bool { r.endpoint(1).meet(); return r.endpoint(1).state == up }); err != nil {
-					t.Fatal(err)
-				}
-				buf := pattern(n, 1)
-				transfer := func() error { return r.recv(buf) }
-				if part == "pull" {
-					transfer = func() error { return r.send(1, buf) }
-				}
-				if err := transfer(); err != nil { // from now on one follows the other
-					t.Fatal(err)
-				}
-				victim := p.Process
-				moment := time.AfterFunc(time.Duration(5+3*round)*time.Millisecond, func() { victim.Kill() })
-				defer moment.Stop()
-				for len(r.lost) == 0 {
-					if err := transfer(); err != nil && len(r.lost) == 0 {
-						t.Fatal(err)
-					}
-				}
-				if err := r.until(func() bool { return len(r.pulls) == 0 && len(r.ailing) == 0 }); err != nil {
-					t.Fatal(err)
-				}
-				for op, err := range r.pulled {
-					if !errors.Is(err, transport.ErrGone) {
-						t.Errorf("pull %d completed with %v, want the peer's end", op, err)
-					}
-				}
-				if !errors.Is(r.lost[1], errHangup) {
-					t.Errorf("the loss is reported as %v", r.lost[1])
-				}
-				if o := r.Send(1, &transport.Header{Kind: kindEager}, nil); o != transport.Gone {
-					t.Errorf("a send to the dead rank: %v", o)
+				if killInFlight(t, part, time.Duration(5+3*(round%rounds))*time.Millisecond) {
+					met++
 				}
 			})
+			if t.Failed() {
+				return
+			}
+		}
+		t.Logf("%s: %d peers were killed before the end of a transfer", part, met)
+	}
+}
+
+// killInFlight kills a peer so long after the first transfer with it, and reports whether one was left undone.
+func killInFlight(t *testing.T, part string, after time.Duration) (met bool) {
+	const n = 32 << 20
+	r := openRank(t, 0, 2, func(cfg *Config) { cfg.Copies = 1 })
+	p := start(t, r, part, copies("one"))
+	p.say(t, strconv.Itoa(n))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.until(func() bool { r.endpoint(1).meet(); return r.endpoint(1).state == up }); err != nil {
+		t.Fatal(err)
+	}
+	buf := pattern(n, 1)
+	transfer := func() error { return r.recv(buf) }
+	if part == "pull" {
+		transfer = func() error { return r.send(1, buf) }
+	}
+	if err := transfer(); err != nil { // from now on one follows the other
+		t.Fatal(err)
+	}
+	victim := p.Process
+	moment := time.AfterFunc(after, func() { victim.Kill() })
+	defer moment.Stop()
+	for len(r.lost) == 0 {
+		pulled := r.fins
+		if err := transfer(); err != nil && len(r.lost) == 0 {
+			t.Fatal(err)
+		}
+		met = part == "pull" && r.fins == pulled
+	}
+	if err := r.until(func() bool { return len(r.pulls) == 0 && len(r.ailing) == 0 }); err != nil {
+		t.Fatal(err)
+	}
+	met = met || len(r.pulled) > 0
+	for op, err := range r.pulled {
+		if !errors.Is(err, transport.ErrGone) {
+			t.Errorf("pull %d completed with %v, want the peer's end", op, err)
 		}
 	}
+	if !errors.Is(r.lost[1], errHangup) {
+		t.Errorf("the loss is reported as %v", r.lost[1])
+	}
+	if o := r.Send(1, &transport.Header{Kind: kindEager}, nil); o != transport.Gone {
+		t.Errorf("a send to the dead rank: %v", o)
+	}
+	return met
 }
 
 // TestStoppedPeer stops the peer at all moments of a pull, gives the pull up,
@@ -90,8 +111,13 @@ func TestStoppedPeer(t *testing.T) {
 		key = transport.Key(payload)
 		keys++
 	}
+	const whenStopped, whenRunning = "given up while the peer was stopped", "given up when the peer ran again"
 	ended := map[string]int{}
-	for round := range 40 {
+	const rounds = 40
+	for round, deadline := 0, time.Now().Add(patience); round < rounds || ended[whenRunning]+ended[whenStopped] == 0; round++ {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d pulls, and none was given up before it was over: %v", round, ended)
+		}
 		if err := r.until(func() bool { return keys > round }); err != nil {
 			t.Fatal(err)
 		}
@@ -122,9 +148,9 @@ func TestStoppedPeer(t *testing.T) {
 		}
 		switch err := r.pulled[op]; {
 		case err != nil && early:
-			ended["given up while the peer was stopped"]++
+			ended[whenStopped]++
 		case err != nil:
-			ended["given up when the peer ran again"]++
+			ended[whenRunning]++
 		case early:
 			ended["copied whole while the peer was stopped"]++
 		default:
@@ -248,14 +274,23 @@ func TestHangupBeforeLink(t *testing.T) {
 	}
 }
 
+// mayCopy skips where the kernel does not let processes copy each other's memory.
+func mayCopy(t *testing.T) {
+	t.Helper()
+	if _, err := procmem.PerByte(); err != nil {
+		t.Skip("the kernel does not let processes copy here:", err)
+	}
+}
+
 // pulling is two ranks of which the second has begun to pull a unit of the first's memory.
 func pulling(t *testing.T, op uint64) []*testRank {
 	t.Helper()
 	rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 1 })
 	meetAll(t, rs)
+	mayCopy(t)
 	key, ok := rs[0].Expose(1, pattern(unitBytes, 1))
 	if !ok {
-		t.Skip("a rank's memory cannot be copied here:", rs[0].Path(1))
+		t.Fatal("not exposed:", rs[0].Path(1))
 	}
 	if o := rs[1].Pull(0, key, make([]byte, unitBytes), op); o != transport.Sent {
 		t.Fatal(o)

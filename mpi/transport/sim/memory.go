@@ -157,3 +157,12 @@ func (x *pull) copyChunk(s transport.Sink, length int) error {
 	x.state = lendingIdle
 	return nil
 }
+
+// copyBytes copies for a pull, whose memory nobody gives back before the provider is done with it.
+func copyBytes(s transport.Sink, dst, src []byte) {
+	if len(dst) < outsideBytes {
+		copy(dst, src)
+		return
+	}
+	s.Outside(func() { copy(dst, src) })
+}

@@ -122,7 +122,7 @@ func (p *Provider) receive(s transport.Sink, l *link, room *int) (finished bool)
 	}
 	if m.lent && !p.fabric.cfg.SizesOnly {
 		whole := make([]byte, m.size)
-		if !p.read(s, m, whole) {
+		if !p.read(m, whole) {
 			return true
 		}
 		m.data = whole
@@ -152,7 +152,7 @@ func (p *Provider) place(s transport.Sink, m *message, from int, room *int) (fin
 		if n == 0 {
 			panic(fmt.Sprintf("sim: Place gave no room for byte %d of %d from rank %d", m.offset, m.size, from))
 		}
-		if !p.fabric.cfg.SizesOnly && !p.read(s, m, dst[:n]) {
+		if !p.fabric.cfg.SizesOnly && !p.read(m, dst[:n]) {
 			return true
 		}
 		if p.dead.Load() != nil || p.gone.has(from) {
@@ -174,17 +174,18 @@ func (p *Provider) recalled(m *message) bool {
 }
 
 // read copies the next len(dst) bytes of a payload. It reports false if the
-// sender took its memory back before or meanwhile.
-func (p *Provider) read(s transport.Sink, m *message, dst []byte) bool {
+// sender took its memory back before or meanwhile. It keeps the world's lock: what Place gave may be its caller's
+// again as soon as that is free.
+func (p *Provider) read(m *message, dst []byte) bool {
 	if !m.lent {
-		copyBytes(s, dst, m.data[m.offset:])
+		copy(dst, m.data[m.offset:])
 		return true
 	}
 	p.mu.Lock()
 	src := m.data[m.offset:]
 	if m.copied {
 		p.mu.Unlock()
-		copyBytes(s, dst, src)
+		copy(dst, src)
 		return true
 	}
 	if d := m.from.dead.Load(); m.state != lendingIdle || d != nil && d.err != errClosed {
@@ -193,7 +194,7 @@ func (p *Provider) read(s transport.Sink, m *message, dst []byte) bool {
 	}
 	m.state = lendingRead
 	p.mu.Unlock()
-	copyBytes(s, dst, src)
+	copy(dst, src)
 	p.mu.Lock()
 	recalled := m.state == lendingRecall
 	m.state = lendingIdle
@@ -206,14 +207,6 @@ func (p *Provider) read(s transport.Sink, m *message, dst []byte) bool {
 		m.from.tell(p.fabric.now(p), &note{op: m.op, err: m.cause})
 	}
 	return !recalled
-}
-
-func copyBytes(s transport.Sink, dst, src []byte) {
-	if len(dst) < outsideBytes {
-		copy(dst, src)
-		return
-	}
-	s.Outside(func() { copy(dst, src) })
 }
 
 // settle says what has become of lent memory that is not being read. Over

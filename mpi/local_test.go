@@ -1,0 +1,55 @@
+package mpi
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// TestBufferBackAmidCopy: a receive ends with its context while another goroutine of its rank is placing the message. From
+// then on the buffer is the caller's (the race detector sees who writes).
+func TestBufferBackAmidCopy(t *testing.T) {
+	const n = 4 << 20
+	worlds, err := Local(2, LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	defer func() {
+		for _, w := range worlds {
+			closing, stop := context.WithTimeout(context.Background(), time.Second)
+			_ = w.Close(closing) // a receive was given up: only that it ends matters
+			stop()
+		}
+	}()
+	send, recv := make([]byte, n), make([]byte, n)
+	for round := range 20 {
+		leading, stop := context.WithCancel(ctx)
+		led := make(chan struct{})
+		go func() { // polls, and places what comes for the other
+			defer close(led)
+			_, _ = Recv(leading, worlds[0].Comm(), make([]byte, 1), 1, 1)
+		}()
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			_ = Send(leading, worlds[1].Comm(), send, 0, 2)
+		}()
+		r := Irecv(worlds[0].Comm(), recv, 1, 2)
+		ended, end := context.WithTimeout(ctx, time.Duration(round)*200*time.Microsecond)
+		_, _ = r.Wait(ended)
+		for i := range recv {
+			recv[i] = byte(round)
+		}
+		end()
+		stop()
+		<-led
+		<-sent
+		for i, x := range recv {
+			if x != byte(round) {
+				t.Fatalf("round %d: byte %d was written after the buffer had been given back", round, i)
+			}
+		}
+	}
+}
