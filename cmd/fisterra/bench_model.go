@@ -99,8 +99,8 @@ func benchModelCommand(env environment) *cobra.Command {
 		Use:   "model",
 		Short: "Measure α, β and γ here, by which plans are priced",
 		Long: `model measures α, β and γ. With --check it measures every plan of the collectives at every size by turns with them, prints
-predicted and measured times, and fails with status 4 if too many predictions or choices are far off: with two ranks
-predictions within 30 % for 90 % of the points and chosen plans within 15 % of the best, with more within 25 %.`,
+predicted and measured times, and fails with status 4 unless each chosen plan takes at most 15 % longer than the best (25 %
+with more than two ranks) and, with two ranks, 90 % of the predictions are within 30 % of the measured times.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !check {
@@ -198,7 +198,7 @@ func benchTuneCommand(env environment) *cobra.Command {
 		Short: "Measure every plan and write a site file with the best",
 		Long: `tune measures α, β and γ, then every plan of the collectives at every size, prints the time of the plan
 that the model picks beside its prediction and the best, and with --file writes what was best. Training and
-measuring read such a file by --site. With --transport mpi the system library's own collectives compete, too.`,
+measuring read such a file by --site; a rule holds for the number of ranks and hosts that it was measured on. With --transport mpi the system library's own collectives compete, too.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kinds, sizes, err := s.cases()

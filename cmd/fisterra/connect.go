@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
@@ -32,7 +31,8 @@ type connectFlags struct {
 
 func (c *connectFlags) add(f *pflag.FlagSet) {
 	c.addPlanning(f)
-	addInfiniBand(f, &c.infiniband, &c.addressRule)
+	addInfiniBand(f, "InfiniBand by the system's MPI library, written with =: auto (where it can be), on (an error where it cannot be), off (TCP)",
+		&c.infiniband, &c.addressRule)
 	f.StringVar(&c.mpiLibrary, "mpi-library", "", "path of the system's MPI library, for --transport mpi")
 	f.StringVar(&c.secretDir, "secret-dir", "", "directory on a shared file system for the job's key, where munge does not answer")
 	f.StringVar(&c.congestion, "congestion-control", "", "TCP congestion control of data connections (default: cubic where the system's is bbr)")
@@ -50,8 +50,8 @@ func (c *connectFlags) addPlanning(f *pflag.FlagSet) {
 
 var infiniBandValues = []string{"auto", "on", "off"}
 
-func addInfiniBand(f *pflag.FlagSet, infiniband, rule *string) {
-	f.StringVar(infiniband, "infiniband", "auto", strings.Join(infiniBandValues, ", ")+" (after a =)")
+func addInfiniBand(f *pflag.FlagSet, usage string, infiniband, rule *string) {
+	f.StringVar(infiniband, "infiniband", "auto", usage)
 	f.Lookup("infiniband").NoOptDefVal = "on"
 	f.StringVar(rule, "address-rule", "", "address published for TCP: cesga-ft2[:PREFIX], an interface or glob (ib0, ib*), hostname")
 }

@@ -85,7 +85,7 @@ on, cesga-ft2 is the default rule; off keeps host names.`,
 	}
 	f := cmd.Flags()
 	roles.add(f)
-	addInfiniBand(f, &infiniband, &rule)
+	addInfiniBand(f, "the address rule, written with =: auto (where one is given), on (cesga-ft2 unless another is), off (host names)", &infiniband, &rule)
 	f.StringVar(&format, "format", "json", "json, tf_config, cluster_spec, flags, torch")
 	f.IntVar(&portBase, "port-base", slurm.DefaultPortBase, "port of local id 0 where Slurm has reserved none")
 	f.BoolVar(&strict, "strict-ports", false, "fail where Slurm has reserved no ports")

@@ -51,7 +51,7 @@ func slurmTemplateCommand(env environment) *cobra.Command {
 		Use:   "slurm [flags] [-- train flags]",
 		Short: "Write an sbatch script that trains",
 		Long: `slurm prints an sbatch script for a training run; "fisterra template slurm ... | sbatch" submits it. sbatch's own
-options work besides, as in "... | sbatch --qos=long --gres=gpu:1", and go before those of the script. What
+options work besides, as in "... | sbatch --qos=long --exclusive", and go before those of the script. What
 stands after -- goes to fisterra train, whose roles and --checkpoint the script sets itself.
 
 With --signal=USR1@60 Slurm tells the ranks 60 s before the time limit: they save to --checkpoint and end

@@ -46,14 +46,15 @@ server and size-1 workers, and one rank by itself as a worker.
 --data is optdigits (embedded), a directory or file in MNIST's IDX form, CSV with the label last, or LIBSVM,
 each also as .gz or .zst.
 
-SIGTERM and SIGUSR1 (sbatch --signal) save a checkpoint and end the run after the next step, with exit code
-143 and 138; SIGUSR2 saves and goes on. Where train has started its own processes it tells them, and gives them
-30 s after SIGTERM and Ctrl-C (exit code 130). A terminal that hangs up counts as SIGTERM (129; not under nohup), and where
-train has started its own processes so does an output that nobody reads any more, as of "| head" (141). A second SIGTERM or Ctrl-C, half a second or more after the first, ends
-processes at once and saves nothing; in a job of Slurm's, which says SIGTERM more than once, only Ctrl-C does. Started again with the same --checkpoint it goes on where it was.`,
+SIGTERM (exit code 143), SIGUSR1 (138; see sbatch --signal), Ctrl-C (130) and a terminal that hangs up (129; not
+under nohup) save a checkpoint and end the run after the next step; SIGUSR2 saves and goes on. Where train has
+started its own processes it passes these on and gives them 30 s; it also ends them when nobody reads its output
+any more, as of "| head" (141). A second SIGTERM or Ctrl-C, half a second or more after the first, ends the
+processes at once, without saving; in a job of Slurm's, where SIGTERM comes more than once, only Ctrl-C does.
+Started again with the same --checkpoint the run goes on where it was.`,
 		Example: `  fisterra train                            handwritten digits: a server and three workers, here
   fisterra train --ps 0 --workers 2         by allreduce
-  fisterra train --data mnist --model softmax --out run1
+  fisterra train --data ./mnist --model softmax --out run1   MNIST's four files, in ./mnist
   srun -n 16 fisterra train --ps 2 --checkpoint /scratch/me/run --checkpoint-every 500`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), env) },
@@ -72,7 +73,7 @@ processes at once and saves nothing; in a job of Slurm's, which says SIGTERM mor
 	f.IntVar(&t.aggregate, "aggregate", 0, "sync: gradients that make a step; fewer than workers are backup workers (0: all)")
 	f.StringVar(&t.checkpoint, "checkpoint", "", "directory to save state in, and to resume from: remove its state.safetensors to begin anew")
 	f.Int64Var(&t.checkpointEvery, "checkpoint-every", 0, "steps between checkpoints (0: only when asked or interrupted)")
-	f.StringVar(&t.out, "out", "", "directory for metrics.jsonl, the model, curve.svg and a log per process")
+	f.StringVar(&t.out, "out", "", "directory for metrics.jsonl, model.safetensors, result.json, curve.svg and a log per process")
 	f.BoolVar(&t.json, "json", false, "print the result as one JSON object on stdout")
 	t.profile.add(f)
 	t.add(f)
