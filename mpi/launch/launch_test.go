@@ -121,6 +121,44 @@ func (h heldUp) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// What a rank has written comes, however late somebody takes it.
+func TestLateReaderLosesNothing(t *testing.T) {
+	out := &lateReader{}
+	o, err := Run(t.Context(), Config{Ranks: 1, Program: "sh", Args: []string{"-c", "echo $$; exec seq 1 10000"}, Stdout: out})
+	_, numbers, _ := bytes.Cut(out.Bytes(), []byte("\n"))
+	if want, _ := exec.Command("seq", "1", "10000").Output(); err != nil || out.err != nil || o.Code != 0 || !bytes.Equal(numbers, want) {
+		t.Errorf("%+v, %v, %v: %d bytes of %d", o, err, out.err, len(numbers), len(want))
+	}
+}
+
+// lateReader takes the first of a rank's output, its number, when the rank has been over for longer than its output may still come.
+type lateReader struct {
+	bytes.Buffer
+	err error
+}
+
+func (r *lateReader) Write(b []byte) (int, error) {
+	if r.Len() == 0 {
+		number, _, _ := strings.Cut(string(b), "\n")
+		var pid int
+		if pid, r.err = strconv.Atoi(number); r.err == nil {
+			r.err = lab.AwaitEnd(pid, time.Minute)
+		}
+		<-time.After(lateOutput + lateOutput/2)
+	}
+	return r.Buffer.Write(b)
+}
+
+// A daemon that has left its session and its rank, with the outputs, keeps the job neither by silence nor by talking, and
+// is not left behind.
+func TestNothingIsLeftBehind(t *testing.T) {
+	for _, does := range []string{"exec sleep 1000", "while :; do echo still here; sleep 0.01; done"} {
+		_, out := run(t, Config{Ranks: 1}, `cd `+t.TempDir()+`; setsid sh -c 'echo $$; : >apart; `+does+`' & until [ -e apart ]; do sleep 0.01; done`)
+		pid, _, _ := strings.Cut(out, "\n")
+		expectGone(t, pid)
+	}
+}
+
 func TestSignalIsNamed(t *testing.T) {
 	o, _ := run(t, Config{Ranks: 2}, `if [ $FISTERRA_RANK = 0 ]; then kill -KILL $$; fi; sleep 100`)
 	if o.First == nil || o.First.String() != "killed by signal 9 (SIGKILL)" || o.Code < 137 {
@@ -310,12 +348,6 @@ func TestMissingProgram(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "no-such-program-here") {
 		t.Errorf("error %v", err)
 	}
-}
-
-func TestNothingIsLeftBehind(t *testing.T) {
-	// A daemon leaves its session and its rank.
-	_, out := run(t, Config{Ranks: 1}, `cd `+t.TempDir()+`; setsid sh -c 'echo $$; : >apart; exec sleep 1000' & until [ -e apart ]; do sleep 0.01; done`)
-	expectGone(t, out)
 }
 
 // What ranks leave to itself while they run is waited for when it ends, but no child of the program's own.

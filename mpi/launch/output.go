@@ -2,9 +2,14 @@ package launch
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"os"
 	"reflect"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // lines writes the output of several ranks to one writer without mixing their
@@ -72,6 +77,41 @@ func (l *lines) write(text []byte, prefix string, whole bool) bool {
 		whole = line[len(line)-1] == '\n'
 	}
 	return whole || text[len(text)-1] == '\r'
+}
+
+// output is the reading end of a rank's pipe. When its deadline has passed it goes on to the end of what is there at
+// that moment: all that the rank has written, whenever somebody comes to take it, and no more of what a daemon writes.
+type output struct {
+	*os.File
+	rest io.Reader // set when the deadline has passed
+}
+
+func (o *output) Read(b []byte) (int, error) {
+	if o.rest == nil {
+		n, err := o.File.Read(b)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		there, err := o.waiting()
+		if err == nil {
+			err = o.SetReadDeadline(time.Time{}) // what is there does not block
+		}
+		if err != nil {
+			return n, err
+		}
+		o.rest = io.LimitReader(o.File, int64(there))
+	}
+	return o.rest.Read(b)
+}
+
+// waiting is how many bytes the pipe holds. File.Fd would make the descriptor one without deadlines.
+func (o *output) waiting() (n int, err error) {
+	raw, err := o.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	failed := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return n, errors.Join(failed, err)
 }
 
 // teeWriter lets the two outputs of a rank share its log.

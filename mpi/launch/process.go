@@ -118,7 +118,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		copies.Add(1)
 		go func() {
 			defer copies.Done()
-			c.to.copy(c.from, prefix, shared)
+			c.to.copy(&output{File: c.from}, prefix, shared)
 			c.from.Close()
 		}()
 	}
@@ -201,7 +201,7 @@ func endedPID(info *unix.Siginfo) int {
 	return int(child.pid)
 }
 
-// lateOutput is how long the output of an ended rank may still come.
+// lateOutput is how long the output of an ended rank may still come. What has come by then is taken, however slowly.
 const lateOutput = time.Second
 
 func exitOf(rank int, s *os.ProcessState) Exit {
