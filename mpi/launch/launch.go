@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -43,7 +44,8 @@ type Config struct {
 	// session's terminal; that and other readers are read ahead, whether or not rank 0 wants it, and a Read
 	// that is under way when rank 0 ends is not waited for. Stdout and Stderr receive what
 	// the ranks print, whole lines at a time; they may be the same writer, whose Write is then
-	// called by one goroutine at a time.
+	// called by one goroutine at a time. Once ranks have been killed, a Write that does not return is
+	// not waited for any more, and is the last.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// Label is what stands before each line.
@@ -62,7 +64,8 @@ type Config struct {
 	// they started, even if this process is killed by SIGKILL. Empty: only the ranks
 	// themselves end then.
 	Guard []string
-	// Notify is told, in order, what happens: starts, failures, signals. May be nil.
+	// Notify is told, in order, what happens: failures, signals. The job goes on meanwhile, and once ranks have
+	// been killed a call that does not return is not waited for. May be nil.
 	Notify func(message string)
 	// Interrupts carries requests to stop, such as SIGINT and SIGTERM of this process: the first is
 	// graceful (SIGTERM to the ranks), also when they are ending for another reason; the second kills.
@@ -88,6 +91,8 @@ type Exit struct {
 	Signal syscall.Signal
 	// Ended: the launcher had asked it to end by then.
 	Ended bool
+	// cut: not all of its output has been taken.
+	cut bool
 }
 
 func (x Exit) String() string {
@@ -136,14 +141,15 @@ func Run(ctx context.Context, cfg Config) (Outcome, error) {
 	if cfg.Notify == nil {
 		cfg.Notify = func(string) {}
 	}
-	j := &job{cfg: cfg, name: fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), program: program, ended: make(chan Exit, cfg.Ranks), exits: make([]Exit, cfg.Ranks)}
+	j := &job{cfg: cfg, name: fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), program: program, ended: make(chan Exit, cfg.Ranks), exits: make([]Exit, cfg.Ranks), killed: make(chan struct{})}
+	j.out, j.errs = newOutputs(cfg.Stdout, cfg.Stderr)
 	defer j.cleanUp()
 	// The parent-death signal follows the thread that forks: all ranks are
 	// started and waited for from this one.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := j.start(); err != nil {
-		j.signal(syscall.SIGKILL)
+		j.kill()
 		for range j.procs {
 			<-j.ended
 		}
@@ -159,7 +165,9 @@ type job struct {
 	procs   []*process
 	ended   chan Exit
 	exits   []Exit
-	alive   *os.File // write end: its closing tells the ranks that we are gone
+	hurry   sync.Once
+	killed  chan struct{} // closed when the ranks have been killed
+	alive   *os.File      // write end: its closing tells the ranks that we are gone
 	guard   *guard
 	closers []io.Closer
 	out     *lines
@@ -167,6 +175,8 @@ type job struct {
 }
 
 func (j *job) cleanUp() {
+	j.out.over.Store(true)
+	j.errs.over.Store(true)
 	for _, c := range j.closers {
 		c.Close()
 	}
@@ -209,7 +219,6 @@ func (j *job) start() error {
 			return fmt.Errorf("%w: guard: %w", ErrStart, err)
 		}
 	}
-	j.out, j.errs = newOutputs(j.cfg.Stdout, j.cfg.Stderr)
 	for rank := range j.cfg.Ranks {
 		env := []string{
 			wire.EnvRank + "=" + strconv.Itoa(rank),
@@ -238,6 +247,7 @@ func (j *job) wait(ctx context.Context) Outcome {
 		timeout  <-chan time.Time
 		done     = ctx.Done()
 		ending   bool
+		said     = newNotices(j.cfg.Notify)
 	)
 	if j.cfg.Timeout > 0 {
 		timer := time.NewTimer(j.cfg.Timeout)
@@ -247,7 +257,7 @@ func (j *job) wait(ctx context.Context) Outcome {
 	end := func(why string) {
 		if !ending {
 			ending = true
-			j.cfg.Notify(why)
+			said.add(why)
 			j.signal(syscall.SIGTERM)
 			kill = time.After(j.cfg.Grace)
 		}
@@ -262,9 +272,9 @@ func (j *job) wait(ctx context.Context) Outcome {
 				out.First = &first
 				switch why := fmt.Sprintf("rank %d on %s: %v", x.Rank, hostname(), x); {
 				case j.cfg.Policy != EndAll || left == 0:
-					j.cfg.Notify(why)
+					said.add(why)
 				case j.cfg.Patience > 0:
-					j.cfg.Notify(why)
+					said.add(why)
 					patience = time.After(j.cfg.Patience)
 				default:
 					end(fmt.Sprintf("%s; ending the other %d", why, left))
@@ -283,11 +293,11 @@ func (j *job) wait(ctx context.Context) Outcome {
 			}
 			switch {
 			case out.Interrupted != 0:
-				j.cfg.Notify(fmt.Sprintf("%v again: killing %d ranks", s, left))
-				j.signal(syscall.SIGKILL)
+				said.add(fmt.Sprintf("%v again: killing %d ranks", s, j.running()))
+				j.kill()
 			case ending:
 				out.Interrupted = s
-				j.cfg.Notify(fmt.Sprintf("%v: %d ranks are ending already (asked again, they are killed)", s, left))
+				said.add(fmt.Sprintf("%v: %d ranks are ending already (asked again, they are killed)", s, left))
 			default:
 				out.Interrupted = s
 				end(fmt.Sprintf("%v: ending %d ranks (asked again, they are killed)", s, left))
@@ -306,10 +316,27 @@ func (j *job) wait(ctx context.Context) Outcome {
 		case <-patience:
 			end(fmt.Sprintf("%d ranks have not ended by themselves within %v; ending them", left, j.cfg.Patience))
 		case <-kill:
-			j.cfg.Notify(fmt.Sprintf("%d ranks did not end within %v: killing them", left, j.cfg.Grace))
-			j.signal(syscall.SIGKILL)
+			if n := j.running(); n > 0 {
+				said.add(fmt.Sprintf("%d ranks did not end within %v: killing them", n, j.cfg.Grace))
+			}
+			j.kill()
 		}
 	}
+	cut := 0
+	for _, x := range j.exits {
+		if x.cut {
+			cut++
+		}
+	}
+	if cut > 0 {
+		said.add(fmt.Sprintf("the output of %d ranks has not been taken to its end", cut))
+	}
+	select {
+	case <-j.killed:
+		kill = time.After(lateOutput)
+	default: // it still tells when the time to end is up
+	}
+	said.finish(kill)
 	out.Exits = j.exits
 	for _, x := range j.exits {
 		if !x.Ended {
@@ -332,6 +359,23 @@ func (j *job) signal(s syscall.Signal) {
 	for _, p := range j.procs {
 		p.signal(s)
 	}
+}
+
+// kill ends at once every rank that is still there, and soon the waiting for output that nobody takes.
+func (j *job) kill() {
+	j.signal(syscall.SIGKILL)
+	j.hurry.Do(func() { close(j.killed) })
+}
+
+// running is how many ranks have not ended.
+func (j *job) running() int {
+	n := 0
+	for _, p := range j.procs {
+		if p.isRunning() {
+			n++
+		}
+	}
+	return n
 }
 
 func hostname() string {

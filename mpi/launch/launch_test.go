@@ -173,6 +173,74 @@ func TestContinueLeavesTheOthers(t *testing.T) {
 	}
 }
 
+// A job ends when its time is up, or when it is asked to twice, although nobody takes what its ranks write, nor hears what is said.
+func TestStuckOutputDoesNotKeepTheJob(t *testing.T) {
+	again := make(chan syscall.Signal, 2)
+	again <- syscall.SIGINT
+	again <- syscall.SIGINT
+	for name, c := range map[string]struct {
+		cfg    Config
+		script string
+		code   int
+	}{
+		"time limit":             {Config{Timeout: 200 * time.Millisecond, Grace: 200 * time.Millisecond}, "exec yes", ExitTimeout},
+		"time limit, ranks over": {Config{Timeout: time.Second, Grace: 200 * time.Millisecond}, "echo over", ExitTimeout},
+		"asked twice":            {Config{Interrupts: again, Grace: time.Hour}, "exec yes", 128 + int(syscall.SIGINT)},
+	} {
+		stuck, said := make(heldUp), make(chan string, maxNotices)
+		cfg := c.cfg
+		cfg.Ranks, cfg.Program, cfg.Args = 2, "sh", []string{"-c", c.script}
+		cfg.Stdout, cfg.Notify = stuck, func(message string) {
+			said <- message
+			stuck.Write(nil)
+		}
+		type result struct {
+			Outcome
+			error
+		}
+		ended := make(chan result, 1)
+		go func() {
+			o, err := Run(t.Context(), cfg)
+			ended <- result{o, err}
+		}()
+		select {
+		case r := <-ended:
+			if r.error != nil || r.Code != c.code {
+				t.Errorf("%s: %+v, %v: want code %d", name, r.Outcome, r.error, c.code)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s: the job waits for somebody to take its output", name)
+		}
+		close(stuck)
+	}
+}
+
+// Ranks that have ended are not among those that are killed, though nobody takes their output.
+func TestKillsWhoIsThere(t *testing.T) {
+	stuck, said, stop := make(heldUp), make(chan string, maxNotices), make(chan syscall.Signal, 1)
+	defer close(stuck)
+	_, err := Run(t.Context(), Config{
+		Ranks: 3, Grace: 200 * time.Millisecond, Interrupts: stop, Notify: func(message string) { said <- message },
+		Stdout: stuck, Stderr: &signaller[syscall.Signal]{to: stop, after: 1, signals: []syscall.Signal{syscall.SIGTERM}},
+		Program: "sh", Args: []string{"-c", `cd ` + t.TempDir() + `; if [ $FISTERRA_RANK != 1 ]; then echo over; echo $$ >new$$; mv new$$ pid$FISTERRA_RANK; exit; fi
+		trap "" TERM; for r in 0 2; do until [ -e pid$r ]; do sleep 0.01; done; while kill -0 $(cat pid$r); do sleep 0.01; done 2>/dev/null; done
+		echo ready >&2; while :; do sleep 0.05; done`},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"terminated: ", "1 ranks did not end", "the output of 2 ranks"} {
+		select {
+		case message := <-said:
+			if !strings.HasPrefix(message, want) {
+				t.Errorf("said %q, want %q", message, want)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("nothing said, want %q", want)
+		}
+	}
+}
+
 func TestTimeout(t *testing.T) {
 	o, _ := run(t, Config{Ranks: 2, Timeout: 200 * time.Millisecond}, `sleep 100`)
 	if !o.TimedOut || o.Code != ExitTimeout {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,8 +16,9 @@ import (
 // lines writes the output of several ranks to one writer without mixing their
 // lines.
 type lines struct {
-	mu sync.Mutex
-	w  io.Writer
+	mu   sync.Mutex
+	w    io.Writer
+	over atomic.Bool // nothing more is written: the job has ended
 }
 
 // newOutputs returns the lines of the two outputs, which are one where both go to the same writer.
@@ -69,6 +71,9 @@ func (l *lines) copy(r io.Reader, prefix string, tee io.Writer) {
 func (l *lines) write(text []byte, prefix string, whole bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.over.Load() {
+		return whole
+	}
 	for line := range bytes.Lines(text) {
 		if whole && prefix != "" {
 			io.WriteString(l.w, prefix)
@@ -114,10 +119,10 @@ func (o *output) waiting() (n int, err error) {
 	return n, errors.Join(failed, err)
 }
 
-// teeWriter lets the two outputs of a rank share its log.
+// teeWriter lets the two outputs of a rank share its log. Once it is closed it takes nothing.
 type teeWriter struct {
 	mu sync.Mutex
-	w  io.Writer
+	w  io.WriteCloser
 }
 
 func (t *teeWriter) Write(b []byte) (int, error) {
@@ -127,4 +132,18 @@ func (t *teeWriter) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	return t.w.Write(b)
+}
+
+// Close leaves a log open that is stuck in a Write: that is not waited for.
+func (t *teeWriter) Close() error {
+	if !t.mu.TryLock() {
+		return nil
+	}
+	defer t.mu.Unlock()
+	if t.w == nil {
+		return nil
+	}
+	w := t.w
+	t.w = nil
+	return w.Close()
 }

@@ -26,6 +26,8 @@ type process struct {
 	asked atomic.Bool
 }
 
+func (p *process) isRunning() bool { return !p.over.Load() && !p.hasEnded() }
+
 func (p *process) signal(s syscall.Signal) {
 	if p.over.Load() {
 		return
@@ -83,7 +85,6 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		if tee, err = j.cfg.Tee(rank); err != nil {
 			return nil, err
 		}
-		j.closers = append(j.closers, tee)
 	}
 	outRead, outWrite, err := os.Pipe()
 	if err != nil {
@@ -111,6 +112,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		prefix = strconv.Itoa(rank) + ": "
 	}
 	shared := &teeWriter{w: tee}
+	j.closers = append(j.closers, shared, outRead, errRead)
 	for _, c := range []struct {
 		from *os.File
 		to   *lines
@@ -122,6 +124,11 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 			c.from.Close()
 		}()
 	}
+	copied := make(chan struct{})
+	go func() {
+		copies.Wait()
+		close(copied)
+	}()
 	p := &process{rank: rank, pid: cmd.Process.Pid, self: cmd.Process}
 	if j.guard != nil {
 		j.guard.watch(p.pid)
@@ -143,11 +150,27 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 			outRead.SetReadDeadline(time.Now())
 			errRead.SetReadDeadline(time.Now())
 		})
-		copies.Wait()
+		x.cut = !j.awaitOutput(copied)
 		late.Stop()
 		j.ended <- x
 	}()
 	return p, nil
+}
+
+// awaitOutput waits until the output of a rank that is over has been taken. When ranks are killed it is given up
+// after a while: whoever takes it may never go on, and must not keep the job.
+func (j *job) awaitOutput(copied <-chan struct{}) bool {
+	select {
+	case <-copied:
+		return true
+	case <-j.killed:
+	}
+	select {
+	case <-copied:
+		return true
+	case <-time.After(2 * lateOutput): // time for what a daemon holds open, too
+		return false
+	}
 }
 
 // sweep waits until the rank has ended, and ends what it has left behind in its group. Until the rank
