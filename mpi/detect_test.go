@@ -94,6 +94,7 @@ func TestLauncherOfTheLibrary(t *testing.T) {
 		{"PMI_RANK=1 PMI_SIZE=2 PMI_FD=13" + step, native.BySlurmByPMI2, 1, 2},
 		{"PMIX_RANK=1 PMIX_NAMESPACE=slurm.pmix.1.0" + step, native.BySlurmByPMIx, 1, 2},
 		{"PMIX_RANK=2 PMIX_NAMESPACE=prterun", native.ByPMIx, 2, -1},
+		{"PMIX_RANK=2 PMIX_NAMESPACE=prterun-n0-77@1" + step, native.ByPMIx, 2, -1},
 		{"PALS_RANKID=9 PMI_RANK=9 PMI_SIZE=16", native.ByPALS, 9, 16},
 		{step, native.BySlurm, 1, 2},
 	} {

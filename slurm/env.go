@@ -57,7 +57,7 @@ func (j *Job) CPUs() int {
 //
 // Outside a job the error is ErrNotSlurm; in a batch script or a shell of salloc,
 // where SLURM_NTASKS and SLURM_PROCID are set but no step runs, ErrNoStep; under
-// mpirun or mpiexec inside a job, where SLURM_PROCID is that of the launcher's
+// mpirun, prterun or mpiexec inside a job, where SLURM_PROCID is that of the launcher's
 // daemon, ErrDaemonStep.
 func FromEnv(lookup Lookup) (*Job, error) {
 	e := env{lookup: lookup}
@@ -182,8 +182,11 @@ func (e *env) inStep() bool {
 	return e.has("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_RESV_PORTS")
 }
 
-// otherLauncher names the variable that shows a rank of mpirun or mpiexec, which
+// otherLauncher names the variable that shows a rank of mpirun, prterun or mpiexec, which
 // start one Slurm task per node for their own daemons.
+//
+// Ranks of prterun and prun have no more than PMIx's variables to show it; in a task of srun --mpi=pmix the
+// namespace is Slurm's.
 //
 // The daemons of mpiexec (Hydra) come by a plain srun, so that the ranks inherit what a site
 // whose default is pmi2 gives every task. Then it is rank and size that tell, which are
@@ -192,6 +195,9 @@ func (e *env) inStep() bool {
 func (e *env) otherLauncher() string {
 	if e.has("OMPI_COMM_WORLD_RANK") {
 		return "OMPI_COMM_WORLD_RANK"
+	}
+	if e.has("PMIX_RANK") && e.has("PMIX_NAMESPACE") && !strings.HasPrefix(e.get("PMIX_NAMESPACE"), "slurm.pmix.") {
+		return "PMIX_RANK"
 	}
 	if !e.has("MPI_LOCALRANKID") {
 		return ""

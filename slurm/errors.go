@@ -12,7 +12,7 @@ var (
 	ErrNotSlurm = errors.New("not inside a Slurm job")
 	// ErrNoStep: a batch or salloc shell, where no task of a step runs.
 	ErrNoStep = errors.New("inside a Slurm job but not in a step; start it with srun")
-	// ErrDaemonStep: the SLURM_* variables describe the daemons of mpirun or
+	// ErrDaemonStep: the SLURM_* variables describe the daemons of mpirun, prterun or
 	// mpiexec, one per node, not the ranks they started.
 	ErrDaemonStep = errors.New("the Slurm step is that of another launcher's daemons")
 	// ErrMissing: a variable that every task of a step has is not set.
