@@ -246,7 +246,8 @@ func TestVersionByWhoServes(t *testing.T) {
 // A fence that another rank never reaches ends with the caller's context, by
 // deadline or by cancelling, and the client says so ever after.
 func TestFenceEndsWithItsContext(t *testing.T) {
-	for _, how := range []string{"deadline", "cancel", "default"} {
+	errSlow := errors.New("the ranks are slow")
+	for how, cause := range map[string]error{"deadline": errSlow, "early deadline": errSlow, "cancel": context.Canceled, "default": ErrTimeout} {
 		t.Run(how, func(t *testing.T) {
 			fenced := make(chan struct{})
 			c, done, err := alone(t, Config{Version: 1, FenceTimeout: 50 * time.Millisecond}, func(conn net.Conn) error {
@@ -273,13 +274,17 @@ func TestFenceEndsWithItsContext(t *testing.T) {
 			defer cancel()
 			switch how {
 			case "deadline":
-				ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
+				ctx, cancel = context.WithTimeoutCause(ctx, 50*time.Millisecond, errSlow)
 				defer cancel()
+			case "early deadline":
+				ctx, cancel = context.WithTimeoutCause(ctx, 100*time.Millisecond, errSlow)
+				defer cancel()
+				ctx = earlyDeadline{ctx}
 			case "cancel":
 				go func() { <-fenced; cancel() }()
 			}
-			if err := c.Fence(ctx); !errors.Is(err, ErrTimeout) && !errors.Is(err, context.Canceled) {
-				t.Errorf("fence: %v", err)
+			if err := c.Fence(ctx); !errors.Is(err, ErrTimeout) || !errors.Is(err, cause) {
+				t.Errorf("fence: %v, want %v", err, cause)
 			}
 			if err := c.Put(t.Context(), "k", nil); !errors.Is(err, ErrTimeout) {
 				t.Errorf("put after a broken fence: %v", err)
@@ -292,6 +297,14 @@ func TestFenceEndsWithItsContext(t *testing.T) {
 			}
 		})
 	}
+}
+
+// earlyDeadline is a context that ends after its deadline, as all do by the clock of a socket.
+type earlyDeadline struct{ context.Context }
+
+func (c earlyDeadline) Deadline() (time.Time, bool) {
+	deadline, ok := c.Context.Deadline()
+	return deadline.Add(-50 * time.Millisecond), ok
 }
 
 // The launcher is told to kill the others in the words of the recorded abort.

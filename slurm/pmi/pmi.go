@@ -220,6 +220,9 @@ func (l *link) within(ctx context.Context, timeout time.Duration, f func() error
 		_ = l.conn.SetDeadline(time.Unix(1, 0)) // the read below returns at once
 	})
 	err := f()
+	if ok && errors.Is(err, ErrTimeout) {
+		<-ctx.Done() // it ends at the same time, and has the cause
+	}
 	if !stop() {
 		<-ended // or it would cut short the next operation
 	}
