@@ -24,10 +24,13 @@ type signals struct {
 	log       atomic.Pointer[slog.Logger]
 }
 
-// watchSignals hears signals until stop. It reads of the environment whose they are.
-func watchSignals(lookup func(string) (string, bool)) *signals {
+// watchSignals hears signals until stop. It reads of the environment whose they are. ctx has ended if SIGTERM came before.
+func watchSignals(ctx context.Context, lookup func(string) (string, bool)) *signals {
 	s := hearSignals(lookup)
 	signal.Notify(s.from, append(toEnd(), syscall.SIGUSR1, syscall.SIGUSR2)...)
+	if ctx.Err() != nil {
+		s.from <- syscall.SIGTERM
+	}
 	return s
 }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +42,18 @@ func TestLateSignalNamesTheEnd(t *testing.T) {
 			t.Errorf("signal %d, want USR1, the first", n)
 		}
 	})
+}
+
+// A SIGTERM that comes before a rank hears signals ends its run, too.
+func TestEarlySignalEndsTheRun(t *testing.T) {
+	asked, ask := context.WithCancel(t.Context())
+	ask()
+	cmd := trainCommand(environment{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, lookup: func(string) (string, bool) { return "", false }})
+	cmd.SetArgs(words("--ps 0 --workers 1 --model softmax --epochs 100000"))
+	err := cmd.ExecuteContext(asked)
+	if code := codeOf(asked, err); code != signalled+int(syscall.SIGTERM) {
+		t.Errorf("exit %d, %v: want that of SIGTERM", code, err)
+	}
 }
 
 // timeout(1) sends its signal twice at a time, and Slurm says SIGTERM more than once.

@@ -192,7 +192,7 @@ func (t *trainFlags) run(ctx context.Context, env environment) error {
 // join makes this process a rank. A signal while the ranks meet ends it; from
 // then on the run ends after a step, with its state saved.
 func (t *trainFlags) join(ctx context.Context, env environment, j *job) error {
-	s := watchSignals(env.lookup)
+	s := watchSignals(ctx, env.lookup)
 	defer s.stop()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // SIGTERM is s's
 	defer cancel()
