@@ -50,7 +50,8 @@ type Config struct {
 	Stdout, Stderr io.Writer
 	// Label is what stands before each line.
 	Label Label
-	// Tee, if set, receives all output of a rank as well (its log file).
+	// Tee, if set, receives all output of a rank as well (its log file). It is closed when the rank
+	// is over; see Exit.Log.
 	Tee func(rank int) (io.WriteCloser, error)
 
 	// Timeout ends the job with exit code 124, unless it is ending already; 0 is none.
@@ -91,6 +92,8 @@ type Exit struct {
 	Signal syscall.Signal
 	// Ended: the launcher had asked it to end by then.
 	Ended bool
+	// Log is what first went wrong with its Tee, whose log is not complete then; nil if nothing did.
+	Log error
 	// cut: not all of its output has been taken.
 	cut bool
 }
@@ -106,7 +109,7 @@ func (x Exit) String() string {
 type Outcome struct {
 	// Code is the highest exit code of the ranks that ended by themselves; 124
 	// after a timeout, 128+n after request n to stop. Ranks that were ended because another failed, or on request,
-	// do not count: theirs would hide the code that tells why.
+	// do not count: theirs would hide the code that tells why. It is 1 where only the log of a rank has failed.
 	Code int
 	// First is the first rank that failed by itself, nil if none did.
 	First *Exit
@@ -322,15 +325,7 @@ func (j *job) wait(ctx context.Context) Outcome {
 			j.kill()
 		}
 	}
-	cut := 0
-	for _, x := range j.exits {
-		if x.cut {
-			cut++
-		}
-	}
-	if cut > 0 {
-		said.add(fmt.Sprintf("the output of %d ranks has not been taken to its end", cut))
-	}
+	unlogged := j.sayWhatIsMissing(said)
 	select {
 	case <-j.killed:
 		kill = time.After(lateOutput)
@@ -350,8 +345,30 @@ func (j *job) wait(ctx context.Context) Outcome {
 		out.Code = 128 + int(out.Interrupted)
 	case ending && out.Code == 0: // ctx has ended
 		out.Code = 128 + int(syscall.SIGTERM)
+	case unlogged && out.Code == 0:
+		out.Code = 1
 	}
 	return out
+}
+
+// sayWhatIsMissing tells of output that has gone nowhere, and whether logs lack some.
+func (j *job) sayWhatIsMissing(said *notices) (unlogged bool) {
+	var cut, logs []Exit
+	for _, x := range j.exits {
+		if x.cut {
+			cut = append(cut, x)
+		}
+		if x.Log != nil {
+			logs = append(logs, x)
+		}
+	}
+	if len(cut) > 0 {
+		said.add(fmt.Sprintf("the output of %d ranks has not been taken to its end", len(cut)))
+	}
+	if len(logs) > 0 {
+		said.add(fmt.Sprintf("the logs of %d ranks are not complete; rank %d: %v", len(logs), logs[0].Rank, logs[0].Log))
+	}
+	return len(logs) > 0
 }
 
 // signal sends s to every rank that is still there, and to what it started.

@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -158,6 +159,32 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		expectGone(t, pid)
 	}
 }
+
+// A log that is cut off, as on a full disk, or cannot be closed, is said and no success.
+func TestLogThatCannotBeWritten(t *testing.T) {
+	for name, open := range map[string]func() (io.WriteCloser, error){
+		"full":     func() (io.WriteCloser, error) { return os.OpenFile("/dev/full", os.O_WRONLY, 0) },
+		"unclosed": func() (io.WriteCloser, error) { return unclosed{io.Discard}, nil },
+	} {
+		var said []string
+		o, out := run(t, Config{Ranks: 2, Notify: func(s string) { said = append(said, s) }, Tee: func(rank int) (io.WriteCloser, error) {
+			if rank == 0 {
+				return os.Create(filepath.Join(t.TempDir(), "rank0.log"))
+			}
+			return open()
+		}}, "echo shown; echo shown >&2")
+		if o.Code != 1 || o.Exits[0].Log != nil || !errors.Is(o.Exits[1].Log, syscall.ENOSPC) || strings.Count(out, "shown\n") != 4 {
+			t.Errorf("%s: %+v, logs %v and %v, %q: want code 1 and no space", name, o, o.Exits[0].Log, o.Exits[1].Log, out)
+		}
+		if len(said) != 1 || !strings.Contains(said[0], "1 ranks") || !strings.Contains(said[0], "rank 1") || !strings.Contains(said[0], syscall.ENOSPC.Error()) {
+			t.Errorf("%s: said %q", name, said)
+		}
+	}
+}
+
+type unclosed struct{ io.Writer }
+
+func (unclosed) Close() error { return syscall.ENOSPC }
 
 func TestSignalIsNamed(t *testing.T) {
 	o, _ := run(t, Config{Ranks: 2}, `if [ $FISTERRA_RANK = 0 ]; then kill -KILL $$; fi; sleep 100`)

@@ -40,9 +40,9 @@ func newLines(w io.Writer) *lines {
 // maxLine is how much of a line without an end is held back.
 const maxLine = 64 << 10
 
-// copy writes r's lines, each with the prefix, until r ends. tee gets them
+// copy writes r's lines, each with the prefix, until r ends. The log gets them
 // without it. A carriage return ends a line too: progress bars are shown as they move.
-func (l *lines) copy(r io.Reader, prefix string, tee io.Writer) {
+func (l *lines) copy(r io.Reader, prefix string, log *rankLog) {
 	buf := make([]byte, 0, maxLine)
 	whole := true // at the beginning of a line
 	for {
@@ -54,7 +54,7 @@ func (l *lines) copy(r io.Reader, prefix string, tee io.Writer) {
 		}
 		if done > 0 {
 			whole = l.write(buf[:done], prefix, whole)
-			tee.Write(buf[:done])
+			log.write(buf[:done])
 			buf = buf[:copy(buf, buf[done:])]
 		}
 		if err != nil {
@@ -119,31 +119,36 @@ func (o *output) waiting() (n int, err error) {
 	return n, errors.Join(failed, err)
 }
 
-// teeWriter lets the two outputs of a rank share its log. Once it is closed it takes nothing.
-type teeWriter struct {
-	mu sync.Mutex
-	w  io.WriteCloser
+// rankLog is what the two outputs of a rank share as their Tee. Once it is closed it takes nothing.
+type rankLog struct {
+	mu     sync.Mutex
+	w      io.WriteCloser // nil: there is none, or it is closed
+	failed error          // the first failure
 }
 
-func (t *teeWriter) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.w == nil {
-		return len(b), nil
+func (l *rankLog) write(b []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.w == nil {
+		return
 	}
-	return t.w.Write(b)
+	if _, err := l.w.Write(b); err != nil && l.failed == nil {
+		l.failed = err
+	}
 }
 
-// Close leaves a log open that is stuck in a Write: that is not waited for.
-func (t *teeWriter) Close() error {
-	if !t.mu.TryLock() {
+// Close returns what first failed. It leaves a log open that is stuck in a write: that is not waited for.
+func (l *rankLog) Close() error {
+	if !l.mu.TryLock() {
 		return nil
 	}
-	defer t.mu.Unlock()
-	if t.w == nil {
-		return nil
+	defer l.mu.Unlock()
+	if l.w == nil {
+		return l.failed
 	}
-	w := t.w
-	t.w = nil
-	return w.Close()
+	if err := l.w.Close(); err != nil && l.failed == nil {
+		l.failed = err
+	}
+	l.w = nil
+	return l.failed
 }

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -80,11 +79,12 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 	}
 	cmd.Env = append(append(os.Environ(), j.cfg.Env...), env...)
 
-	var tee io.WriteCloser
+	log := &rankLog{}
 	if j.cfg.Tee != nil {
-		if tee, err = j.cfg.Tee(rank); err != nil {
+		if log.w, err = j.cfg.Tee(rank); err != nil {
 			return nil, err
 		}
+		j.closers = append(j.closers, log)
 	}
 	outRead, outWrite, err := os.Pipe()
 	if err != nil {
@@ -111,8 +111,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 	if j.cfg.Label == ByRank {
 		prefix = strconv.Itoa(rank) + ": "
 	}
-	shared := &teeWriter{w: tee}
-	j.closers = append(j.closers, shared, outRead, errRead)
+	j.closers = append(j.closers, outRead, errRead)
 	for _, c := range []struct {
 		from *os.File
 		to   *lines
@@ -120,7 +119,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		copies.Add(1)
 		go func() {
 			defer copies.Done()
-			c.to.copy(&output{File: c.from}, prefix, shared)
+			c.to.copy(&output{File: c.from}, prefix, log)
 			c.from.Close()
 		}()
 	}
@@ -150,7 +149,9 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 			outRead.SetReadDeadline(time.Now())
 			errRead.SetReadDeadline(time.Now())
 		})
-		x.cut = !j.awaitOutput(copied)
+		if x.cut = !j.awaitOutput(copied); !x.cut {
+			x.Log = log.Close()
+		}
 		late.Stop()
 		j.ended <- x
 	}()
