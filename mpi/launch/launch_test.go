@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,6 +75,42 @@ func TestOutputsShareAWriter(t *testing.T) {
 	if o.Code != 0 || strings.Count(out, "to stdout\n") != 600 || strings.Count(out, "to stderr\n") != 600 {
 		t.Errorf("%+v, %d bytes", o, len(out))
 	}
+}
+
+// Each Write has whole lines, with their labels: lines do not mix either where two writers end in one file.
+func TestWritesAreWholeLines(t *testing.T) {
+	var out, errs pieces
+	o, err := Run(t.Context(), Config{Ranks: 2, Label: ByRank, Stdout: &out, Stderr: &errs, Program: "sh", Args: []string{"-c",
+		"for i in $(seq 100); do echo one; printf 'two\nthree\n' >&2; done; printf 'no end'; printf '\nnor here' >&2"}})
+	if err != nil || o.Code != 0 {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	line := regexp.MustCompile(`^[01]: (|one|two|three|no end|nor here)\n$`)
+	for _, c := range []struct {
+		pieces
+		lines int
+	}{{out, 2 * 101}, {errs, 2 * 202}} {
+		lines := 0
+		for _, text := range c.pieces {
+			for l := range strings.Lines(text) {
+				lines++
+				if !line.MatchString(l) {
+					t.Errorf("%q in a write of %q: want lines with their rank", l, text)
+				}
+			}
+		}
+		if lines != c.lines {
+			t.Errorf("%d lines, want %d", lines, c.lines)
+		}
+	}
+}
+
+// pieces keeps each Write by itself.
+type pieces []string
+
+func (p *pieces) Write(b []byte) (int, error) {
+	*p = append(*p, string(b))
+	return len(b), nil
 }
 
 func TestFirstFailureEndsTheRest(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 type lines struct {
 	mu   sync.Mutex
 	w    io.Writer
+	text []byte      // what is written next
 	over atomic.Bool // nothing more is written: the job has ended
 }
 
@@ -52,36 +53,50 @@ func (l *lines) copy(r io.Reader, prefix string, log *rankLog) {
 		if err != nil || len(buf) == cap(buf) {
 			done = len(buf)
 		}
+		text := buf[:done]
 		if done > 0 {
-			whole = l.write(buf[:done], prefix, whole)
-			log.write(buf[:done])
-			buf = buf[:copy(buf, buf[done:])]
+			log.write(text)
+		}
+		if err != nil && !endsLine(text, whole) {
+			text = append(text, '\n')
+		}
+		if len(text) > 0 {
+			l.write(text, prefix, whole)
+			whole = endsLine(text, whole)
 		}
 		if err != nil {
-			if !whole {
-				l.write([]byte("\n"), "", false)
-			}
 			return
 		}
+		buf = buf[:copy(buf, buf[done:])]
 	}
 }
 
-// write writes text, with the prefix at the beginning of each line, and
-// reports whether it ends a line. A terminal that is gone is no error: the ranks' logs remain.
-func (l *lines) write(text []byte, prefix string, whole bool) bool {
+// endsLine reports whether the next text begins a line after this one, or, where that is empty, after what was before.
+func endsLine(text []byte, whole bool) bool {
+	if len(text) == 0 {
+		return whole
+	}
+	last := text[len(text)-1]
+	return last == '\n' || last == '\r'
+}
+
+// write writes text by one Write, since others may write to the same file, with the prefix at the beginning of each
+// line; whole tells whether text begins one. A terminal that is gone is no error: the ranks' logs remain.
+func (l *lines) write(text []byte, prefix string, whole bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over.Load() {
-		return whole
+		return
 	}
+	l.text = l.text[:0]
 	for line := range bytes.Lines(text) {
-		if whole && prefix != "" {
-			io.WriteString(l.w, prefix)
+		if whole {
+			l.text = append(l.text, prefix...)
 		}
-		l.w.Write(line)
-		whole = line[len(line)-1] == '\n'
+		l.text = append(l.text, line...)
+		whole = true
 	}
-	return whole || text[len(text)-1] == '\r'
+	l.w.Write(l.text)
 }
 
 // output is the reading end of a rank's pipe. When its deadline has passed it goes on to the end of what is there at
