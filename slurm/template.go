@@ -233,6 +233,9 @@ func (b *Batch) checkRoles() error {
 		if b.PS != 0 || b.Workers != 0 {
 			return &Error{Source: "--roles", Value: b.Roles.String(), Err: ErrRole, Detail: "roles are given as a list and as counts; one is enough"}
 		}
+		if b.Placement != "" {
+			return &Error{Source: "--placement", Value: string(b.Placement), Err: ErrRole, Detail: "roles are given as a list, which says where the servers sit"}
+		}
 		if err := b.Roles.check(); err != nil {
 			return err
 		}

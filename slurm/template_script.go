@@ -136,7 +136,7 @@ func (s *script) run(b *Batch) {
 	case b.PS+b.Workers > 0:
 		program = append(program, "--ps="+strconv.Itoa(b.PS), "--workers="+strconv.Itoa(b.Workers))
 	}
-	if b.Placement != "" && b.Roles == nil {
+	if b.Placement != "" {
 		program = append(program, "--placement="+string(b.Placement))
 	}
 	for _, word := range program {

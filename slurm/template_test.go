@@ -258,6 +258,7 @@ func TestScriptRefuses(t *testing.T) {
 		{Batch{Roles: Roles{PS}}, "", ErrRoleCount},
 		{Batch{Roles: Roles{PS, "boss"}, TasksPerNode: 2}, "", ErrRole},
 		{Batch{Roles: Roles{PS, Worker}, TasksPerNode: 2, Workers: 1}, "--roles", ErrRole},
+		{Batch{Roles: Roles{PS, Worker}, TasksPerNode: 2, Placement: First}, "--placement", ErrRole},
 	} {
 		text, err := c.batch.Script()
 		var e *Error

@@ -235,8 +235,8 @@ func setMemory(b *slurm.Batch, text string) error {
 func (t *templateFlags) setRoles(b *slurm.Batch) error {
 	counted := t.flags.Changed("ps") || t.flags.Changed("workers")
 	if t.roles != "" {
-		if counted {
-			return errors.New("--roles and --ps, --workers exclude each other")
+		if counted || t.flags.Changed("placement") {
+			return errors.New("--roles and --ps, --workers, --placement exclude each other")
 		}
 		roles, err := slurm.ParseRoles(t.roles)
 		b.Roles, b.PS, b.Workers = roles, 0, 0

@@ -121,6 +121,7 @@ func TestTemplateRefuses(t *testing.T) {
 		"--roles ps,boss,worker,worker":               "boss",
 		"--roles ps,worker --ps 1":                    "exclude each other",
 		"--placement middle":                          "middle",
+		"--roles worker,ps --placement last":          "exclude each other",
 		"--array 0-3 -- --out x":                      "--out is a flag of template slurm, too",
 		"--out y -- --out x":                          "--out is a flag of template slurm, too",
 		"--signal B:USR1@60":                          "--signal",
