@@ -64,9 +64,9 @@ type MemoryRule string
 const (
 	// MemorySite asks for nothing: the site's own default holds.
 	MemorySite MemoryRule = "site"
-	// MemoryPerCPU has the script compute it when the job runs: per CPU what the
-	// partition gives by default (DefMemPerCPU), else an even share of a node's
-	// memory over its CPUs; times the CPUs of a task.
+	// MemoryPerCPU has the script compute it when the job runs: per CPU what the job was
+	// given (sbatch --mem-per-cpu), else what the partition gives by default (DefMemPerCPU), else an
+	// even share of a node's memory over its CPUs, and no more than the job holds; times the CPUs of a task.
 	MemoryPerCPU MemoryRule = "per-cpu"
 )
 

@@ -93,17 +93,25 @@ func (s *script) modules(modules []string) {
 	}
 }
 
-// memory has the job find out what its partition gives per CPU.
+// memory has the job find out what it may give a task's CPUs.
 func (s *script) memory(b *Batch) {
 	if b.MemoryPerTask > 0 || b.Memory == MemorySite {
 		return
 	}
 	s.line("")
-	s.line("# Memory per CPU in MB: the partition's default, else the smallest even share of a node.")
-	s.line(`per_cpu=$(scontrol show partition "$SLURM_JOB_PARTITION" | sed -n 's/.*DefMemPerCPU=\([0-9][0-9]*\).*/\1/p')`)
+	s.line("# Memory per CPU in MB: the job's own, else the partition's default, else the smallest even share of a node,")
+	s.line("# and no more than the job holds.")
+	s.line("per_cpu=$SLURM_MEM_PER_CPU")
+	s.line(`if [ -z "$per_cpu" ]; then`)
+	s.line(`  per_cpu=$(scontrol show partition "$SLURM_JOB_PARTITION" | sed -n 's/.*DefMemPerCPU=\([0-9][0-9]*\).*/\1/p')`)
+	s.line("fi")
 	s.line(`if [ -z "$per_cpu" ]; then`)
 	s.line(`  per_cpu=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -n "$SLURM_JOB_NODELIST" -o '%m/%c' |`)
 	s.line(`    awk -F/ '$2 > 0 { share = int($1 / $2); if (least == "" || share < least) least = share } END { print least }')`)
+	s.line("fi")
+	s.line(`if [ "${SLURM_MEM_PER_NODE:-0}" -gt 0 ]; then`)
+	s.line("  held=$((SLURM_MEM_PER_NODE / SLURM_CPUS_ON_NODE))")
+	s.line(`  if [ "${per_cpu:-$held}" -ge "$held" ]; then per_cpu=$held; fi`)
 	s.line("fi")
 	s.line("memory=()")
 	s.line(`if [ -n "$per_cpu" ]; then`)

@@ -135,12 +135,17 @@ func FuzzScriptQuoting(f *testing.F) {
 
 func TestScriptMemoryRule(t *testing.T) {
 	b := Batch{Nodes: 2, TasksPerNode: 4, CPUsPerTask: 6, Memory: MemoryPerCPU}
-	for _, c := range []struct{ name, partition, sinfo, option, says string }{
-		{"the partition's default", "   DefMemPerCPU=5120 MaxMemPerNode=UNLIMITED", "", "--mem-per-cpu=5120", "memory of a task: 30720 MB"},
-		{"a share of the node", "   DefMemPerNode=UNLIMITED", `128000/24\n256000/24\n64000+/20+\n`, "--mem-per-cpu=3200", "memory of a task: 19200 MB"},
-		{"nothing known", "", "", "", ""},
+	for _, c := range []struct{ name, partition, sinfo, job, option, says string }{
+		{"the partition's default", "   DefMemPerCPU=5120 MaxMemPerNode=UNLIMITED", "", "", "--mem-per-cpu=5120", "memory of a task: 30720 MB"},
+		{"a share of the node", "   DefMemPerNode=UNLIMITED", `128000/24\n256000/24\n64000+/20+\n`, "", "--mem-per-cpu=3200", "memory of a task: 19200 MB"},
+		{"the job's own", "   DefMemPerCPU=5120", "", "SLURM_MEM_PER_CPU=2000", "--mem-per-cpu=2000", "memory of a task: 12000 MB"},
+		{"more than the job holds", "   DefMemPerCPU=5120", "", "SLURM_MEM_PER_NODE=24000 SLURM_CPUS_ON_NODE=24", "--mem-per-cpu=1000", "memory of a task: 6000 MB"},
+		{"less than the job holds", "   DefMemPerCPU=512", "", "SLURM_MEM_PER_NODE=24000 SLURM_CPUS_ON_NODE=24", "--mem-per-cpu=512", "memory of a task: 3072 MB"},
+		{"no more known than what the job holds", "", "", "SLURM_MEM_PER_NODE=24000 SLURM_CPUS_ON_NODE=24", "--mem-per-cpu=1000", "memory of a task: 6000 MB"},
+		{"all of each node", "   DefMemPerCPU=5120", "", "SLURM_MEM_PER_NODE=0 SLURM_CPUS_ON_NODE=24", "--mem-per-cpu=5120", "memory of a task: 30720 MB"},
+		{"nothing known", "", "", "", "", ""},
 	} {
-		words, out, _ := runScript(t, b, "PARTITION_TEXT="+c.partition, "SINFO_TEXT="+c.sinfo)
+		words, out, _ := runScript(t, b, append(strings.Fields(c.job), "PARTITION_TEXT="+c.partition, "SINFO_TEXT="+c.sinfo)...)
 		want := []string{"--kill-on-bad-exit=0", "--wait=0", "--cpus-per-task=6", c.option, "fisterra", "train"}
 		if c.option == "" {
 			want = append(want[:3], want[4:]...)

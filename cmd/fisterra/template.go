@@ -90,7 +90,7 @@ after --: roles and --checkpoint are not for it.`,
 	f.StringVarP(&b.Constraint, "constraint", "C", "", "features that the nodes must have")
 	f.StringVarP(&b.Array, "array", "a", "", "indices of a job array, as in 0-3%2; each has its own directory below --checkpoint and --out")
 	f.StringArrayVar(&b.Modules, "module", nil, "module to load, as in openmpi/4.1 (may be repeated)")
-	f.StringVar(&t.memory, "memory", "site", "memory of a rank: site (its default), per-cpu (found when the job runs: the partition's DefMemPerCPU, else an even share of the node, times the rank's CPUs), or a size such as 2500, 8G (MB without a letter)")
+	f.StringVar(&t.memory, "memory", "site", "memory of a rank: site (its default), per-cpu (found when the job runs: the job's own, else the partition's DefMemPerCPU, else an even share of the node, at most what the job holds, times the rank's CPUs), or a size such as 2500, 8G (MB without a letter)")
 	f.StringVar(&t.roles, "roles", "", "role of each position, such as ps,worker,worker (instead of --ps and --workers)")
 	f.IntVar(&b.PS, "ps", 0, "number of parameter servers (default 1)")
 	f.IntVar(&b.Workers, "workers", 0, "number of workers (default: all other ranks)")

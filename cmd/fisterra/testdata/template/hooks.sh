@@ -12,11 +12,19 @@
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
 
-# Memory per CPU in MB: the partition's default, else the smallest even share of a node.
-per_cpu=$(scontrol show partition "$SLURM_JOB_PARTITION" | sed -n 's/.*DefMemPerCPU=\([0-9][0-9]*\).*/\1/p')
+# Memory per CPU in MB: the job's own, else the partition's default, else the smallest even share of a node,
+# and no more than the job holds.
+per_cpu=$SLURM_MEM_PER_CPU
+if [ -z "$per_cpu" ]; then
+  per_cpu=$(scontrol show partition "$SLURM_JOB_PARTITION" | sed -n 's/.*DefMemPerCPU=\([0-9][0-9]*\).*/\1/p')
+fi
 if [ -z "$per_cpu" ]; then
   per_cpu=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -n "$SLURM_JOB_NODELIST" -o '%m/%c' |
     awk -F/ '$2 > 0 { share = int($1 / $2); if (least == "" || share < least) least = share } END { print least }')
+fi
+if [ "${SLURM_MEM_PER_NODE:-0}" -gt 0 ]; then
+  held=$((SLURM_MEM_PER_NODE / SLURM_CPUS_ON_NODE))
+  if [ "${per_cpu:-$held}" -ge "$held" ]; then per_cpu=$held; fi
 fi
 memory=()
 if [ -n "$per_cpu" ]; then
