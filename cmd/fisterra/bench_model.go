@@ -98,26 +98,29 @@ func benchModelCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
 		Short: "Measure α, β and γ here, by which plans are priced",
-		Long: `model measures α, β and γ. With --check it measures every plan of the collectives at every size by turns with them, prints
+		Long: `model measures α, β and γ. With --check it measures every plan of the collectives (--op) at every size (--sizes, --budget) by turns with them, prints
 predicted and measured times, and fails with status 4 unless each chosen plan takes at most 15 % longer than the best (25 %
 with more than two ranks) and, with two ranks, 90 % of the predictions are within 30 % of the measured times.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !check {
-				s.ops, s.sizes = "", ""
-			}
-			kinds, sizes, err := s.cases()
-			if err != nil {
-				return err
-			}
-			return s.job(env, "model", func(ctx context.Context, w *mpi.World) error {
-				var m *plan.Model
-				var err error
-				if check {
-					m, err = s.check(ctx, env, w, kinds, sizes)
-				} else if m, err = bench.MeasureModel(ctx, w.Comm(), "measured"); err == nil && w.Rank() == 0 {
-					printModel(env, m)
+			what, measure := "model", s.model
+			if check {
+				kinds, sizes, err := s.cases()
+				if err != nil {
+					return err
 				}
+				what, measure = "model --check", func(ctx context.Context, env environment, w *mpi.World) (*plan.Model, error) {
+					return s.check(ctx, env, w, kinds, sizes)
+				}
+			} else {
+				for _, name := range []string{"op", "sizes", "budget"} {
+					if cmd.Flags().Changed(name) {
+						return usageError(fmt.Errorf("--%s without --check: only that measures plans", name))
+					}
+				}
+			}
+			return s.job(env, what, func(ctx context.Context, w *mpi.World) error {
+				m, err := measure(ctx, env, w)
 				if err != nil {
 					return err
 				}
@@ -138,6 +141,15 @@ func (s *siteFlags) defaults(f *pflag.FlagSet, name, value string) {
 	l := f.Lookup(name)
 	l.DefValue = value
 	_ = l.Value.Set(value) // a string takes any
+}
+
+// model measures a model and prints it.
+func (s *siteFlags) model(ctx context.Context, env environment, w *mpi.World) (*plan.Model, error) {
+	m, err := bench.MeasureModel(ctx, w.Comm(), "measured")
+	if err == nil && w.Rank() == 0 {
+		printModel(env, m)
+	}
+	return m, err
 }
 
 // check measures a model and what it prices by turns, and prints both.

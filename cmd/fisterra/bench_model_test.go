@@ -42,3 +42,20 @@ func TestBenchExplain(t *testing.T) {
 		}
 	}
 }
+
+// Without --check nothing but the model is measured, and what says how plans are is refused.
+func TestBenchModelAlone(t *testing.T) {
+	site := filepath.Join(t.TempDir(), "site.json")
+	if r := fisterra(t, "bench", "model", "--file", site); r.Code != exitOK || !strings.Contains(r.Stdout, "α ") {
+		t.Error(r)
+	}
+	if text, err := os.ReadFile(site); err != nil || !strings.Contains(string(text), `"measured"`) {
+		t.Errorf("%v: %s", err, text)
+	}
+	for _, flag := range []string{"--op=bcast", "--sizes=8", "--budget=1s"} {
+		name, _, _ := strings.Cut(flag, "=")
+		if _, errs, code := command(nil, "bench", "model", flag); code != exitUsage || !strings.Contains(errs, name+" without --check") {
+			t.Errorf("%s: exit code %d, %s", flag, code, errs)
+		}
+	}
+}
