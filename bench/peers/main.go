@@ -68,7 +68,11 @@ func run(ctx context.Context, args []string) int {
 	if c.sandbox, err = newSandbox(*congestion); err != nil {
 		fmt.Fprintln(os.Stderr, "peers:", err)
 	}
-	err = c.prepare(ctx, filepath.Join(filepath.Dir(*path), "peers"), *binary)
+	dir, err := newBuildDir(filepath.Dir(*path))
+	if err == nil {
+		defer os.RemoveAll(dir)
+		err = c.prepare(ctx, dir, *binary)
+	}
 	if err == nil {
 		fmt.Printf("order of launches: seed %d\n", *seed)
 		c.measure(ctx)
@@ -96,7 +100,7 @@ func run(ctx context.Context, args []string) int {
 	return 0
 }
 
-// prepare builds what can be built and picks each library's thread level.
+// prepare builds what can be built, in dir, and picks each library's thread level.
 func (c *comparison) prepare(ctx context.Context, dir, binary string) error {
 	src, err := unpack(dir)
 	if err != nil {

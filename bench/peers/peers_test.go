@@ -105,6 +105,28 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
+// What lies beside the rows is the user's, whatever it is called, and nothing is left beside it.
+func TestBuildsInADirectoryOfItsOwn(t *testing.T) {
+	home := t.TempDir()
+	kept := filepath.Join(home, "peers", "kept")
+	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(kept, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-json", filepath.Join(home, "rows.json"), "-fisterra", filepath.Join(home, "gone"), "-congestion", "system"}
+	if code := run(t.Context(), args); code != 69 {
+		t.Errorf("exit code %d without a Fisterra to measure", code)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(home); err != nil || len(left) != 1 {
+		t.Errorf("%v: %v", err, left)
+	}
+}
+
 func TestSelected(t *testing.T) {
 	kept, err := selected("^allreduce/(shm|tcp)/2$", 64*kib)
 	if err != nil || len(kept) != 2 || kept[0].sizeList() != "8,4096,65536" {

@@ -149,10 +149,20 @@ func fisterra(binary string, libraries []library, cores int) *program {
 	}
 }
 
-// unpack writes the C sources to dir.
-func unpack(dir string) (string, error) {
-	if err := os.RemoveAll(dir); err != nil {
+// newBuildDir makes a directory of its own below parent, in which programs are built: whoever removes it
+// again removes nobody else's files.
+func newBuildDir(parent string) (string, error) {
+	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return "", err
 	}
+	dir, err := os.MkdirTemp(parent, "peers-")
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(dir)
+}
+
+// unpack writes the C sources to dir, which holds none yet.
+func unpack(dir string) (string, error) {
 	return filepath.Join(dir, "c"), os.CopyFS(dir, sources)
 }
