@@ -121,7 +121,7 @@ func (c *comparison) prepare(ctx context.Context, dir, binary string) error {
 			libraries = append(libraries, l)
 		}
 	}
-	c.programs = append(c.programs, fisterra(binary, libraries, runtime.NumCPU()))
+	c.programs = append(c.programs, fisterra(binary, libraries, runtime.NumCPU(), c.sandbox.congestion))
 	c.admit("gloo", func() (*program, error) { return gloo(src, dir) }, func(p *program) error {
 		_, err := launch(ctx, p, group{"barrier", "tcp", 2, []int{0}}, c.sandbox, c.budget)
 		return err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +82,7 @@ func TestRowsAndRatio(t *testing.T) {
 	if want := "| latency | shm | 2 | 8 | 2.00 | 4.50 | 4.00 | – | 0.50 |\n"; !strings.Contains(table.String(), want) {
 		t.Errorf("no line %q in\n%s", want, table.String())
 	}
-	absent := r.missing([]group{g}, []*program{fisterra("x", nil, 2), {name: "gone", can: func(group) bool { return true }}})
+	absent := r.missing([]group{g}, []*program{fisterra("x", nil, 2, "cubic"), {name: "gone", can: func(group) bool { return true }}})
 	if len(absent) != 1 || absent[0] != "gone latency/shm/2" {
 		t.Errorf("missing: %v", absent)
 	}
@@ -139,11 +140,45 @@ func TestSelected(t *testing.T) {
 	}
 }
 
+// Fisterra's connections have the congestion control that the network has for all others.
+func TestFisterraTakesTheCongestionControl(t *testing.T) {
+	for _, want := range []string{"system", "reno"} {
+		s, err := newSandbox(want)
+		if err != nil {
+			t.Log(err) // s is the system's then
+		}
+		ours := fisterra("x", nil, 2, s.congestion)
+		for _, g := range []group{{"latency", "tcp", 2, []int{8}}, {"allreduce", "tcp", 2, []int{8}}, {"latency", "shm", 2, []int{8}}} {
+			args, _ := ours.command(g, time.Second)
+			at := slices.Index(args, "--congestion-control")
+			if g.transport != "tcp" {
+				if at >= 0 {
+					t.Errorf("%s: %q", g.name(), args)
+				}
+				continue
+			}
+			if at < 0 || at+1 == len(args) || args[at+1] != s.congestion || s.congestion == "system" {
+				t.Errorf("%s under %s: %q", g.name(), s.congestion, args)
+			}
+		}
+	}
+	g, budget := group{"latency", "tcp", 2, []int{8}}, 5*time.Millisecond
+	s, err := newSandbox("reno")
+	if err != nil {
+		t.Log(err)
+	}
+	if l, err := launch(t.Context(), fisterra(lab.Fisterra(t), nil, 2, s.congestion), g, s, budget); err != nil {
+		t.Errorf("under %s: %v", s.congestion, err)
+	} else {
+		t.Logf("under %s: %+v", s.congestion, l.rows)
+	}
+}
+
 // Over a library's messages Fisterra is started as the library's own program is, and has no other peer.
 func TestMPIPeersOverALibrary(t *testing.T) {
 	libraries := []library{openmpi(), mpich()}
-	ours := fisterra(lab.Fisterra(t), libraries, 2)
-	if without := fisterra("x", libraries[:1], 2); without.can(group{"latency", "mpich", 2, nil}) {
+	ours := fisterra(lab.Fisterra(t), libraries, 2, "cubic")
+	if without := fisterra("x", libraries[:1], 2, "cubic"); without.can(group{"latency", "mpich", 2, nil}) {
 		t.Error("Fisterra is to be started by a library that does not start")
 	}
 	for _, l := range libraries {

@@ -125,8 +125,9 @@ func gloo(src, dir string) (*program, error) {
 	}, nil
 }
 
-// fisterra runs our own command: by itself, or under the launcher of the library whose messages it takes.
-func fisterra(binary string, libraries []library, cores int) *program {
+// fisterra runs our own command: by itself, or under the launcher of the library whose messages it takes. Unlike the
+// peers it chooses the congestion control of its connections, so that it is told theirs.
+func fisterra(binary string, libraries []library, cores int, congestion string) *program {
 	return &program{
 		name: "fisterra",
 		can: func(g group) bool {
@@ -143,6 +144,9 @@ func fisterra(binary string, libraries []library, cores int) *program {
 					}
 					return append(args, what...), env
 				}
+			}
+			if g.transport == "tcp" {
+				what = append(what, "--congestion-control", congestion)
 			}
 			return append([]string{binary, "bench", g.op, "-n", strconv.Itoa(g.ranks), "--transport", g.transport}, what...), nil
 		},
