@@ -55,6 +55,10 @@ func run(ctx context.Context, args []string) int {
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "peers: %q: there are flags only\n", flags.Args())
+		return 2
+	}
 	groups, err := selected(*only, *most)
 	if err == nil && (*launches < 1 || *budget <= 0) {
 		err = fmt.Errorf("-launches %d -budget %v: want positive numbers", *launches, *budget)

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,7 +75,7 @@ func TestRowsAndRatio(t *testing.T) {
 	if err := json.Unmarshal(text, &objects); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"op", "transport", "bytes", "ranks", "fisterra", "openmpi", "mpich", "ratio_best_peer"} {
+	for _, key := range []string{"op", "transport", "bytes", "ranks", "fisterra", "openmpi", "mpich", "gloo", "ratio_best_peer"} {
 		if _, ok := objects[1][key]; !ok {
 			t.Errorf("peers.json has no %q: %s", key, text)
 		}
@@ -103,6 +106,44 @@ func TestAdmit(t *testing.T) {
 	c.admit("is not built", func() (*program, error) { return nil, os.ErrNotExist }, func(*program) error { return nil })
 	if len(c.programs) != 1 || c.programs[0].name != "works" {
 		t.Errorf("admitted: %v", c.programs)
+	}
+}
+
+func TestRefusesArguments(t *testing.T) {
+	if code := run(t.Context(), []string{"-launches", "3", "latency/shm/2"}); code != 2 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// What Gloo's ranks meet by goes with the directory in which it was built, also where it was killed.
+func TestGlooMeetsBelowItsDirectory(t *testing.T) {
+	src, err := unpack(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere, dir := t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", elsewhere)
+	p, err := gloo(src, dir)
+	if err != nil {
+		need.Part(t, "gloo", err.Error())
+	}
+	args, _ := p.command(group{"allreduce", "tcp", 2, slices.Repeat([]int{8}, 1000)}, 200*time.Millisecond)
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n') // they have met
+	if err := errors.Join(err, syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)); err != nil {
+		t.Errorf("%q: %v", line, err)
+	}
+	_ = cmd.Wait() // killed
+	if left, err := os.ReadDir(elsewhere); err != nil || len(left) != 0 {
+		t.Errorf("%v: %v", err, left)
 	}
 }
 

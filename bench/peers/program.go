@@ -106,7 +106,7 @@ func (l library) peer(src, dir string, level func(library string) string, cores 
 	}, nil
 }
 
-// gloo compiles the Gloo program. Gloo moves by TCP and knows collectives only.
+// gloo compiles the Gloo program in dir, below which its ranks meet, too. Gloo moves by TCP and knows collectives only.
 func gloo(src, dir string) (*program, error) {
 	binary := filepath.Join(dir, "gloo")
 	c := compiled{compiler: "g++", flags: []string{"-std=c++17"}, source: "gloo.cc", libs: []string{"-lgloo"}}
@@ -119,7 +119,7 @@ func gloo(src, dir string) (*program, error) {
 			return g.transport == "tcp" && slices.Contains([]string{"allreduce", "bcast", "allgather", "alltoall", "barrier"}, g.op)
 		},
 		command: func(g group, budget time.Duration) ([]string, []string) {
-			return []string{binary, g.op, "--ranks", strconv.Itoa(g.ranks), "--sizes", g.sizeList(),
+			return []string{binary, g.op, "--ranks", strconv.Itoa(g.ranks), "--dir", dir, "--sizes", g.sizeList(),
 				"--budget-ms", strconv.FormatInt(budget.Milliseconds(), 10)}, nil
 		},
 	}, nil

@@ -21,7 +21,7 @@ type row struct {
 	Fisterra  *float64 `json:"fisterra"`
 	OpenMPI   *float64 `json:"openmpi"`
 	MPICH     *float64 `json:"mpich"`
-	Gloo      *float64 `json:"gloo,omitempty"`
+	Gloo      *float64 `json:"gloo"`
 	// Ratio is Fisterra over the best peer; null without either.
 	Ratio *float64 `json:"ratio_best_peer"`
 }

@@ -1,9 +1,10 @@
 // Gloo's collectives over TCP, measured as collectives.c measures MPI's: every call on its
 // own, an untimed barrier between, the mean over the ranks; results are checked first.
 //
-//   gloo allreduce|bcast|allgather|alltoall|barrier --ranks N --sizes A,B,... [--budget-ms N] [--rep-ms N]
+//   gloo allreduce|bcast|allgather|alltoall|barrier --ranks N --dir DIR --sizes A,B,... [--budget-ms N] [--rep-ms N]
 //
-// It starts its own N processes, which meet through files in a directory of their own.
+// It starts its own N processes, which meet through files in a new directory below DIR: when it is
+// killed that stays, for the owner of DIR to remove.
 // Output: op bytes ranks median_us p10_us p90_us repetitions
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -35,7 +36,7 @@
 namespace {
 
 struct Options {
-  std::string op;
+  std::string op, dir;
   int ranks = 2;
   std::vector<size_t> sizes;
   double budget_us = 200e3, rep_us = 3e3;
@@ -199,12 +200,14 @@ class Peer {
 
 Options parse(int argc, char** argv) {
   Options o;
-  if (argc < 2 || argc % 2 != 0) throw std::invalid_argument("usage: gloo OP --ranks N --sizes A,B,... [--budget-ms N] [--rep-ms N]");
+  if (argc < 2 || argc % 2 != 0) throw std::invalid_argument("usage: gloo OP --ranks N --dir DIR --sizes A,B,... [--budget-ms N] [--rep-ms N]");
   o.op = argv[1];
   for (int i = 2; i < argc; i += 2) {
     const std::string flag = argv[i], v = argv[i + 1];
     if (flag == "--ranks") {
       o.ranks = std::stoi(v);
+    } else if (flag == "--dir") {
+      o.dir = v;
     } else if (flag == "--sizes") {
       std::stringstream list(v);
       for (std::string s; std::getline(list, s, ',');) o.sizes.push_back(std::stoull(s));
@@ -218,6 +221,7 @@ Options parse(int argc, char** argv) {
   }
   if (o.op == "barrier" || o.sizes.empty()) o.sizes = {0};
   if (o.ranks < 2) throw std::invalid_argument("--ranks wants 2 or more");
+  if (o.dir.empty()) throw std::invalid_argument("no --dir");
   return o;
 }
 
@@ -226,7 +230,7 @@ Options parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     const Options o = parse(argc, argv);
-    std::string dir = std::filesystem::temp_directory_path() / "fisterra-gloo.XXXXXX";
+    std::string dir = std::filesystem::path(o.dir) / "gloo.XXXXXX";
     if (mkdtemp(dir.data()) == nullptr) throw std::runtime_error("mkdtemp: " + std::string(strerror(errno)));
     for (int rank = 0; rank < o.ranks; rank++) {
       const pid_t pid = fork();
