@@ -37,7 +37,7 @@ profile: ## the profile by which the binary is compiled, from measurements on th
 
 .PHONY: test
 test: ## every test this machine can run, and which were skipped and why
-	@$(summary) -p 1 -parallel $(PARALLEL) -timeout $(TESTTIMEOUT) $(PKG)
+	@$(summary) -p 1 -parallel $(PARALLEL) -timeout $(TESTTIMEOUT) -- $(PKG)
 
 .PHONY: check
 check: ## gofmt, vet, staticcheck, build without C, tidy, and the tests under the race detector
@@ -53,12 +53,12 @@ fuzz: ## every fuzz target for FUZZTIME (10s) each
 
 .PHONY: cluster-test
 cluster-test: ## the tests on a real Slurm of several nodes, brought up in namespaces of this machine
-	@$(summary) -count=1 -p 1 -parallel $(PARALLEL) -timeout 10m -run '$(CLUSTERTESTS)' $(call dirs,$(CLUSTERTESTS))
+	@$(summary) -count=1 -p 1 -parallel $(PARALLEL) -timeout 10m -run '$(CLUSTERTESTS)' -- $(call dirs,$(CLUSTERTESTS))
 
 .PHONY: mpi-test
 mpi-test: ## the tests with Open MPI, MPICH, PMIx and Hydra, without Slurm
-	@$(summary) -count=1 -p 1 -timeout 10m -skip '$(CLUSTERTESTS)' $(MPIPACKAGES)
-	@$(summary) -count=1 -p 1 -timeout 10m -run '$(MPITESTS)' $(call dirs,$(MPITESTS))
+	@$(summary) -count=1 -p 1 -timeout 10m -skip '$(CLUSTERTESTS)' -- $(MPIPACKAGES)
+	@$(summary) -count=1 -p 1 -timeout 10m -run '$(MPITESTS)' -- $(call dirs,$(MPITESTS))
 
 .PHONY: peers
 peers: build ## Fisterra beside Open MPI, MPICH and Gloo: a table, and build/peers.json
@@ -66,8 +66,8 @@ peers: build ## Fisterra beside Open MPI, MPICH and Gloo: a table, and build/pee
 
 .PHONY: soak
 soak: ## the seeded soak tests, SOAKTIME (10m) each, and messages beyond 4 GiB
-	@FISTERRA_SOAK=$(SOAKTIME) $(summary) -count=1 -p 1 -timeout 60m -run Soak $(call dirs,Test[A-Za-z0-9_]*Soak)
-	@FISTERRA_LARGE=1 $(summary) -count=1 -p 1 -timeout 30m -run '$(LARGETESTS)' ./mpi/mpitest ./mpi/transport/sim
+	@FISTERRA_SOAK=$(SOAKTIME) $(summary) -count=1 -p 1 -timeout 60m -run Soak -- $(call dirs,Test[A-Za-z0-9_]*Soak)
+	@FISTERRA_LARGE=1 $(summary) -count=1 -p 1 -timeout 30m -run '$(LARGETESTS)' -- ./mpi/mpitest ./mpi/transport/sim
 
 .PHONY: install-parts
 install-parts: ## install what the tests can use: Slurm, MPI libraries (Debian, root)

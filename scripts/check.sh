@@ -32,7 +32,7 @@ race() {
   fi
   local race=("${packages[@]}")
   [ -z "${RACE_PACKAGES:-}" ] || read -ra race <<<"$RACE_PACKAGES"
-  CGO_ENABLED=1 "$go" run ./internal/testsum -race -short -p 1 -timeout 20m "${race[@]}"
+  CGO_ENABLED=1 "$go" run ./internal/testsum -race -short -p 1 -timeout 20m -- "${race[@]}"
 }
 
 step gofmt formatted

@@ -22,6 +22,10 @@ while IFS=: read -r file name; do
     fi
   fi
 done < <(grep -roE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' "${roots[@]}" | sed 's/:func /:/' | sort)
+if [ $count -eq 0 ]; then
+  echo "fuzz: no targets in the tests below ${roots[*]}" >&2
+  exit 1
+fi
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'fuzz: FAILED: %s\n' "${failed[@]}"
   exit 1

@@ -3,9 +3,9 @@
 // so that a run that passed by skipping cannot be taken for one that tested, and
 // every one that failed with the gist of its output.
 //
-//	go run ./internal/testsum [go test flags and packages]
+//	go run ./internal/testsum [go test flags] -- PACKAGES
 //
-// It exits with the code of go test.
+// It exits with the code of go test, or 2 where no packages are given: what tested nothing has not passed.
 package main
 
 import (
@@ -29,11 +29,13 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	if len(args) == 0 || !slices.ContainsFunc(args, isPackage) {
-		fmt.Fprintln(stdout, "testsum: no packages given: nothing to test")
-		return 0
+	// Only the caller knows a package's import path from the value of a flag.
+	at := slices.Index(args, "--")
+	if at < 0 || at == len(args)-1 {
+		fmt.Fprintln(stderr, "testsum: no packages given after --: nothing to test")
+		return 2
 	}
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, args[:at], args[at+1:])...)
 	cmd.Stderr = stderr
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
@@ -76,11 +78,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
-}
-
-// isPackage tells a package pattern from a flag: patterns of this module are relative.
-func isPackage(arg string) bool {
-	return len(arg) > 0 && arg[0] == '.'
 }
 
 func readLines(r io.Reader, lines chan<- []byte) {

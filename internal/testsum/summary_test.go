@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -67,14 +68,17 @@ FAIL: 1 tests passed, 1 failed, 1 skipped; packages: 1 ok, 1 failed
 // A real go test of a module that fails, and of one that does not build.
 func TestRunPropagatesFailure(t *testing.T) {
 	for name, tc := range map[string]struct {
-		body string
-		code int
-		want string
+		packages string
+		body     string
+		code     int
+		want     string
 	}{
-		"pass":  {"func TestX(t *testing.T) {}", 0, "PASS: 1 tests passed"},
-		"fail":  {`func TestX(t *testing.T) { t.Error("told you") }`, 1, "told you"},
-		"crash": {`func TestX(t *testing.T) { panic("all over") }`, 1, "all over"},
-		"build": {"func TestX(t *testing.T) { return 1 }", 1, "too many return values"},
+		"pass":        {"./...", "func TestX(t *testing.T) {}", 0, "PASS: 1 tests passed"},
+		"import path": {"x", "func TestX(t *testing.T) {}", 0, "PASS: 1 tests passed"},
+		"fail":        {"./...", `func TestX(t *testing.T) { t.Error("told you") }`, 1, "told you"},
+		"fail there":  {"x", `func TestX(t *testing.T) { t.Error("told you") }`, 1, "told you"},
+		"crash":       {"./...", `func TestX(t *testing.T) { panic("all over") }`, 1, "all over"},
+		"build":       {"./...", "func TestX(t *testing.T) { return 1 }", 1, "too many return values"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -82,13 +86,27 @@ func TestRunPropagatesFailure(t *testing.T) {
 			write(t, filepath.Join(dir, "x_test.go"), "package x\nimport \"testing\"\n"+tc.body+"\n")
 			t.Chdir(dir)
 			var out, errs bytes.Buffer
-			if code := run([]string{"./..."}, &out, &errs); code != tc.code {
+			if code := run([]string{"-timeout", "5m", "--", tc.packages}, &out, &errs); code != tc.code {
 				t.Errorf("exit %d, want %d", code, tc.code)
 			}
 			if !strings.Contains(out.String(), tc.want) {
 				t.Errorf("output lacks %q:\n%s%s", tc.want, out.String(), errs.String())
 			}
 		})
+	}
+}
+
+// What tests nothing has not passed.
+func TestNothingIsNoPass(t *testing.T) {
+	for _, args := range [][]string{nil, {"-run", "X"}, {"-run", "X", "--"}, {"--"}} {
+		var out, errs bytes.Buffer
+		if code := run(args, &out, &errs); code != 2 || !strings.Contains(errs.String(), "nothing to test") {
+			t.Errorf("%q: exit %d: %s%s", args, code, out.String(), errs.String())
+		}
+	}
+	fuzz, err := exec.Command("../../scripts/fuzz.sh", "1s", t.TempDir()).CombinedOutput()
+	if err == nil || !strings.Contains(string(fuzz), "no targets") {
+		t.Errorf("fuzzing nothing: %v: %s", err, fuzz)
 	}
 }
 
