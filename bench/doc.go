@@ -152,7 +152,8 @@ func (t timer) measure(ctx context.Context, bytes int, b batch, l *laps) (sample
 			return nil, 0, err
 		}
 	}
-	return samples, p.calls * p.reps, nil
+	// A rank that has no part in the last batch, or had its own sooner, would go on to verify while others take their time.
+	return samples, p.calls * p.reps, barrier(ctx, t.c)
 }
 
 // calibrate finds how many calls fill a repetition, and how many repetitions the

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,6 +88,34 @@ func TestLapOfMessages(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// No rank goes on while another still takes time.
+func TestTimersEndTogether(t *testing.T) {
+	for _, o := range []Options{{Iterations: 3, Skip: -1}, {Budget: time.Millisecond, Repetition: 100 * time.Microsecond}} {
+		var ended [2]atomic.Int32 // batches of each rank
+		returned := make(chan struct{})
+		mpitest.Run(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+			_, _, err := timer{c: c, o: o}.measure(ctx, 8, func(_ context.Context, count int, _ *laps) (float64, error) {
+				if c.Rank() == 0 {
+					select {
+					case <-returned: // before this batch has ended
+					case <-time.After(10 * time.Millisecond):
+					}
+				}
+				ended[c.Rank()].Add(1)
+				return 1, nil
+			}, nil)
+			if c.Rank() == 1 {
+				theirs, own := ended[0].Load(), ended[1].Load()
+				close(returned)
+				if theirs != own {
+					t.Errorf("%+v: rank 1 goes on after %d batches, and rank 0 has ended %d", o, own, theirs)
+				}
+			}
+			return err
+		})
+	}
 }
 
 // As many calls come before those that count as the user said.
