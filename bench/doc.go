@@ -30,7 +30,7 @@ type Options struct {
 	Skip       int           // calls before timing; 0: OSU's (200, 10 above 8 KiB), with Budget those of the calibration; negative: none
 	Budget     time.Duration // time per size, calibration included, Skip not; Iterations is not used then
 	Repetition time.Duration // how long one repetition lasts, 3 ms by default
-	Window     int           // messages in flight, 64 by default
+	Window     int           // messages in flight, 64 by default, at most MaxWindow
 	Tail       bool          // take percentiles of single iterations, too: Row.Tail
 	Check      Check
 }
@@ -73,6 +73,10 @@ func (r Row) Rate() float64 { return 1e6 / r.Average }
 
 // ErrWrong: a result was not what it must be.
 var ErrWrong = errors.New("wrong result")
+
+// MaxWindow bounds Options.Window: a rank that has some times as many large messages of a peer waiting takes the peer
+// for broken, and no program has so many under way.
+const MaxWindow = 1 << 20
 
 // ErrUsage: the operation or its options make no sense here.
 var ErrUsage = errors.New("usage")

@@ -50,6 +50,8 @@ func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 		return usage("unknown operation %q", op)
 	case c.Size() < 2 || c.Size()%2 != 0:
 		return usage("%s on %d ranks: an even number is needed", op, c.Size())
+	case o.Window > MaxWindow:
+		return usage("%d messages in flight: at most %d may be", o.Window, MaxWindow)
 	case op != "mbw_mr" && op != "pairs" && c.Size() != 2:
 		return usage("%s on %d ranks: exactly 2 are needed (mbw_mr and pairs take more)", op, c.Size())
 	}

@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +69,18 @@ func TestMessagesFindAWrongByte(t *testing.T) {
 			}
 		}
 	}
+}
+
+// More messages in flight than there are of anybody's are refused, not made room for.
+func TestWindowIsBounded(t *testing.T) {
+	mpitest.Run(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		for _, n := range []int{MaxWindow + 1, math.MaxInt / 2} {
+			if err := Messages(ctx, c, "bw", Options{Sizes: []int{8}, Window: n}, func(Row) {}); !errors.Is(err, ErrUsage) {
+				return fmt.Errorf("%d: %w", n, err)
+			}
+		}
+		return nil
+	})
 }
 
 func newMessages(c *mpi.Comm, size int) *messages {

@@ -118,9 +118,10 @@ func (b *benchFlags) options(op bench.Operation, given func(flag string) bool) (
 	if b.validate {
 		o.Check = bench.CheckEvery
 	}
+	if err := checkRanks(b.ranks); err != nil {
+		return o, err
+	}
 	switch {
-	case b.ranks < 1:
-		return o, fmt.Errorf("-n %d: at least 1 rank is needed", b.ranks)
 	case given("iterations") && b.iterations < 1:
 		return o, fmt.Errorf("-i %d: at least 1 call is needed", b.iterations)
 	case given("iterations") && given("budget"):
@@ -129,8 +130,8 @@ func (b *benchFlags) options(op bench.Operation, given func(flag string) bool) (
 		return o, fmt.Errorf("--budget %v: want a time above 0, such as 100ms", b.budget)
 	case b.skip < 0:
 		return o, fmt.Errorf("-x %d: want a number of calls from 0 on", b.skip)
-	case given("window-size") && b.window < 1:
-		return o, fmt.Errorf("-W %d: at least 1 message in flight is needed", b.window)
+	case given("window-size") && (b.window < 1 || b.window > bench.MaxWindow):
+		return o, fmt.Errorf("-W %d: want 1 to %d messages in flight", b.window, bench.MaxWindow)
 	case !slices.Contains(bench.Formats, b.format):
 		return o, fmt.Errorf("--format %q: want one of %s", b.format, strings.Join(bench.Formats, ", "))
 	case given("warmup") && b.skip == 0:

@@ -57,8 +57,8 @@ until all are known to have joined, by a barrier. With --since "$(date +%s.%N)" 
 prints the time from then to the last rank ready, which holds the launcher's own; hosts' clocks must agree.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if ranks < 1 {
-				return usageError(fmt.Errorf("-n %d: at least 1 rank is needed", ranks))
+			if err := checkRanks(ranks); err != nil {
+				return err
 			}
 			if format != "text" && format != "json" {
 				return usageError(fmt.Errorf("--format %q: want text or json", format))

@@ -278,10 +278,13 @@ It starts nothing: the ranks and hosts need not exist. Prices are those of the m
 			if err != nil {
 				return err
 			}
-			if s.ranks < 1 || perHost < 0 || cores < 0 {
-				return usageError(fmt.Errorf("-n %d --ranks-per-host %d --cores-per-host %d: want at least 1, 0 and 0", s.ranks, perHost, cores))
+			if err := checkRanks(s.ranks); err != nil {
+				return err
 			}
-			if perHost == 0 {
+			if perHost < 0 || cores < 0 {
+				return usageError(fmt.Errorf("--ranks-per-host %d --cores-per-host %d: want at least 0", perHost, cores))
+			}
+			if perHost == 0 || perHost > s.ranks {
 				perHost = s.ranks
 			}
 			cyclic, err := distribution.cyclic()
@@ -296,7 +299,7 @@ It starts nothing: the ranks and hosts need not exist. Prices are those of the m
 				at.Transport = "shm"
 			}
 			if cores > 0 {
-				at.RanksPerCore = float64(min(perHost, s.ranks)) / float64(cores)
+				at.RanksPerCore = float64(perHost) / float64(cores)
 			}
 			cfg := collective.Config{Library: collectiveLibraries[s.collectives]}
 			if cfg.Library == collective.LibraryAlways && at.Transport != "mpi" {

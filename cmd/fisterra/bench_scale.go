@@ -12,6 +12,7 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/bench"
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi/launch"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -67,8 +68,8 @@ own and lets nothing overlap or stay within a node, so times below it are possib
 			if o.Network == nil {
 				return usageError(fmt.Errorf("--network %q: there are %s", network, strings.Join(names, ", ")))
 			}
-			if perNode < 0 {
-				return usageError(fmt.Errorf("--ranks-per-node %d: want at least 1, or 0 for the network's own", perNode))
+			if perNode < 0 || perNode > launch.MaxRanks {
+				return usageError(fmt.Errorf("--ranks-per-node %d: want 1 to %d, or 0 for the network's own", perNode, launch.MaxRanks))
 			}
 			if perNode > 0 {
 				o.Network.RanksPerNode = perNode
@@ -96,8 +97,8 @@ own and lets nothing overlap or stay within a node, so times below it are possib
 			}
 			for _, r := range counts {
 				p, err := strconv.Atoi(r)
-				if err != nil || p < 2 || p > 1<<16 {
-					return usageError(fmt.Errorf("--ranks %s: %q is not a number of ranks from 2 to %d", ranks, r, 1<<16))
+				if err != nil || p < 2 || p > launch.MaxRanks {
+					return usageError(fmt.Errorf("--ranks %s: %q is not a number of ranks from 2 to %d", ranks, r, launch.MaxRanks))
 				}
 				if cyclic {
 					o.Network.Cyclic = (p + o.Network.RanksPerNode - 1) / o.Network.RanksPerNode

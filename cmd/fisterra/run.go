@@ -44,8 +44,8 @@ secret reaches it by an inherited descriptor. Rank 0 has this command's standard
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if ranks < 1 {
-				return usageError(fmt.Errorf("-n %d: at least 1 rank is needed", ranks))
+			if err := checkRanks(ranks); err != nil {
+				return err
 			}
 			if timeout < 0 {
 				return usageError(fmt.Errorf("--timeout %v: want a time, or 0 for none", timeout))
@@ -74,6 +74,14 @@ secret reaches it by an inherited descriptor. Rank 0 has this command's standard
 	f.DurationVar(&timeout, "timeout", 0, "end the job after this time (0: never)")
 	f.StringVar(&out, "out", "", "directory for each rank's output, rank0.log ...")
 	return cmd
+}
+
+// checkRanks refuses a number of ranks, of -n, that cannot be.
+func checkRanks(n int) error {
+	if n < 1 || n > launch.MaxRanks {
+		return usageError(fmt.Errorf("-n %d: want 1 to %d ranks", n, launch.MaxRanks))
+	}
+	return nil
 }
 
 // launchHere runs a job with this process's outputs, signals and guard.
@@ -107,10 +115,11 @@ func launchHere(ctx context.Context, env environment, cfg launch.Config) (launch
 	return o, startError(err)
 }
 
-// startError is a usage error if ranks cannot be started as they were asked for: there is no such program, or file, or it cannot be run.
+// startError is a usage error if ranks cannot be started as they were asked for: there is no such program, or file, or it cannot be run, or
+// there are never so many.
 // What the host has too little of, such as processes, is none of the user's.
 func startError(err error) error {
-	for _, usage := range []error{exec.ErrNotFound, exec.ErrDot, fs.ErrNotExist, fs.ErrPermission,
+	for _, usage := range []error{launch.ErrRanks, exec.ErrNotFound, exec.ErrDot, fs.ErrNotExist, fs.ErrPermission,
 		syscall.ENOTDIR, syscall.EISDIR, syscall.ENOEXEC, syscall.ELOOP, syscall.ENAMETOOLONG} {
 		if errors.Is(err, launch.ErrStart) && errors.Is(err, usage) {
 			return usageError(err)

@@ -11,6 +11,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
+// huge is more than there can be of anything.
+const huge = "9223372036854775807"
+
 func TestUsageErrors(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -50,6 +53,13 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"version", "more"}, want: `takes no arguments, got "more"`},
 		{args: []string{"hosts", "n[1-"}, want: "n[1-"},
 		{args: []string{"run", "-n", "0", "--", "true"}, want: "-n 0"},
+		{args: []string{"run", "-n", huge, "--", "true"}, want: "-n " + huge + ": want 1 to 65536"},
+		{args: []string{"bench", "latency", "-n", huge}, want: "-n " + huge},
+		{args: []string{"bench", "init", "-n", huge}, want: "-n " + huge},
+		{args: []string{"bench", "explain", "-n", huge}, want: "-n " + huge},
+		{args: []string{"bench", "scale", "--ranks-per-node", huge, "--distribution", "cyclic"}, want: "--ranks-per-node " + huge},
+		{args: []string{"bench", "bw", "-W", "4611686018427387904"}, want: "-W 4611686018427387904: want 1 to 1048576"},
+		{args: []string{"train", "--batch", huge, "--workers", "65536"}, want: "65537 ranks"},
 		{args: []string{"run", "-n", "2", "--", "no-such-program"}, want: "no-such-program"},
 		{args: []string{"spec"}, want: "Slurm"},
 		{args: []string{"train", "--ps", "0", "--workers", "1", "--start-timeout", "0"}, want: "--start-timeout 0s"},
@@ -79,6 +89,9 @@ func TestUsageErrors(t *testing.T) {
 			}
 			if !strings.Contains(r.Stderr, c.want) {
 				t.Errorf("want %q in the message: %s", c.want, r)
+			}
+			if strings.Contains(r.Stderr, "goroutine ") { // whose exit code is 2, too
+				t.Errorf("a crash: %s", r)
 			}
 		})
 	}

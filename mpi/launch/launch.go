@@ -126,13 +126,19 @@ var ErrStart = errors.New("launch: cannot start")
 // ExitTimeout is the exit code of jobs that ran out of time.
 const ExitTimeout = 124
 
+// ErrRanks: there cannot be so many, or few.
+var ErrRanks = fmt.Errorf("want 1 to %d", MaxRanks)
+
+// MaxRanks is how many ranks there may be: for more there is no memory or no process left on any host of today's.
+const MaxRanks = 1 << 16
+
 const defaultGrace = 5 * time.Second
 
 // Run starts cfg.Ranks processes on this host and waits until all have ended.
 // When ctx ends they are ended too.
 func Run(ctx context.Context, cfg Config) (Outcome, error) {
-	if cfg.Ranks < 1 {
-		return Outcome{}, fmt.Errorf("%w: %d ranks, at least 1 is needed", ErrStart, cfg.Ranks)
+	if cfg.Ranks < 1 || cfg.Ranks > MaxRanks {
+		return Outcome{}, fmt.Errorf("%w: %d ranks: %w", ErrStart, cfg.Ranks, ErrRanks)
 	}
 	program, err := exec.LookPath(cfg.Program)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -479,6 +480,14 @@ func TestMissingProgram(t *testing.T) {
 	_, err := Run(t.Context(), Config{Ranks: 1, Program: "no-such-program-here"})
 	if err == nil || !strings.Contains(err.Error(), "no-such-program-here") {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestRanksThatCannotBe(t *testing.T) {
+	for _, n := range []int{0, -1, MaxRanks + 1, math.MaxInt} {
+		if o, err := Run(t.Context(), Config{Ranks: n, Program: "true"}); !errors.Is(err, ErrStart) || !errors.Is(err, ErrRanks) {
+			t.Errorf("%d: %+v, %v", n, o, err)
+		}
 	}
 }
 
