@@ -117,12 +117,20 @@ func collectiveOps() []collectiveOp {
 
 const elementBytes = 4
 
+// wholeElements refuses sizes with a part of an element.
+func wholeElements(size int) error {
+	if size%elementBytes != 0 {
+		return usage("%d bytes: sizes of collectives are multiples of %d, of float32", size, elementBytes)
+	}
+	return nil
+}
+
 // measureCollective times one collective on vectors of such memory, at all sizes.
 func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in memory, o Options, row func(Row)) error {
 	t := timer{c: c, o: o}
 	for _, size := range o.Sizes {
-		if size%elementBytes != 0 {
-			return usage("%s of %d bytes: sizes are multiples of %d", op.name, size, elementBytes)
+		if err := wholeElements(size); err != nil {
+			return err
 		}
 		v, err := op.vectors(c, in, size/elementBytes)
 		if err != nil {
@@ -164,24 +172,6 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in mem
 	}
 	return nil
 }
-
-// memory is where vectors lie.
-type memory interface {
-	get(c *mpi.Comm, n int) ([]float32, error)
-	free(c *mpi.Comm, v []float32) error
-}
-
-// shared is memory that ranks of a host can map, as programs have it for which the speed of collectives matters.
-type shared struct{}
-
-func (shared) get(c *mpi.Comm, n int) ([]float32, error) { return mpi.Alloc[float32](c, n) }
-func (shared) free(c *mpi.Comm, v []float32) error       { return mpi.Free(c, v) }
-
-// heap is memory of the rank's own, as most programs have it.
-type heap struct{}
-
-func (heap) get(_ *mpi.Comm, n int) ([]float32, error) { return make([]float32, n), nil }
-func (heap) free(*mpi.Comm, []float32) error           { return nil }
 
 // vectors gets the memory of a collective.
 func (op collectiveOp) vectors(c *mpi.Comm, in memory, n int) (*vectors, error) {

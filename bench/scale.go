@@ -54,6 +54,17 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	if o.ReduceRate <= 0 {
 		o.ReduceRate = defaultReduceRate
 	}
+	elements := max(1, nBytes/elementBytes)
+	if hasBlocks(o.Kind) {
+		elements = ranks * max(1, elements/ranks)
+		nBytes = elements * elementBytes
+	}
+	// All ranks share the memory that stands in for vectors: nobody touches it.
+	phantomBytes := 4*elements*elementBytes + 1<<20
+	if err := affords(elements*elementBytes, elements*elementBytes, phantomBytes); err != nil {
+		return ScalePoint{}, err
+	}
+	vector, result, phantom := make([]float32, elements), make([]float32, elements), make([]byte, phantomBytes)
 	model := networkModel(o.Network, o.ReduceRate)
 	start := time.Now()
 	f := sim.New(sim.Config{Ranks: ranks, Network: o.Network, SizesOnly: true, Seed: 1})
@@ -64,14 +75,6 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	if err != nil {
 		return ScalePoint{}, err
 	}
-	elements := max(1, nBytes/elementBytes)
-	if hasBlocks(o.Kind) {
-		elements = ranks * max(1, elements/ranks)
-		nBytes = elements * elementBytes
-	}
-	// All ranks share the memory that stands in for vectors: nobody touches it.
-	vector, result := make([]float32, elements), make([]float32, elements)
-	phantom := make([]byte, 4*len(vector)*elementBytes+1<<20)
 	nodes := plan.NewNodes(ranks, host)
 	failed := make([]error, ranks)
 	var chosen string
