@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -55,6 +56,33 @@ type point struct {
 // Rule is the best plan as a rule of a site file.
 func (t Tuned) Rule() collective.Rule {
 	return collective.Rule{Collective: t.Op, Ranks: t.Ranks, Hosts: t.Hosts, UpToBytes: t.Total, Plan: t.Best}
+}
+
+// CheckCases finds what of the named collectives and sizes in bytes Tune and CheckModel cannot measure, before there are
+// ranks. The error is ErrUsage, but where this machine has no memory for a size.
+func CheckCases(names []string, sizes []int) error {
+	for _, name := range names {
+		if _, ok := collectiveNamed(name); !ok {
+			return unmeasured(name)
+		}
+	}
+	for _, n := range sizes {
+		if err := wholeElements(n); err != nil {
+			return err
+		}
+		if err := affords(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unmeasured(name string) error {
+	var names []string
+	for _, op := range collectiveOps() {
+		names = append(names, op.name)
+	}
+	return usage("%s is not measured; these are: %s", name, strings.Join(names, ", "))
 }
 
 // Tune measures every plan of the named collectives at every size, and the system library's collective where
@@ -135,7 +163,7 @@ func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) 
 	op, ok := collectiveNamed(name)
 	kind, err := plan.ParseKind(name)
 	if !ok || err != nil {
-		return point{}, usage("tune: %q is not a collective", name)
+		return point{}, unmeasured(name)
 	}
 	p := point{Tuned: Tuned{Op: name, Bytes: size, Total: op.total(size, c.Size())}, op: op, kind: kind}
 	e, err := p.choose(c, m)

@@ -201,7 +201,11 @@ func measure(ctx context.Context, w *mpi.World, p *bench.Printer, op bench.Opera
 		p.Begin(conditions(w, op, o))
 		defer p.End()
 	}
-	err := op.Run(ctx, w.Comm(), o, p.Row)
+	return benchError(op.Run(ctx, w.Comm(), o, p.Row))
+}
+
+// benchError gives an error of package bench its exit code.
+func benchError(err error) error {
 	switch {
 	case errors.Is(err, bench.ErrUsage):
 		return usageError(err)

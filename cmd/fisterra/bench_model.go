@@ -27,9 +27,25 @@ type siteFlags struct {
 	budget time.Duration
 }
 
-func (s *siteFlags) job(env environment, what string, main func(context.Context, *mpi.World) error) *job {
-	return &job{env: env, connect: s.connectFlags, ranks: s.ranks, main: main,
+// run has ranks measure.
+func (s *siteFlags) run(ctx context.Context, env environment, what string, main func(context.Context, *mpi.World) error) error {
+	if err := checkRanks(s.ranks); err != nil {
+		return err
+	}
+	j := &job{env: env, connect: s.connectFlags, ranks: s.ranks, main: main,
 		layout: []mpi.LayoutField{{Name: "operation", Value: what}, {Name: "options", Value: fmt.Sprint(s.ops, s.sizes, s.budget)}}}
+	return j.run(ctx, os.Args[1:])
+}
+
+// measurable are the cases that were asked for, and an error if they cannot be measured.
+func (s *siteFlags) measurable() (kinds []plan.Kind, sizes []int, err error) {
+	if s.budget <= 0 {
+		return nil, nil, usageError(fmt.Errorf("--budget %v: want a time above 0, such as 50ms", s.budget))
+	}
+	if kinds, sizes, err = s.cases(); err == nil {
+		err = benchError(bench.CheckCases(names(kinds), sizes))
+	}
+	return kinds, sizes, err
 }
 
 // cases are the collectives and sizes that were asked for; an error is one of usage.
@@ -105,7 +121,7 @@ with more than two ranks) and, with two ranks, 90 % of the predictions are withi
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			what, measure := "model", s.model
 			if check {
-				kinds, sizes, err := s.cases()
+				kinds, sizes, err := s.measurable()
 				if err != nil {
 					return err
 				}
@@ -119,13 +135,13 @@ with more than two ranks) and, with two ranks, 90 % of the predictions are withi
 					}
 				}
 			}
-			return s.job(env, what, func(ctx context.Context, w *mpi.World) error {
+			return s.run(cmd.Context(), env, what, func(ctx context.Context, w *mpi.World) error {
 				m, err := measure(ctx, env, w)
 				if err != nil {
 					return err
 				}
 				return s.write(w, &collective.Site{Name: "measured", Model: m})
-			}).run(cmd.Context(), os.Args[1:])
+			})
 		},
 	}
 	f := cmd.Flags()
@@ -156,7 +172,7 @@ func (s *siteFlags) model(ctx context.Context, env environment, w *mpi.World) (*
 func (s *siteFlags) check(ctx context.Context, env environment, w *mpi.World, kinds []plan.Kind, sizes []int) (*plan.Model, error) {
 	m, k, err := bench.CheckModel(ctx, w.Comm(), "measured", names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
 	if err != nil {
-		return nil, err
+		return nil, benchError(err)
 	}
 	if w.Rank() == 0 {
 		printModel(env, m)
@@ -213,11 +229,11 @@ that the model picks beside its prediction and the best, and with --file writes 
 measuring read such a file by --site; a rule holds for the number of ranks and hosts that it was measured on. With --transport mpi the system library's own collectives compete, too.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			kinds, sizes, err := s.cases()
+			kinds, sizes, err := s.measurable()
 			if err != nil {
 				return err
 			}
-			return s.job(env, "tune", func(ctx context.Context, w *mpi.World) error { return s.tune(ctx, env, w, kinds, sizes) }).run(cmd.Context(), os.Args[1:])
+			return s.run(cmd.Context(), env, "tune", func(ctx context.Context, w *mpi.World) error { return s.tune(ctx, env, w, kinds, sizes) })
 		},
 	}
 	s.measureFlags(cmd.Flags())
@@ -231,7 +247,7 @@ func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kin
 	}
 	points, err := bench.Tune(ctx, w.Comm(), m, names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
 	if err != nil {
-		return err
+		return benchError(err)
 	}
 	site := &collective.Site{Name: "measured", Model: m}
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)

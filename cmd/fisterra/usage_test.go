@@ -110,6 +110,14 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		{"bench latency --site /no/such/site", []int{exitUsage}},
 		{"bench init --start-timeout 0", []int{exitUsage}},
 		{"bench latency --format xml", []int{exitUsage}},
+		{"bench tune -n 0", []int{exitUsage}},
+		{"bench model -n 0", []int{exitUsage}},
+		{"bench tune --budget -1s", []int{exitUsage}},
+		{"bench model --check --budget 0", []int{exitUsage}},
+		{"bench tune --op allreduce,exscan", []int{exitUsage}},
+		{"bench tune --sizes 8,7", []int{exitUsage}},
+		{"bench model --check --sizes 7", []int{exitUsage}},
+		{"bench tune --sizes 1024G", []int{exitFailed}}, // the machine's fault
 		{"train --out /proc/none", []int{exitUsage}},
 		{"train --checkpoint /proc/none", []int{exitUsage}},
 	} {
