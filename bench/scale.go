@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
@@ -48,34 +49,75 @@ func (p ScalePoint) Ratio() float64 { return float64(p.Simulated) / float64(p.Bo
 
 const defaultReduceRate = 10e9
 
-// Scale simulates one collective of n bytes (float32) on so many ranks. Where ranks have blocks, n is all of them together,
-// and each has an element at least: the point says how many bytes they are.
-func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, error) {
-	if o.ReduceRate <= 0 {
-		o.ReduceRate = defaultReduceRate
-	}
+// elements is how many there are of n bytes, of all ranks together where those have blocks: each has one at least.
+func (o ScaleOptions) elements(ranks, nBytes int) int {
 	elements := max(1, nBytes/elementBytes)
 	if hasBlocks(o.Kind) {
 		elements = ranks * max(1, elements/ranks)
+	}
+	return elements
+}
+
+// phantomBytes is how long the memory is that stands in for what so many elements take on their way.
+func phantomBytes(elements int) int { return 4*elements*elementBytes + 1<<20 }
+
+func (o ScaleOptions) host(rank int) string { return fmt.Sprintf("n%d", o.Network.NodeOf(rank)) }
+
+// Check finds what Scale cannot simulate, in no time. The error is ErrUsage, but where this machine has no memory for it.
+func (o ScaleOptions) Check(ranks, nBytes int) error {
+	if err := wholeElements(nBytes); err != nil {
+		return err
+	}
+	elements := o.elements(ranks, nBytes)
+	if err := affords(elements*elementBytes, elements*elementBytes, phantomBytes(elements)); err != nil {
+		return err
+	}
+	if o.Plan == "" {
+		return nil
+	}
+	planner, ok := plan.Named(o.Kind, o.Plan)
+	if !ok {
+		var names []string
+		for _, a := range plan.Planners(o.Kind) {
+			names = append(names, a.Name)
+		}
+		return usage("no plan by messages for %v is called %q; these are: %s", o.Kind, o.Plan, strings.Join(names, ", "))
+	}
+	p := &plan.Problem{Kind: o.Kind, Size: ranks, Count: elements, ElemBytes: elementBytes, Nodes: plan.NewNodes(ranks, o.host)}
+	if hasBlocks(o.Kind) {
+		p.Count /= ranks
+	}
+	if why := planner.Why(p); why != "" {
+		return usage("plan %s does not fit %v of %d bytes over %d ranks: %s", o.Plan, o.Kind, nBytes, ranks, why)
+	}
+	return nil
+}
+
+// Scale simulates one collective of n bytes (float32) on so many ranks. Where ranks have blocks, n is all of them together.
+// Each rank has an element at least: the point says how many bytes they are.
+func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, error) {
+	if err := o.Check(ranks, nBytes); err != nil {
+		return ScalePoint{}, err
+	}
+	if o.ReduceRate <= 0 {
+		o.ReduceRate = defaultReduceRate
+	}
+	elements := o.elements(ranks, nBytes)
+	if o.Kind != plan.Barrier { // which has none
 		nBytes = elements * elementBytes
 	}
 	// All ranks share the memory that stands in for vectors: nobody touches it.
-	phantomBytes := 4*elements*elementBytes + 1<<20
-	if err := affords(elements*elementBytes, elements*elementBytes, phantomBytes); err != nil {
-		return ScalePoint{}, err
-	}
-	vector, result, phantom := make([]float32, elements), make([]float32, elements), make([]byte, phantomBytes)
+	vector, result, phantom := make([]float32, elements), make([]float32, elements), make([]byte, phantomBytes(elements))
 	model := networkModel(o.Network, o.ReduceRate)
 	start := time.Now()
 	f := sim.New(sim.Config{Ranks: ranks, Network: o.Network, SizesOnly: true, Seed: 1})
-	host := func(r int) string { return fmt.Sprintf("n%d", o.Network.NodeOf(r)) }
 	compute := make([]func(time.Duration), ranks)
-	worlds, err := mpi.Local(ranks, mpi.LocalOptions{Fabric: f, Still: true, Pull: true, Host: host,
+	worlds, err := mpi.Local(ranks, mpi.LocalOptions{Fabric: f, Still: true, Pull: true, Host: o.host,
 		Opened: func(rank int, p *sim.Provider) { compute[rank] = p.Compute }})
 	if err != nil {
 		return ScalePoint{}, err
 	}
-	nodes := plan.NewNodes(ranks, host)
+	nodes := plan.NewNodes(ranks, o.host)
 	failed := make([]error, ranks)
 	var chosen string
 	err = f.Run(ctx, func(rank int) {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"os"
 	"testing"
 
@@ -59,6 +60,39 @@ func TestSoakScaleAllreduce(t *testing.T) {
 		for _, c := range limits {
 			scaleWithin(t, network, 4096, c.bytes, c.most)
 		}
+	}
+}
+
+// TestScaleCheck: a plan that does not fit is not simulated as another, nor a size as another, and what is simulated is said.
+func TestScaleCheck(t *testing.T) {
+	for _, c := range []struct {
+		kind         plan.Kind
+		plan         string
+		ranks, bytes int
+	}{
+		{plan.Allreduce, "none", 4, 8}, {plan.Allreduce, "memory", 4, 8}, {plan.Allreduce, "node+doubling", 4, 8}, {plan.Bcast, "", 4, 7},
+	} {
+		o := ScaleOptions{Kind: c.kind, Network: sim.FDR(), Plan: c.plan}
+		x, err := Scale(t.Context(), o, c.ranks, c.bytes)
+		if checked := o.Check(c.ranks, c.bytes); !errors.Is(err, ErrUsage) || !errors.Is(checked, ErrUsage) {
+			t.Errorf("%+v: %+v, %v; checked %v", c, x, err, checked)
+		}
+	}
+	for _, kind := range plan.Kinds() {
+		for _, a := range plan.Planners(kind) {
+			for _, nBytes := range []int{8, 64 << 10} {
+				o := ScaleOptions{Kind: kind, Network: sim.FDR(), Plan: a.Name}
+				if o.Check(48, nBytes) != nil {
+					continue
+				}
+				if x, err := Scale(t.Context(), o, 48, nBytes); err != nil || x.Plan != a.Name {
+					t.Errorf("%v of %d B by %s: %+v, %v", kind, nBytes, a.Name, x, err)
+				}
+			}
+		}
+	}
+	if x, err := Scale(t.Context(), ScaleOptions{Kind: plan.Bcast, Network: sim.FDR()}, 4, 0); err != nil || x.Bytes != elementBytes {
+		t.Errorf("%+v, %v: want the size of the element that is simulated", x, err)
 	}
 }
 

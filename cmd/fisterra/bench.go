@@ -142,18 +142,9 @@ func (b *benchFlags) options(op bench.Operation, given func(flag string) bool) (
 		return o, errors.New("-m and --sizes exclude each other")
 	}
 	if b.sizes != "" {
-		sizes, err := commaList("--sizes", b.sizes)
-		if err != nil {
-			return o, err
-		}
-		for _, w := range sizes {
-			n, err := parseBytes(w)
-			if err != nil {
-				return o, fmt.Errorf("--sizes %s: %w", b.sizes, err)
-			}
-			o.Sizes = append(o.Sizes, n)
-		}
-		return o, nil
+		var err error
+		o.Sizes, err = parseSizes(b.sizes)
+		return o, err
 	}
 	if b.size != "" {
 		low, high, both := strings.Cut(b.size, ":")
@@ -175,6 +166,23 @@ func (b *benchFlags) options(op bench.Operation, given func(flag string) bool) (
 	}
 	o.Sizes = bench.PowersOfTwo(least, most)
 	return o, nil
+}
+
+// parseSizes reads the value of --sizes.
+func parseSizes(text string) ([]int, error) {
+	words, err := commaList("--sizes", text)
+	if err != nil {
+		return nil, err
+	}
+	var sizes []int
+	for _, w := range words {
+		n, err := parseBytes(w)
+		if err != nil {
+			return nil, fmt.Errorf("--sizes %s: %w", text, err)
+		}
+		sizes = append(sizes, n)
+	}
+	return sizes, nil
 }
 
 // parseBytes reads a size: a number, with K, M or G for powers of 1024.

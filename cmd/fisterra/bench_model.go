@@ -51,28 +51,12 @@ func (s *siteFlags) measurable() (kinds []plan.Kind, sizes []int, err error) {
 // cases are the collectives and sizes that were asked for; an error is one of usage.
 func (s *siteFlags) cases() (kinds []plan.Kind, sizes []int, err error) {
 	if kinds, err = s.kinds(); err == nil {
-		sizes, err = s.bytes()
+		sizes, err = parseSizes(s.sizes)
 	}
 	if err != nil {
 		return nil, nil, usageError(err)
 	}
 	return kinds, sizes, nil
-}
-
-func (s *siteFlags) bytes() ([]int, error) {
-	var sizes []int
-	words, err := commaList("--sizes", s.sizes)
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range words {
-		n, err := parseBytes(w)
-		if err != nil {
-			return nil, fmt.Errorf("--sizes %s: %w", s.sizes, err)
-		}
-		sizes = append(sizes, n)
-	}
-	return sizes, nil
 }
 
 // kinds reads the names of collectives.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,10 +41,23 @@ func (d *distributionFlag) cyclic() (bool, error) {
 	return *d == "cyclic", nil
 }
 
+// scaleFlags say what is simulated.
+type scaleFlags struct {
+	ranks, op, network, sizes, plan, plot, format string
+	distribution                                  distributionFlag
+	perNode                                       int
+}
+
+// simulation is what they say.
+type simulation struct {
+	bench.ScaleOptions
+	cyclic bool
+	ranks  []int
+	sizes  []int // bytes
+}
+
 func benchScaleCommand(env environment) *cobra.Command {
-	var ranks, op, network, sizes, name, file, format string
-	var distribution distributionFlag
-	var perNode int
+	s := &scaleFlags{}
 	cmd := &cobra.Command{
 		Use:   "scale",
 		Short: "Simulate a collective on many ranks of a cluster network",
@@ -53,94 +67,126 @@ bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allre
 own and lets nothing overlap or stay within a node, so times below it are possible; the column "node bound" is what the ranks of a node need at least, who share their node's link and copy for themselves.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			kind, err := plan.ParseKind(op)
-			if err != nil {
-				return usageError(err)
-			}
-			o := bench.ScaleOptions{Kind: kind, Plan: name}
-			var names []string
-			for _, n := range sim.Networks() {
-				names = append(names, n.Name)
-				if n.Name == network {
-					o.Network = n
-				}
-			}
-			if o.Network == nil {
-				return usageError(fmt.Errorf("--network %q: there are %s", network, strings.Join(names, ", ")))
-			}
-			if perNode < 0 || perNode > launch.MaxRanks {
-				return usageError(fmt.Errorf("--ranks-per-node %d: want 1 to %d, or 0 for the network's own", perNode, launch.MaxRanks))
-			}
-			if perNode > 0 {
-				o.Network.RanksPerNode = perNode
-			}
-			cyclic, err := distribution.cyclic()
+			x, err := s.simulation()
 			if err != nil {
 				return err
 			}
-			if format != "table" && format != "json" {
-				return usageError(fmt.Errorf("--format %q: want table or json", format))
-			}
-			counts, err := commaList("--ranks", ranks)
-			if err != nil {
-				return usageError(err)
-			}
-			lengths, err := commaList("--sizes", sizes)
-			if err != nil {
-				return usageError(err)
-			}
-			var points []bench.ScalePoint
-			t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-			if format == "table" {
-				fmt.Fprintf(env.stdout, "# %s on %s, %d ranks a node (%s), simulated\n", op, o.Network.Name, o.Network.RanksPerNode, distribution)
-				fmt.Fprintln(t, "ranks\tbytes\tplan\tsimulated\tbound\tratio\tnode bound\tmessages\ttook\t")
-			}
-			for _, r := range counts {
-				p, err := strconv.Atoi(r)
-				if err != nil || p < 2 || p > launch.MaxRanks {
-					return usageError(fmt.Errorf("--ranks %s: %q is not a number of ranks from 2 to %d", ranks, r, launch.MaxRanks))
+			var drawing *os.File // opened before there is anything that would be lost
+			if s.plot != "" {
+				if drawing, err = os.Create(s.plot); err != nil {
+					return usageError(fmt.Errorf("--plot: %w", err))
 				}
-				if cyclic {
-					o.Network.Cyclic = (p + o.Network.RanksPerNode - 1) / o.Network.RanksPerNode
-				}
-				for _, s := range lengths {
-					n, err := parseBytes(s)
-					if err != nil {
-						return usageError(fmt.Errorf("--sizes %s: %w", sizes, err))
-					}
-					x, err := bench.Scale(cmd.Context(), o, p, n)
-					if err != nil {
-						return err
-					}
-					points = append(points, x)
-					if format == "json" {
-						b, _ := json.Marshal(x) // numbers and a word
-						fmt.Fprintf(env.stdout, "%s\n", b)
-						continue
-					}
-					fmt.Fprintf(t, "%d\t%d\t%s\t%v\t%v\t%.2f\t%v\t%d\t%v\t\n", x.Ranks, x.Bytes, x.Plan, x.Simulated, x.Bound, x.Ratio(), nodeBound(x), x.Messages, x.Wall.Round(time.Millisecond))
-				}
-				t.Flush()
+				defer drawing.Close()
 			}
-			if file == "" {
-				return nil
+			points, err := s.simulate(cmd.Context(), env, x)
+			if err != nil || drawing == nil {
+				return err
 			}
-			f, err := os.Create(file)
-			if err != nil {
-				return fmt.Errorf("--plot: %w", err)
-			}
-			return errors.Join(bench.PlotScale(f, fmt.Sprintf("%s on %s, simulated; dashed: lower bound", op, o.Network.Name), points), f.Close())
+			return errors.Join(bench.PlotScale(drawing, fmt.Sprintf("%s on %s, simulated; dashed: lower bound", s.op, s.network), points), drawing.Close())
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&ranks, "ranks", "16,256,4096", "numbers of ranks, comma separated")
-	f.StringVar(&op, "op", "allreduce", "allreduce, bcast, reduce, barrier, scan, exscan; gather, scatter, allgather, reduce_scatter, alltoall (sizes of all blocks together)")
-	f.StringVar(&network, "network", "fdr", "fdr (InfiniBand FDR, 24 ranks a node), hdr100 (64 ranks a node)")
-	f.IntVar(&perNode, "ranks-per-node", 0, "ranks that share a node and its link (0: as the network has)")
-	distribution.add(f)
-	f.StringVar(&sizes, "sizes", "8,64K,16M", "sizes in bytes, comma separated")
-	f.StringVar(&name, "plan", "", "plan to use (default: the cheapest by the cost model)")
-	f.StringVar(&file, "plot", "", "file for a plot of times and bounds, as SVG")
-	f.StringVar(&format, "format", "table", "table, json")
+	s.add(cmd.Flags())
 	return cmd
+}
+
+func (s *scaleFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&s.ranks, "ranks", "16,256,4096", "numbers of ranks, comma separated")
+	f.StringVar(&s.op, "op", "allreduce", "allreduce, bcast, reduce, barrier, scan, exscan; gather, scatter, allgather, reduce_scatter, alltoall (sizes of all blocks together)")
+	f.StringVar(&s.network, "network", "fdr", "fdr (InfiniBand FDR, 24 ranks a node), hdr100 (64 ranks a node)")
+	f.IntVar(&s.perNode, "ranks-per-node", 0, "ranks that share a node and its link (0: as the network has)")
+	s.distribution.add(f)
+	f.StringVar(&s.sizes, "sizes", "8,64K,16M", "sizes in bytes, comma separated")
+	f.StringVar(&s.plan, "plan", "", "plan to use (default: the cheapest by the cost model)")
+	f.StringVar(&s.plot, "plot", "", "file for a plot of times and bounds, as SVG")
+	f.StringVar(&s.format, "format", "table", "table, json")
+}
+
+// simulation reads the flags, and finds what cannot be simulated.
+func (s *scaleFlags) simulation() (*simulation, error) {
+	kind, err := plan.ParseKind(s.op)
+	if err != nil {
+		return nil, usageError(fmt.Errorf("--op: %w", err))
+	}
+	x := &simulation{ScaleOptions: bench.ScaleOptions{Kind: kind, Plan: s.plan}}
+	var names []string
+	for _, n := range sim.Networks() {
+		names = append(names, n.Name)
+		if n.Name == s.network {
+			x.Network = n
+		}
+	}
+	if x.Network == nil {
+		return nil, usageError(fmt.Errorf("--network %q: there are %s", s.network, strings.Join(names, ", ")))
+	}
+	if s.perNode < 0 || s.perNode > launch.MaxRanks {
+		return nil, usageError(fmt.Errorf("--ranks-per-node %d: want 1 to %d, or 0 for the network's own", s.perNode, launch.MaxRanks))
+	}
+	if s.perNode > 0 {
+		x.Network.RanksPerNode = s.perNode
+	}
+	if x.cyclic, err = s.distribution.cyclic(); err != nil {
+		return nil, err
+	}
+	if s.format != "table" && s.format != "json" {
+		return nil, usageError(fmt.Errorf("--format %q: want table or json", s.format))
+	}
+	counts, err := commaList("--ranks", s.ranks)
+	if err != nil {
+		return nil, usageError(err)
+	}
+	for _, r := range counts {
+		p, err := strconv.Atoi(r)
+		if err != nil || p < 2 || p > launch.MaxRanks {
+			return nil, usageError(fmt.Errorf("--ranks %s: %q is not a number of ranks from 2 to %d", s.ranks, r, launch.MaxRanks))
+		}
+		x.ranks = append(x.ranks, p)
+	}
+	if x.sizes, err = parseSizes(s.sizes); err != nil {
+		return nil, usageError(err)
+	}
+	return x, x.each(func(ranks, nBytes int) error { return benchError(x.Check(ranks, nBytes)) })
+}
+
+// each calls f for every point, with the ranks as they lie on the network's nodes.
+func (x *simulation) each(f func(ranks, nBytes int) error) error {
+	for _, p := range x.ranks {
+		if x.cyclic {
+			x.Network.Cyclic = (p + x.Network.RanksPerNode - 1) / x.Network.RanksPerNode
+		}
+		for _, n := range x.sizes {
+			if err := f(p, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// simulate prints the points and returns them.
+func (s *scaleFlags) simulate(ctx context.Context, env environment, x *simulation) ([]bench.ScalePoint, error) {
+	var points []bench.ScalePoint
+	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if s.format == "table" {
+		fmt.Fprintf(env.stdout, "# %s on %s, %d ranks a node (%s), simulated\n", s.op, s.network, x.Network.RanksPerNode, s.distribution)
+		fmt.Fprintln(t, "ranks\tbytes\tplan\tsimulated\tbound\tratio\tnode bound\tmessages\ttook\t")
+	}
+	err := x.each(func(ranks, nBytes int) error {
+		p, err := bench.Scale(ctx, x.ScaleOptions, ranks, nBytes)
+		if err != nil {
+			return benchError(err)
+		}
+		points = append(points, p)
+		if s.format == "json" {
+			b, _ := json.Marshal(p) // numbers and a word
+			fmt.Fprintf(env.stdout, "%s\n", b)
+			return nil
+		}
+		fmt.Fprintf(t, "%d\t%d\t%s\t%v\t%v\t%.2f\t%v\t%d\t%v\t\n", p.Ranks, p.Bytes, p.Plan, p.Simulated, p.Bound, p.Ratio(), nodeBound(p), p.Messages, p.Wall.Round(time.Millisecond))
+		if len(points)%len(x.sizes) == 0 { // all of these ranks
+			t.Flush()
+		}
+		return nil
+	})
+	t.Flush() // what there is before an error
+	return points, err
 }

@@ -118,11 +118,19 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		{"bench tune --sizes 8,7", []int{exitUsage}},
 		{"bench model --check --sizes 7", []int{exitUsage}},
 		{"bench tune --sizes 1024G", []int{exitFailed}}, // the machine's fault
+		{"bench scale --sizes 8,1024G", []int{exitFailed}},
+		{"bench scale --plan none", []int{exitUsage}},
+		{"bench scale --plan memory", []int{exitUsage}},
+		{"bench scale --ranks 48,4 --plan node+doubling", []int{exitUsage}},
+		{"bench scale --sizes 8,7", []int{exitUsage}},
+		{"bench scale --sizes 8,many", []int{exitUsage}},
+		{"bench scale --ranks 4,many", []int{exitUsage}},
+		{"bench scale --plot /proc/none", []int{exitUsage}},
 		{"train --out /proc/none", []int{exitUsage}},
 		{"train --checkpoint /proc/none", []int{exitUsage}},
 	} {
 		r := fisterra(t, strings.Fields(c.args)...)
-		if !slices.Contains(c.code, r.Code) || strings.Count(r.Stderr, "fisterra: ") != 1 {
+		if !slices.Contains(c.code, r.Code) || strings.Count(r.Stderr, "fisterra: ") != 1 || r.Stdout != "" {
 			t.Errorf("%s: want an exit code of %v and one message: %v", c.args, c.code, r)
 		}
 	}
