@@ -273,6 +273,11 @@ func PlotScale(w io.Writer, title string, points []ScalePoint) error {
 		p.Add(line, marks, low)
 		p.Legend.Add(fmt.Sprintf("%d B", n), line, marks)
 	}
+	for _, a := range []*plot.Axis{&p.X, &p.Y} {
+		if a.Min == a.Max { // the plot would make room by subtraction, and a logarithm has none at 0
+			a.Min, a.Max = a.Min/2, a.Max*2
+		}
+	}
 	canvas := vgsvg.New(16*vg.Centimeter, 10*vg.Centimeter)
 	p.Draw(draw.New(canvas))
 	_, err := canvas.WriteTo(w)

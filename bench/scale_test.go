@@ -3,7 +3,9 @@ package bench
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
@@ -93,6 +95,17 @@ func TestScaleCheck(t *testing.T) {
 	}
 	if x, err := Scale(t.Context(), ScaleOptions{Kind: plan.Bcast, Network: sim.FDR()}, 4, 0); err != nil || x.Bytes != elementBytes {
 		t.Errorf("%+v, %v: want the size of the element that is simulated", x, err)
+	}
+}
+
+// One point, which takes exactly what it must, has a plot, too.
+func TestPlotScaleOfOneTime(t *testing.T) {
+	for _, took := range []time.Duration{400 * time.Nanosecond, time.Microsecond, time.Millisecond} {
+		var out strings.Builder
+		err := PlotScale(&out, "one", []ScalePoint{{Ranks: 2, Bytes: 8, Simulated: took, Bound: took}})
+		if err != nil || !strings.Contains(out.String(), "</svg>") || strings.Contains(out.String(), "NaN") {
+			t.Errorf("%v: %v: %s", took, err, out.String())
+		}
 	}
 }
 
