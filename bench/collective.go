@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -22,6 +23,16 @@ type collectiveOp struct {
 	send, recv         share
 	call               func(v *vectors, ctx context.Context) error
 	want               func(v *vectors, i int) (float32, bool)
+}
+
+// TotalBytes is what a size of a collective, as it is measured here, is of all blocks together on so many ranks, by which plans
+// are chosen: a size is one rank's share of allgather, alltoall, gather and scatter, and all of the vector otherwise.
+func TotalBytes(kind plan.Kind, size, ranks int) int {
+	op, ok := collectiveNamed(kind.String())
+	if !ok { // which is not measured, and has no blocks
+		return size
+	}
+	return op.total(size, ranks)
 }
 
 // total is what a size is of all blocks together, on so many ranks.

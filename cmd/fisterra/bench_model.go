@@ -178,7 +178,7 @@ func (s *siteFlags) check(ctx context.Context, env environment, w *mpi.World, ki
 // caseFlags are those that cases reads.
 func (s *siteFlags) caseFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.ops, "op", "allreduce", "collectives, comma separated")
-	f.StringVar(&s.sizes, "sizes", "8,4K,64K,1M,4M", "sizes in bytes, comma separated")
+	f.StringVar(&s.sizes, "sizes", "8,4K,64K,1M,4M", "sizes in bytes, of the vector, or of one rank's share for allgather, alltoall, gather and scatter (as bench OPERATION has them); comma separated")
 }
 
 // measureFlags are those of the commands that measure.
@@ -271,7 +271,7 @@ func benchExplainCommand(env environment) *cobra.Command {
 		Use:   "explain",
 		Short: "Print which plan a collective takes, why, its price, and the runners-up",
 		Long: `explain prints which plan a collective takes with these flags, why, its predicted time, and those of the other plans.
-It starts nothing: the ranks and hosts need not exist. Prices are those of the model in --site's file, or the default's.`,
+It starts nothing: the ranks and hosts need not exist. The bytes that it prints are those of all ranks' shares together. Prices are those of the model in --site's file, or the default's.`,
 		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			kinds, sizes, err := s.cases()
@@ -310,7 +310,7 @@ It starts nothing: the ranks and hosts need not exist. Prices are those of the m
 			}
 			for _, k := range kinds {
 				for _, n := range sizes {
-					fmt.Fprintln(env.stdout, collective.ExplainFor(k, n, at, cfg))
+					fmt.Fprintln(env.stdout, collective.ExplainFor(k, bench.TotalBytes(k, n, s.ranks), at, cfg))
 				}
 			}
 			return nil

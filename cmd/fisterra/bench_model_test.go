@@ -21,8 +21,14 @@ func TestBenchExplain(t *testing.T) {
 		{"--transport mpi --sizes 8 --ranks-per-host 1", "on 2 hosts: library, across hosts"},
 		{"--transport mpi --sizes 8 --collectives native", "on 1 hosts: library, forced"},
 		{"-n 96 --ranks-per-host 24 --op scan --sizes 64K", "on 4 hosts: node+doubling, cheapest"},
+		{"-n 4 --op allgather --sizes 1K", "allgather of 4096 B over 4"}, // sizes as bench OPERATION has them
+		{"-n 4 --op alltoall --sizes 1K", "alltoall of 4096 B over 4"},
+		{"-n 4 --op gather --sizes 1K", "gather of 4096 B over 4"},
+		{"-n 4 --op scatter --sizes 1K", "scatter of 4096 B over 4"},
+		{"-n 4 --op reduce_scatter --sizes 1K", "reduce_scatter of 1024 B over 4"},
+		{"-n 4 --op bcast --sizes 1K", "bcast of 1024 B over 4"},
 		{"-n 96 --ranks-per-host 24 --distribution cyclic --op exscan --sizes 8K", "the ranks of a host are not consecutive"},
-		{"-n 96 --ranks-per-host 24 --distribution cyclic --op allgather --sizes 384K", "on 4 hosts: node+lanes, cheapest"},
+		{"-n 96 --ranks-per-host 24 --distribution cyclic --op allgather --sizes 4K", "allgather of 393216 B over 96 ranks on 4 hosts: node+lanes, cheapest"},
 	} {
 		if out, errs, code := command(nil, words("bench explain", c.args)...); code != exitOK || !strings.Contains(out, c.want) {
 			t.Errorf("%s: exit code %d, want %q in\n%s%s", c.args, code, c.want, out, errs)
