@@ -138,7 +138,7 @@ func wholeElements(size int) error {
 
 // measureCollective times one collective on vectors of such memory, at all sizes.
 func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in memory, o Options, row func(Row)) error {
-	t := timer{c: c, o: o}
+	t := timer{c: c, kind: Collective, o: o}
 	for _, size := range o.Sizes {
 		if err := wholeElements(size); err != nil {
 			return err

@@ -26,8 +26,8 @@ import (
 // Options say what is measured and how. The zero value of a field is its default.
 type Options struct {
 	Sizes      []int         // in bytes, ascending
-	Iterations int           // calls per size; 0: OSU's (10,000, 1,000 above 8 KiB), unless Budget is set
-	Skip       int           // calls before timing; 0: OSU's (200, 10 above 8 KiB), with Budget those of the calibration; negative: none
+	Iterations int           // calls per size, of windows of messages where there are any; 0: OSU's (OSUCalls), unless Budget is set
+	Skip       int           // calls before timing; 0: OSU's (OSUCalls), with Budget those of the calibration; negative: none
 	Budget     time.Duration // time per size, calibration included, Skip not; Iterations is not used then
 	Repetition time.Duration // how long one repetition lasts, 3 ms by default
 	Window     int           // messages in flight, 64 by default, at most MaxWindow
@@ -82,40 +82,52 @@ const MaxWindow = 1 << 20
 var ErrUsage = errors.New("usage")
 
 const (
-	largeBytes      = 8 << 10 // OSU's border between small and large messages
-	smallIterations = 10000
-	largeIterations = 1000
-	smallSkip       = 200
-	largeSkip       = 10
-	defaultWindow   = 64
-	defaultRep      = 3 * time.Millisecond
-	maxReps         = 2000
-	minReps         = 11
+	defaultWindow = 64
+	defaultRep    = 3 * time.Millisecond
+	maxReps       = 2000
+	minReps       = 11
 )
+
+// OSUCalls are the calls of a size that OSU's programs time by default, and those before (OSU 7, osu_util.h).
+func OSUCalls(k Kind, bytes int) (timed, before int) {
+	large := bytes > 8<<10
+	switch {
+	case k == Windows && large:
+		return 20, 2
+	case k == Windows:
+		return 100, 10
+	case k == Collective && large:
+		return 100, 10
+	case k == Collective:
+		return 1000, 100
+	case large:
+		return 1000, 10
+	}
+	return 10000, 100
+}
 
 // timing is how one size is timed: repetitions of batches of calls.
 type timing struct {
 	skip, calls, reps int
 }
 
-func (o Options) fixedTiming(bytes int) timing {
+func (o Options) fixedTiming(k Kind, bytes int) timing {
 	p := timing{skip: o.Skip, calls: o.Iterations, reps: 1}
-	large := bytes > largeBytes
+	timed, before := OSUCalls(k, bytes)
 	if p.calls <= 0 {
-		p.calls = smallIterations
-		if large {
-			p.calls = largeIterations
-		}
+		p.calls = timed
 	}
-	switch {
-	case p.skip == 0 && large:
-		p.skip = largeSkip
-	case p.skip == 0:
-		p.skip = smallSkip
+	if p.skip == 0 {
+		p.skip = before
 	}
-	// Up to a hundred samples, for the percentiles.
+	// Up to a hundred samples, for the percentiles. Collectives are timed call by call anyway; of others so few calls
+	// in a batch would be timed with the barrier before it.
+	least := 10
+	if k == Collective {
+		least = 1
+	}
 	for _, n := range []int{100, 50, 20, 10, 5, 2} {
-		if p.calls%n == 0 {
+		if p.calls%n == 0 && p.calls/n >= least {
 			p.calls, p.reps = p.calls/n, n
 			break
 		}
@@ -129,13 +141,14 @@ type batch func(ctx context.Context, count int, l *laps) (float64, error)
 
 // timer measures batches on all ranks of a communicator alike.
 type timer struct {
-	c *mpi.Comm
-	o Options
+	c    *mpi.Comm
+	kind Kind
+	o    Options
 }
 
 // measure times b, which all ranks run, for messages of so many bytes, and its iterations in l.
 func (t timer) measure(ctx context.Context, bytes int, b batch, l *laps) (samples []float64, calls int, err error) {
-	p := t.o.fixedTiming(bytes)
+	p := t.o.fixedTiming(t.kind, bytes)
 	if t.o.Budget > 0 {
 		if p, err = t.calibrate(ctx, b); err != nil {
 			return nil, 0, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -24,6 +25,8 @@ var Formats = []string{string(FormatOSU), string(FormatCSV), string(FormatJSON),
 type Detail struct {
 	Full bool // OSU's -f: minimum, maximum and iterations of a collective; csv and json have them anyway
 	Tail bool // OSU's -z: percentiles of single iterations
+	// Validation is OSU's -c: that the results were right. A wrong one (ErrWrong) ends the measurement before its row.
+	Validation bool
 }
 
 // Conditions are what figures depend on and do not say themselves.
@@ -71,7 +74,7 @@ func NewPrinter(w, notes io.Writer, f Format, d Detail, op Operation) (*Printer,
 		switch {
 		case op.Kind != Collective:
 			return nil, usage("format nccl is for collectives, %s is not one", op.Name)
-		case d != Detail{}:
+		case d.Full || d.Tail:
 			return nil, usage("format nccl has no columns for -f and -z")
 		}
 	default:
@@ -202,6 +205,9 @@ func (p *Printer) columns() []column {
 			number("Max Latency(us)", func(r Row) float64 { return r.Most }),
 			column{"Iterations", func(r Row) string { return fmt.Sprint(r.Iterations) }})
 	}
+	if p.detail.Validation && validated(p.op) {
+		columns = append(columns, column{"Validation", func(Row) string { return "Pass" }})
+	}
 	if p.detail.Tail {
 		columns = append(columns,
 			number("P50 "+tail, func(r Row) float64 { return r.Tail.P50 }),
@@ -209,6 +215,12 @@ func (p *Printer) columns() []column {
 			number("P99 "+tail, func(r Row) float64 { return r.Tail.P99 }))
 	}
 	return columns
+}
+
+// validated are the operations for which OSU's -c prints a column: a barrier has no result, and its one-sided
+// programs do not look at theirs.
+func validated(op Operation) bool {
+	return !slices.Contains([]string{"barrier", "put", "get"}, op.Name)
 }
 
 // ncclSize is a row's size and count as nccl-tests has them: the bytes of all blocks together, which the

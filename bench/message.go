@@ -18,12 +18,15 @@ import (
 //	pairs    every rank exchanges one message with every other in P−1 rounds
 //
 // Send and receive buffers are separate and never rewritten while time is taken.
-var messageOps = map[string]func(*messages, context.Context, int, *laps) (float64, error){
-	"latency": (*messages).latency,
-	"bw":      (*messages).bw,
-	"bibw":    (*messages).bibw,
-	"mbw_mr":  (*messages).bw,
-	"pairs":   (*messages).pairs,
+var messageOps = map[string]struct {
+	kind Kind
+	run  func(*messages, context.Context, int, *laps) (float64, error)
+}{
+	"latency": {Latency, (*messages).latency},
+	"bw":      {Windows, (*messages).bw},
+	"bibw":    {Windows, (*messages).bibw},
+	"mbw_mr":  {Windows, (*messages).bw},
+	"pairs":   {Latency, (*messages).pairs},
 }
 
 const (
@@ -44,9 +47,9 @@ type messages struct {
 // Messages measures a point-to-point operation. All ranks call it; rank 0
 // gets each row as soon as it is measured.
 func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(Row)) error {
-	run := messageOps[op]
+	x, ok := messageOps[op]
 	switch {
-	case run == nil:
+	case !ok:
 		return usage("unknown operation %q", op)
 	case c.Size() < 2 || c.Size()%2 != 0:
 		return usage("%s on %d ranks: an even number is needed", op, c.Size())
@@ -71,14 +74,14 @@ func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 	if err != nil {
 		return err
 	}
-	t := timer{c: c, o: o}
+	t := timer{c: c, kind: x.kind, o: o}
 	for _, n := range o.Sizes {
 		m := &messages{c: c, window: o.Window, send: send[:n], recv: recv[:n], requests: make([]mpi.Request, 2*o.Window), answer: make([]byte, 4)}
 		if err := m.verify(ctx, op); err != nil {
 			return err
 		}
 		l := o.rootLaps(c)
-		samples, calls, err := t.measure(ctx, n, func(ctx context.Context, count int, l *laps) (float64, error) { return run(m, ctx, count, l) }, l)
+		samples, calls, err := t.measure(ctx, n, func(ctx context.Context, count int, l *laps) (float64, error) { return x.run(m, ctx, count, l) }, l)
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func oneSided(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 	if err != nil {
 		return err
 	}
-	t := timer{c: c, o: o}
+	t := timer{c: c, kind: Latency, o: o}
 	for _, n := range o.Sizes {
 		s := &side{c: c, w: w, shared: shared[:n], local: local[:n], op: op}
 		if err := s.verify(ctx); err != nil {

@@ -30,17 +30,17 @@ const (
 // Operations lists what can be measured.
 func Operations() []Operation {
 	const mib = 1 << 20
-	message := func(name string, kind Kind, short, title string, most int) Operation {
-		return Operation{name, short, title, kind, 1, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
+	message := func(name, short, title string, most int) Operation {
+		return Operation{name, short, title, messageOps[name].kind, 1, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
 			return Messages(ctx, c, name, o, row)
 		}}
 	}
 	ops := []Operation{
-		message("latency", Latency, "half a round trip of blocking messages", "Latency Test", 4*mib),
-		message("bw", Windows, "bandwidth of a window of messages", "Bandwidth Test", 4*mib),
-		message("bibw", Windows, "bandwidth in both directions at once", "Bi-Directional Bandwidth Test", 4*mib),
-		message("mbw_mr", Windows, "bandwidth and message rate of pairs of ranks", "Multiple Bandwidth / Message Rate Test", 4*mib),
-		message("pairs", Latency, "a message between every two ranks", "All Pairs Test", mib),
+		message("latency", "half a round trip of blocking messages", "Latency Test", 4*mib),
+		message("bw", "bandwidth of a window of messages", "Bandwidth Test", 4*mib),
+		message("bibw", "bandwidth in both directions at once", "Bi-Directional Bandwidth Test", 4*mib),
+		message("mbw_mr", "bandwidth and message rate of pairs of ranks", "Multiple Bandwidth / Message Rate Test", 4*mib),
+		message("pairs", "a message between every two ranks", "All Pairs Test", mib),
 	}
 	for _, op := range []string{"put", "get"} {
 		title := map[string]string{"put": "MPI_Put Latency Test", "get": "MPI_Get Latency Test"}[op]

@@ -122,21 +122,26 @@ func TestTimersEndTogether(t *testing.T) {
 func TestCallsBeforeTiming(t *testing.T) {
 	for _, c := range []struct {
 		name  string
+		kind  Kind
 		o     Options
 		bytes int
-		want  []int // the batches that come first
+		want  []int // all batches
 	}{
-		{"OSU's, small", Options{Iterations: 3}, 8, []int{200, 3}},
-		{"OSU's, large", Options{Iterations: 3}, 1 << 20, []int{10, 3}},
-		{"some", Options{Iterations: 3, Skip: 7}, 8, []int{7, 3}},
-		{"none", Options{Iterations: 3, Skip: -1}, 8, []int{3}},
+		{"OSU's, small", Latency, Options{Iterations: 3}, 8 << 10, []int{100, 3}},
+		{"OSU's, large", Latency, Options{Iterations: 3}, 8<<10 + 1, []int{10, 3}},
+		{"OSU's, small windows", Windows, Options{}, 8 << 10, append([]int{10}, slices.Repeat([]int{10}, 10)...)},
+		{"OSU's, large windows", Windows, Options{}, 8<<10 + 1, []int{2, 10, 10}},
+		{"OSU's, small collectives", Collective, Options{}, 8 << 10, append([]int{100}, slices.Repeat([]int{10}, 100)...)},
+		{"OSU's, large collectives", Collective, Options{}, 8<<10 + 1, append([]int{10}, slices.Repeat([]int{1}, 100)...)},
+		{"some", Latency, Options{Iterations: 3, Skip: 7}, 8, []int{7, 3}},
+		{"none", Latency, Options{Iterations: 3, Skip: -1}, 8, []int{3}},
 	} {
-		if got := batches(t, c.o, c.bytes); !slices.Equal(got, c.want) {
+		if got := batches(t, c.kind, c.o, c.bytes); !slices.Equal(got, c.want) {
 			t.Errorf("%s: batches of %v calls, want %v", c.name, got, c.want)
 		}
 	}
 	for skip, times := range map[int]int{-1: 0, 0: 0, 7: 1} {
-		got := batches(t, Options{Budget: 5 * time.Millisecond, Repetition: 100 * time.Microsecond, Skip: skip}, 8)
+		got := batches(t, Latency, Options{Budget: 5 * time.Millisecond, Repetition: 100 * time.Microsecond, Skip: skip}, 8)
 		found := 0
 		for _, n := range got {
 			if n == 7 {
@@ -150,12 +155,23 @@ func TestCallsBeforeTiming(t *testing.T) {
 	}
 }
 
+func TestOSUCalls(t *testing.T) {
+	for k, want := range map[Kind][4]int{Latency: {10000, 100, 1000, 10}, Windows: {100, 10, 20, 2}, Collective: {1000, 100, 100, 10}} {
+		var got [4]int
+		got[0], got[1] = OSUCalls(k, 8<<10)
+		got[2], got[3] = OSUCalls(k, 8<<10+1)
+		if got != want {
+			t.Errorf("kind %d: %v, want %v", k, got, want)
+		}
+	}
+}
+
 // batches are the calls of each batch that a size takes on rank 0. A call takes 20 µs at least.
-func batches(t *testing.T, o Options, bytes int) []int {
+func batches(t *testing.T, k Kind, o Options, bytes int) []int {
 	t.Helper()
 	var counts []int
 	mpitest.Run(t, 2, func(ctx context.Context, c *mpi.Comm) error {
-		_, _, err := timer{c: c, o: o}.measure(ctx, bytes, func(_ context.Context, count int, _ *laps) (float64, error) {
+		_, _, err := timer{c: c, kind: k, o: o}.measure(ctx, bytes, func(_ context.Context, count int, _ *laps) (float64, error) {
 			for begin := time.Now(); time.Since(begin) < time.Duration(count)*20*time.Microsecond; {
 			}
 			if c.Rank() == 0 {

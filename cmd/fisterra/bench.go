@@ -69,7 +69,7 @@ func measureCommand(env environment, op bench.Operation) *cobra.Command {
 			if err != nil {
 				return usageError(err)
 			}
-			p, err := bench.NewPrinter(env.stdout, env.stderr, bench.Format(b.format), bench.Detail{Full: b.full, Tail: b.tail}, op)
+			p, err := bench.NewPrinter(env.stdout, env.stderr, bench.Format(b.format), bench.Detail{Full: b.full, Tail: b.tail, Validation: b.validate}, op)
 			if err != nil {
 				return usageError(err)
 			}
@@ -86,9 +86,18 @@ func (b *benchFlags) add(f *pflag.FlagSet, op bench.Operation) {
 	f.IntVarP(&b.ranks, "ranks", "n", 2, "number of ranks to start when alone")
 	f.StringVarP(&b.size, "message-size", "m", "", "[MIN:]MAX message size in bytes, in powers of two")
 	f.StringVar(&b.sizes, "sizes", "", "message sizes in bytes, comma separated (instead of -m)")
-	f.IntVarP(&b.iterations, "iterations", "i", 0, "calls per size (default 10000, 1000 above 8 KiB)")
-	f.IntVarP(&b.skip, "warmup", "x", 0, "calls before timing, 0: none (default 200, 10 above 8 KiB; with --budget those that find out how many fill a repetition)")
-	f.BoolVarP(&b.validate, "validation", "c", false, "check the results after timing, too")
+	calls := "calls"
+	if op.Kind == bench.Windows {
+		calls = "windows of messages"
+	}
+	timed, before := bench.OSUCalls(op.Kind, op.Least)
+	many, early := fmt.Sprint(timed), fmt.Sprint(before)
+	if most, first := bench.OSUCalls(op.Kind, op.Most); most != timed {
+		many, early = fmt.Sprintf("%d, %d above 8 KiB", timed, most), fmt.Sprintf("%d, %d above 8 KiB", before, first)
+	}
+	f.IntVarP(&b.iterations, "iterations", "i", 0, fmt.Sprintf("%s per size (default %s)", calls, many))
+	f.IntVarP(&b.skip, "warmup", "x", 0, fmt.Sprintf("%s before timing, 0: none (default %s; with --budget those that find out how many fill a repetition)", calls, early))
+	f.BoolVarP(&b.validate, "validation", "c", false, "check the results after timing, too, and say so in OSU's column Validation, where OSU has it")
 	tail := "print the 50th, 90th and 99th percentile of single iterations"
 	if op.Kind != bench.Collective { // whose calls are timed singly anyway
 		tail += "; each is timed then, and holds one reading of the clock (its cost is printed)"
