@@ -38,7 +38,8 @@
 // each worker for every step, adds them in the order of the workers' indices, whatever order
 // they come in, and applies the sum: the result is the same bit by bit in every run, for
 // any number of servers. With Config.Aggregate below the number of workers the fastest make a
-// step and the gradients of the others are dropped.
+// step and the gradients of the others are dropped; they go on with values of one version, for which
+// they may have to pull again.
 //
 // # The end
 //

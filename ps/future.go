@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
@@ -17,12 +18,17 @@ type Future struct {
 	answer  Answer
 	version int64 // the lowest of the blocks, -1 before the first
 	err     error
+
+	// With backup workers, of a request for values: where they go, and the version of each block's.
+	blocks   []block
+	dst      []byte
+	versions []int64
 }
 
 // Answer is what the servers said to a request.
 type Answer struct {
-	Version int64 // updates in the values, the fewest of all blocks
-	Step    int64 // the shared global step, if the request counted one
+	Version int64 // updates in the values, the fewest of all blocks; the same in all in Sync mode
+	Step    int64 // the shared global step, if the request counted one or, with backup workers, pulled values
 	Dropped bool  // some server did not use the gradient: its step was over
 	forever bool
 	lost    []int
@@ -89,11 +95,20 @@ func (w *Worker) piece() *piece {
 	return &piece{out: aligned(frameBytes), in: aligned(frameBytes)}
 }
 
-// Wait returns when every server has answered. The buffers are the caller's
+// Wait returns when every server has answered, with backup workers as often as it takes
+// until the values of all blocks are of one version. The buffers are the caller's
 // again, unless the error wraps mpi.ErrInFlight. When ctx ends first the request
 // is given up and the worker cannot be used any more. Waiting twice returns the
 // same.
 func (f *Future) Wait(ctx context.Context) (Answer, error) {
+	f.collect(ctx)
+	f.level(ctx)
+	f.answer.Version = f.version
+	return f.answer, f.err
+}
+
+// collect finishes the pieces under way.
+func (f *Future) collect(ctx context.Context) {
 	for _, p := range f.pieces {
 		if p.future != f { // finished to make room, and in use again
 			continue
@@ -103,8 +118,29 @@ func (f *Future) Wait(ctx context.Context) (Answer, error) {
 		}
 	}
 	f.pieces = nil
-	f.answer.Version = f.version
-	return f.answer, f.err
+}
+
+// level pulls the blocks that are behind others again. Servers make steps without a backup worker, also between their
+// answers to it and between its blocks' parts on one server; but they add up gradients of a whole shard, and stop at a
+// version of the whole table. A server that is behind comes to the newest version: whoever made that step on another
+// has pushed for it here as well.
+func (f *Future) level(ctx context.Context) {
+	for f.err == nil && f.versions != nil {
+		newest := slices.Max(f.versions)
+		if f.version = slices.Min(f.versions); f.version == newest {
+			break
+		}
+		for i, version := range f.versions {
+			if version == newest || f.err != nil {
+				continue
+			}
+			b := &f.blocks[i]
+			size := b.typ.Size()
+			f.err = f.w.issue(ctx, f, b.server, b, f.w.pullHeader(b, 0, newest), nil, f.dst[b.begin*size:b.end*size])
+		}
+		f.collect(ctx)
+	}
+	f.versions = nil
 }
 
 // finish waits for the answer to a piece and takes it in.
@@ -174,8 +210,11 @@ func (p *piece) take(h *header, payload []byte) {
 		if f.version < 0 || h.version < f.version {
 			f.version = h.version
 		}
+		if f.versions != nil {
+			f.versions[b.index] = h.version
+		}
 		switch {
-		case f.op == opPull || f.op == opPushPull, h.flags&flagDropped != 0:
+		case (f.op == opPull || f.op == opPushPull) && h.slot == 0, h.flags&flagDropped != 0:
 			w.next[b.table][b.index] = h.version
 		case f.op == opSet && h.slot == 0:
 			w.next[b.table][b.index] = 0

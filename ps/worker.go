@@ -159,12 +159,19 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 		c.Weight = 1
 	}
 	f := &Future{w: w, op: o, version: -1}
+	if w.cfg.backup() {
+		w.sameNext(t)
+		if o != opPush && slot == 0 {
+			f.blocks, f.dst, f.versions = w.shards.blocks[t], mpi.Bytes(dst), make([]int64, len(w.next[t]))
+		}
+	}
 	counted := !c.CountStep || o == opPull
 	for i := range w.shards.blocks[t] {
 		b := &w.shards.blocks[t][i]
-		h := header{op: o, slot: uint32(slot), version: w.next[t][i], weight: c.Weight}
+		h := w.pullHeader(b, slot, w.next[t][i])
 		var in, out []byte
 		if o != opPull {
+			h = header{op: o, version: w.next[t][i], weight: c.Weight}
 			in = mpi.Bytes(src[b.begin:b.end])
 			if w.cfg.Mode == Sync {
 				w.next[t][i]++ // corrected by the answer
@@ -177,8 +184,6 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 				h.aux = 1
 				counted = true
 			}
-		} else {
-			h.weight = 0
 		}
 		if o != opPush {
 			out = mpi.Bytes(dst[b.begin:b.end])
@@ -196,6 +201,26 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 		f.err = w.issue(ctx, f, 0, nil, header{op: opStep, aux: steps}, nil, nil)
 	}
 	return f
+}
+
+// pullHeader asks for a block's values, or a vector of the optimizer, of at least a version. With backup workers the
+// answer of ps 0 says whether everybody stops there: the others may have gone on to that version, and stopped, without
+// this worker.
+func (w *Worker) pullHeader(b *block, slot int, version int64) header {
+	h := header{op: opPull, slot: uint32(slot), version: version}
+	if w.cfg.backup() && slot == 0 && b.server == 0 && b.index < len(w.lanes) {
+		h.flags = flagStep
+	}
+	return h
+}
+
+// sameNext makes a table's next gradient one for the same update of all blocks, the newest known of: parts for several
+// updates would be counted for none of them.
+func (w *Worker) sameNext(t int) {
+	newest := slices.Max(w.next[t])
+	for i := range w.next[t] {
+		w.next[t][i] = newest
+	}
 }
 
 // table checks what an operation names.

@@ -59,7 +59,7 @@ func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) e
 	default:
 	}
 	if save {
-		if err := w.x.state(ctx, w.params, w.slots); err != nil {
+		if err := w.fetch(ctx); err != nil {
 			return err
 		}
 		if err := w.save(); err != nil {

@@ -24,8 +24,8 @@ type exchange[F Float] interface {
 	stopped() bool
 	// barrier waits for all workers and names those that are lost.
 	barrier(ctx context.Context) (lost []int, err error)
-	// state fetches the parameters and the optimizer's vectors as they are.
-	state(ctx context.Context, params []F, slots [][]F) error
+	// state fetches the parameters and the optimizer's vectors as they are, and returns the global step they belong to.
+	state(ctx context.Context, params []F, slots [][]F) (int64, error)
 	// finish says goodbye with a status and waits for everybody.
 	finish(ctx context.Context, status, epoch int) (lost []int, err error)
 }
@@ -269,7 +269,7 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 			return err
 		}
 	}
-	if err := w.x.state(ctx, w.params, w.slots); err != nil {
+	if err := w.fetch(ctx); err != nil {
 		return err
 	}
 	if w.cfg.Checkpoint != "" && r.Interrupted {
@@ -292,6 +292,19 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 	if r.Seconds > 0 {
 		samples := float64(w.global-joined) / float64(w.plan.perEpoch) * float64(w.data.Train.Rows())
 		r.SamplesPerSecond = samples / r.Seconds
+	}
+	return nil
+}
+
+// fetch brings the state here as it is. The others may have made steps without this worker, if it is a backup worker.
+func (w *worker[F]) fetch(ctx context.Context) error {
+	step, err := w.x.state(ctx, w.params, w.slots)
+	if err != nil {
+		return err
+	}
+	w.global = step
+	if w.cfg.together() {
+		w.position = step
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/need"
@@ -303,11 +304,48 @@ func TestLateJoinerEndsByItsRule(t *testing.T) {
 }
 
 func TestBackupWorkersTrain(t *testing.T) {
-	f := launch(t, Config{Cluster: ps.Counts(1, 3), Mode: ps.Sync, Aggregate: 2, Epochs: 5}, nil)
-	f.fine(t)
-	if r := f.results[1]; r.TestAccuracy < 0.93 {
-		t.Errorf("%+v", r)
+	for _, c := range []Config{{Cluster: ps.Counts(1, 3)}, {Cluster: ps.Counts(2, 3), BlockBytes: 4 << 10, CheckpointEvery: 20}} {
+		c.Mode, c.Aggregate, c.Epochs = ps.Sync, 2, 5
+		if c.CheckpointEvery > 0 {
+			c.Checkpoint = filepath.Join(t.TempDir(), "state")
+		}
+		f := launch(t, c, nil)
+		f.fine(t)
+		if r := f.results[len(c.Cluster.Servers)]; r.TestAccuracy < 0.93 {
+			t.Errorf("%+v", r)
+		}
 	}
+}
+
+// A chief that saves while the others make the last steps without it is at the end with them.
+func TestBackupChiefSavesLate(t *testing.T) { synctest.Test(t, backupChiefSavesLate) }
+
+func backupChiefSavesLate(t *testing.T) {
+	const late, last = 5, 20
+	there := make(chan struct{})
+	file := filepath.Join(t.TempDir(), "state")
+	var others sync.WaitGroup
+	others.Add(2)
+	f := launch(t, Config{Cluster: ps.Counts(1, 3), Mode: ps.Sync, Aggregate: 2, Hidden: 8, Stop: ps.Stop{LastStep: last},
+		Checkpoint: file, CheckpointEvery: late, StartBarrier: true, Deadline: 100 * time.Millisecond}, func(rank int, _ *fleet, c *Config) {
+		c.Hooks = []Hook{{AfterStep: func(_ context.Context, s Session, i StepInfo) error {
+			switch {
+			case s.Chief && i.Step == late:
+				close(there)
+				others.Wait()
+			case !s.Chief && i.Step == late:
+				<-there
+			case !s.Chief && i.Step == last:
+				others.Done()
+			}
+			return nil
+		}}}
+	})
+	f.fine(t)
+	if meta, _, err := readTensors(file); err != nil || meta["step"] != fmt.Sprint(last) || f.results[1].Steps != last {
+		t.Errorf("saved %v, %v; %+v; want step %d", meta, err, f.results[1], last)
+	}
+	<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
 }
 
 func TestConfigIsChecked(t *testing.T) {

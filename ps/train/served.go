@@ -53,16 +53,17 @@ func (s *served[F]) stopped() bool { return s.Stopped() }
 
 func (s *served[F]) barrier(ctx context.Context) ([]int, error) { return s.Barrier(ctx) }
 
-func (s *served[F]) state(ctx context.Context, params []F, slots [][]F) error {
-	if _, err := ps.Pull(ctx, s.Worker, table, params).Wait(ctx); err != nil {
-		return err
-	}
+func (s *served[F]) state(ctx context.Context, params []F, slots [][]F) (int64, error) {
+	a, err := ps.Pull(ctx, s.Worker, table, params).Wait(ctx)
 	for i, slot := range slots {
-		if _, err := ps.Fetch(ctx, s.Worker, table, i+1, slot).Wait(ctx); err != nil {
-			return err
+		if err == nil {
+			_, err = ps.Fetch(ctx, s.Worker, table, i+1, slot).Wait(ctx)
 		}
 	}
-	return nil
+	if s.together {
+		return a.Version, err
+	}
+	return s.GlobalStep(), err
 }
 
 func (s *served[F]) finish(ctx context.Context, status, epoch int) ([]int, error) {

@@ -1,0 +1,146 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// inParts is PushPull of the table "w" whose parts travel one after the other, in an order of the blocks: when the first
+// is answered, between is called.
+func inParts(ctx context.Context, w *Worker, grad, values []float64, order []int, between func() error) (Answer, error) {
+	blocks := w.shards.blocks[0]
+	f := &Future{w: w, op: opPushPull, version: -1, blocks: blocks, dst: mpi.Bytes(values), versions: make([]int64, len(blocks))}
+	for k, i := range order {
+		b := &blocks[i]
+		h := header{op: opPushPull, version: w.next[0][i], weight: 1}
+		if i == 0 {
+			h.flags = flagStep
+		}
+		err := w.issue(ctx, f, b.server, b, h, mpi.Bytes(grad[b.begin:b.end]), mpi.Bytes(values[b.begin:b.end]))
+		if err == nil {
+			err = f.pieces[k].finish(ctx)
+		}
+		if k == 0 && err == nil {
+			err = between()
+		}
+		if err != nil {
+			return Answer{}, err
+		}
+	}
+	return f.Wait(ctx)
+}
+
+// A backup worker that is late hears of another version with each part of its gradient, because the others make a step
+// between them. What they do then, three of them or two, ends all the same.
+func TestLateWorkerGoesOn(t *testing.T) {
+	for _, n := range lengths {
+		for _, servers := range []int{1, 2} {
+			for _, order := range [][]int{{0, 1}, {1, 0}} {
+				for what, c := range map[string]struct {
+					before, between, after int64 // steps of the others before and between the late worker's parts, and of those that are left
+					interrupt              bool
+				}{
+					"trains on with one other": {before: 1, between: 1, after: 5},
+					"ends with the others":     {before: 9, between: 1},
+					"is told to stop":          {before: 1, between: 1, interrupt: true},
+				} {
+					t.Run(fmt.Sprintf("%d elements/%d ps/first block %d/%s", n, servers, order[0], what), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							lateWorker(t, n, servers, order, c.before, c.between, c.after, c.interrupt)
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+func lateWorker(t *testing.T, n, servers int, order []int, before, between, after int64, interrupt bool) {
+	cfg := oneTable(servers, 3, n, Sync)
+	cfg.Aggregate, cfg.Deadline, cfg.BlockBytes = 2, 100*time.Millisecond, 8*((n/2+blockAlign)/blockAlign*blockAlign) // two blocks
+	pulled, late, made := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	again, over := make(chan struct{}), make(chan struct{})
+	var left, ends atomic.Int32
+	left.Store(2)
+	ready := make(chan *stage, 1)
+	var st atomic.Pointer[stage]
+	s := stagePlay(t, cfg, ready, func(ctx context.Context, w *Worker) error {
+		if w.Chief() {
+			st.Store(<-ready)
+		}
+		grad, values := sequence[float64](n, 1, 0), make([]float64, n)
+		if w.Chief() {
+			if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+				return err
+			}
+		}
+		a, err := Pull(ctx, w, "w", values).Wait(ctx)
+		if err != nil {
+			return err
+		}
+		until := func(version int64) error {
+			for a.Version < version && !w.Stopped() {
+				if a, err = PushPull(ctx, w, "w", grad, values, Contribution{CountStep: true}).Wait(ctx); err != nil {
+					return err
+				}
+				if values[0] != values[n-1] || values[0] != -float64(a.Version) {
+					return fmt.Errorf("values from %v to %v at version %d", values[0], values[n-1], a.Version)
+				}
+			}
+			return nil
+		}
+		if w.Index() == 2 {
+			close(pulled)
+			<-late
+			a, err = inParts(ctx, w, grad, values, order, func() error { close(again); <-made; return nil })
+			if err == nil && (a.Version != before+between || values[0] != values[n-1]) {
+				err = fmt.Errorf("late worker: version %d, values from %v to %v", a.Version, values[0], values[n-1])
+			}
+		} else {
+			<-pulled
+			if err = until(before); err == nil && left.Add(-1) == 0 {
+				left.Store(2)
+				if interrupt {
+					st.Load().servers[0].Interrupt()
+				}
+				close(late)
+			}
+			<-again
+			if err == nil {
+				err = until(before + between)
+			}
+			if err == nil && left.Add(-1) == 0 {
+				close(made)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if w.Stopped() != interrupt {
+			return errors.New("the worker goes on, or stops, against the wish")
+		}
+		if w.Index() == 1 {
+			if after > 0 {
+				select {
+				case <-over:
+				case <-ctx.Done():
+				}
+			}
+		} else if err = until(before + between + after); err == nil && ends.Add(1) == 2 {
+			close(over)
+		}
+		if err == nil {
+			_, err = w.Barrier(ctx)
+		}
+		return err
+	})
+	s.fine()
+	<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
+}
