@@ -144,3 +144,29 @@ func lateWorker(t *testing.T, n, servers int, order []int, before, between, afte
 	s.fine()
 	<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
 }
+
+// All parts of a gradient are on their way before the first is answered, however many they are.
+func TestBackupWorkersWithMoreBlocksThanTheWindow(t *testing.T) {
+	for _, servers := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			const n = 64 * blockAlign
+			cfg := oneTable(servers, 3, n, Sync)
+			cfg.Aggregate, cfg.Window, cfg.BlockBytes, cfg.Deadline = 2, 4, 8*blockAlign, 100*time.Millisecond
+			s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+				values := make([]float64, n)
+				if w.Chief() {
+					if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+						return err
+					}
+				}
+				a, err := Pull(ctx, w, "w", values).Wait(ctx)
+				for err == nil && a.Version < 5 {
+					a, err = PushPull(ctx, w, "w", sequence[float64](n, 1, 0), values, Contribution{}).Wait(ctx)
+				}
+				return err
+			})
+			s.fine()
+			<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
+		})
+	}
+}

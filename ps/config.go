@@ -36,7 +36,8 @@ type Config struct {
 	// BlockBytes is the size of a full block; 0 is DefaultBlockBytes.
 	BlockBytes int
 	// Window is how many requests a worker may have open with one server; 0 is 16.
-	// Push and Pull block while it is full.
+	// Push and Pull block while it is full. With backup workers it is at least as many as a table has blocks
+	// on one server, which answers none of them before all are there.
 	Window int
 	// UnappliedBytes bounds the gradients that a server holds and has not
 	// applied; 0 is 256 MiB. It may be exceeded by one block, and by gradients of

@@ -126,6 +126,18 @@ func (s *shards) ownedBytes(server int) int {
 	return n
 }
 
+// mostOwned is how many blocks of a table the server has that has the most.
+func (s *shards) mostOwned(table int) int {
+	owned := map[int]int{}
+	most := 0
+	for i := range s.blocks[table] {
+		server := s.blocks[table][i].server
+		owned[server]++
+		most = max(most, owned[server])
+	}
+	return most
+}
+
 // aligned returns n bytes that may be viewed as float64.
 func aligned(n int) []byte {
 	if n == 0 {

@@ -47,8 +47,11 @@ func NewWorker(cfg Config) (*Worker, error) {
 	if w.shards, err = cut(cfg.Tables, len(cfg.Cluster.Servers), cfg.BlockBytes); err != nil {
 		return nil, err
 	}
-	for _, blocks := range w.shards.blocks {
+	for t, blocks := range w.shards.blocks {
 		w.next = append(w.next, make([]int64, len(blocks)))
+		if cfg.backup() {
+			w.cfg.Window = max(w.cfg.Window, w.shards.mostOwned(t))
+		}
 	}
 	return w, nil
 }
