@@ -373,3 +373,38 @@ func TestTagsDoNotMeet(t *testing.T) {
 		}
 	}
 }
+
+// However many answers read a block's pages while it is updated, their memory is used again.
+func TestPagesAreUsedAgain(t *testing.T) {
+	const readers = 3
+	sl := &slab{block: &block{end: 8, typ: Float64}, arena: &arena{}}
+	sl.page = sl.free()
+	pages := map[*page]bool{}
+	var reading []*page
+	for range 100 {
+		for _, p := range []*page{sl.page, sl.free()} { // values, and a copy of an optimizer's vector
+			p.readers++
+			reading = append(reading, p)
+		}
+		sl.writable()
+		pages[sl.page] = true
+		if slices.Contains(reading, sl.page) {
+			t.Fatal("a page that an answer reads is written to")
+		}
+		for len(reading) > readers {
+			pages[reading[0]] = true
+			sl.unread(reading[0])
+			reading = reading[1:]
+		}
+	}
+	if len(pages) > readers+3 {
+		t.Errorf("%d pages for %d answers at a time", len(pages), readers)
+	}
+	seen := map[*page]bool{sl.page: true}
+	for _, p := range sl.spare {
+		if seen[p] {
+			t.Error("a page is kept twice")
+		}
+		seen[p] = true
+	}
+}

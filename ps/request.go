@@ -233,16 +233,11 @@ func (s *Server) answerPull(sl *slab, a asker) {
 		return
 	}
 	// Vectors of the optimizer are pulled for checkpoints only: a copy will do.
-	p := sl.spare
-	sl.spare = nil
-	if p == nil {
-		p = &page{bytes: s.store.arena.bytes(sl.bytes())}
-	}
+	p := sl.free()
+	p.readers++ // this one: the answer may leave at once
 	copy(p.bytes, sl.slots[a.h.slot-1])
 	s.answer(a, sl, p)
-	if p.readers == 0 {
-		sl.spare = p
-	}
+	sl.unread(p)
 }
 
 // serveWaiting answers those whose version has come.

@@ -32,7 +32,7 @@ type slab struct {
 	waiting []asker // requests for a later version
 	held    []offer // gradients of a later step, or for which there was no room
 
-	spare *page
+	spare []*page // that nobody reads
 }
 
 // store is the part of the tables that one server owns.
@@ -157,21 +157,28 @@ func (sl *slab) writable() []byte {
 	if sl.page.readers == 0 {
 		return sl.page.bytes
 	}
-	p := sl.spare
-	sl.spare = nil
-	if p == nil {
-		p = &page{bytes: sl.arena.bytes(sl.bytes())}
-	}
-	copy(p.bytes, sl.page.bytes)
-	sl.page = p
-	return p.bytes
+	old := sl.page
+	sl.page = sl.free()
+	copy(sl.page.bytes, old.bytes)
+	return sl.page.bytes
 }
 
-// unread ends an answer's use of a page.
+// free takes a page that nobody reads. There are never more than answers that read at one time, and one.
+func (sl *slab) free() *page {
+	n := len(sl.spare)
+	if n == 0 {
+		return &page{bytes: sl.arena.bytes(sl.bytes())}
+	}
+	p := sl.spare[n-1]
+	sl.spare = sl.spare[:n-1]
+	return p
+}
+
+// unread ends the use of a page by an answer, or by who took it.
 func (sl *slab) unread(p *page) {
 	p.readers--
 	if p.readers == 0 && p != sl.page {
-		sl.spare = p
+		sl.spare = append(sl.spare, p)
 	}
 }
 
