@@ -151,6 +151,29 @@ func TestCSVWithHeaderAndWords(t *testing.T) {
 	}
 }
 
+// What marks a text as UTF-8 belongs neither to the first label nor to the first column's name.
+func TestByteOrderMark(t *testing.T) {
+	pack := map[string]func(*testing.T, []byte) []byte{"": func(_ *testing.T, b []byte) []byte { return b }, ".gz": gz}
+	for name, text := range map[string]string{
+		"header.csv": "label,a,b\n1,2,3\n0,4,5\n",
+		"plain.csv":  "2,3,1\n4,5,0\n",
+		"rows.svm":   "1 1:2 2:3\n0 1:4 2:5\n",
+	} {
+		for suffix, packed := range pack {
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, name+".t"), []byte(text))
+			d, err := Open(write(t, filepath.Join(dir, name+suffix), packed(t, []byte("\ufeff"+text))), 1)
+			if err != nil {
+				t.Errorf("%s%s: %v", name, suffix, err)
+				continue
+			}
+			if !slices.Equal(d.Labels, []string{"0", "1"}) || !slices.Equal(d.Train.Y, []int32{1, 0}) || !slices.Equal(d.Train.X, d.Test.X) {
+				t.Errorf("%s%s: classes %q, %v of %v", name, suffix, d.Labels, d.Train.Y, d.Train.X)
+			}
+		}
+	}
+}
+
 func TestHoldOutIsSeeded(t *testing.T) {
 	var rows strings.Builder
 	for i := range 100 {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math"
@@ -112,6 +113,9 @@ func readFile(path string) (*samples, error) {
 	return readSamples(src)
 }
 
+// byteOrderMark is what some programs begin text in UTF-8 with.
+var byteOrderMark = []byte{0xef, 0xbb, 0xbf}
+
 func readSamples(src *source) (*samples, error) {
 	head, err := src.Peek(4096)
 	if len(head) == 0 {
@@ -120,9 +124,14 @@ func readSamples(src *source) (*samples, error) {
 		}
 		return nil, &DataError{File: src.name, Detail: err.Error(), Err: ErrData}
 	}
-	switch {
-	case isIDX(head):
+	if isIDX(head) {
 		return readIDXImages(src)
+	}
+	if text, marked := bytes.CutPrefix(head, byteOrderMark); marked { // else it would be part of the first label or name
+		head = text
+		src.Discard(len(byteOrderMark)) // which are there
+	}
+	switch {
 	case isLIBSVM(head):
 		return readLIBSVM(src)
 	default:
