@@ -187,19 +187,20 @@ func testFile(path string) (string, bool) {
 // assemble numbers the classes by the training file, gives both matrices the
 // same width and scales both by what the training rows need.
 func assemble(name string, train, test *samples) (*Dataset, error) {
-	for _, s := range []*samples{train, test} {
+	both := [2]*samples{train, test}
+	for _, s := range both {
 		if s.rows() == 0 {
 			return nil, &DataError{File: s.file, Detail: "no samples left for " + map[bool]string{true: "training", false: "testing"}[s == train], Err: ErrData}
 		}
 	}
-	sparse := train.x == nil || test.x == nil
 	width := train.features
-	if sparse {
+	if train.x == nil || test.x == nil { // sparse rows are as wide as needed
 		width = max(train.features, test.features)
-	} else if train.features != test.features {
-		return nil, &DataError{File: test.file, Detail: fmt.Sprintf("%d features, but %s has %d", test.features, train.file, train.features), Err: ErrData}
 	}
-	for _, s := range []*samples{train, test} {
+	for i, s := range both {
+		if s.x != nil && s.features != width {
+			return nil, &DataError{File: s.file, Detail: fmt.Sprintf("%d features, but %s has %d", s.features, both[1-i].file, width), Err: ErrData}
+		}
 		if err := s.densify(width); err != nil {
 			return nil, err
 		}

@@ -236,6 +236,7 @@ func TestBadDataNamesFileAndLine(t *testing.T) {
 		{"images", images, []string{"images: ", "labels"}},
 		{"cut", images[:len(images)-1], []string{"cut: ", "promises", "ends after 1"}},
 		{"long", append(bytes.Clone(images), 0), []string{"long: ", "bytes follow"}},
+		{"huge", idx(idxUint8, []uint32{1 << 16, 1 << 16, math.MaxUint32}, []byte{}), []string{"huge: ", "IDX dimension 4294967295"}},
 		{"broken.gz", []byte{0x1f, 0x8b, 1, 2, 3}, []string{"broken.gz: ", "gzip"}},
 	} {
 		path := write(t, filepath.Join(t.TempDir(), c.name), c.content)
@@ -252,6 +253,26 @@ func TestBadDataNamesFileAndLine(t *testing.T) {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %q lacks %q", c.name, err, want)
 			}
+		}
+	}
+}
+
+// A matrix has no more columns than its file gives it, whatever form the other file has.
+func TestFilesOfDifferentWidth(t *testing.T) {
+	for _, c := range []struct{ train, test, wrong string }{
+		{"1,2,0\n3,4,1\n", "0 3:1\n", "d: 2 features, but "},
+		{"0 3:1\n1 1:1\n", "1,2,0\n", "d.t: 2 features, but "},
+		{"1,2,0\n3,4,1\n", "1,2,3,0\n", "d.t: 3 features, but "},
+		{"1,2,0\n3,4,1\n", "0 1:1\n", ""},
+	} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "d.t"), []byte(c.test))
+		d, err := Open(write(t, filepath.Join(dir, "d"), []byte(c.train)), 1)
+		switch {
+		case c.wrong == "" && (err != nil || len(d.Test.X) != d.Train.Features):
+			t.Errorf("%q and %q: %v", c.train, c.test, err)
+		case c.wrong != "" && (!errors.Is(err, ErrData) || !strings.Contains(err.Error(), c.wrong)):
+			t.Errorf("%q and %q: %v, want %q", c.train, c.test, err, c.wrong)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func readIDX(src *source) (dims []int, kind byte, x []float32, err error) {
 		if err := binary.Read(src, binary.BigEndian, &d); err != nil {
 			return bad("IDX dimensions: %v", err)
 		}
-		if d == 0 || int64(total)*int64(d) > maxDenseBytes/4 {
+		if d == 0 || int64(d) > maxDenseBytes/4/int64(total) {
 			return bad("IDX dimension %d after %v: between 1 and %d elements in all are possible", d, dims, maxDenseBytes/4)
 		}
 		dims = append(dims, int(d))
