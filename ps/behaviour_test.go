@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
@@ -270,6 +272,41 @@ func TestCancelledPull(t *testing.T) {
 		return nil // and Finish works
 	})
 	s.fine()
+}
+
+// An answer that came after its worker had given up waiting for it keeps nobody from ending.
+func TestAnswerThatNobodyFetches(t *testing.T) {
+	for _, n := range []int{1500, 50_000} { // with the values in a frame that waits for its receiver, and apart
+		synctest.Test(t, func(t *testing.T) {
+			cfg := oneTable(1, 2, n, Async)
+			cfg.Deadline = 10 * time.Second
+			givenUp, set := make(chan struct{}), make(chan struct{})
+			s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+				values := make([]float64, n)
+				if w.Index() == 0 {
+					<-givenUp
+					_, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx) // the server answers the pull now
+					close(set)
+					return err
+				}
+				short, cancel := context.WithCancel(ctx)
+				defer cancel()
+				f := Pull(ctx, w, "w", values)
+				if _, err := w.AddStep(ctx, 0); err != nil { // the server has seen the pull by then
+					return err
+				}
+				cancel()
+				if _, err := f.Wait(short); !errors.Is(err, context.Canceled) {
+					t.Errorf("%v", err)
+				}
+				close(givenUp)
+				<-set
+				return nil
+			})
+			s.fine()
+			<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
+		})
+	}
 }
 
 // Gradients beyond the bound wait at the workers.

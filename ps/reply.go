@@ -68,7 +68,7 @@ func (s *Server) send(a asker, h *header, inline []byte, sl *slab, p *page) {
 	h.inline = uint32(len(inline))
 	h.encode(b)
 	copy(b[headerBytes:], inline)
-	o := outgoing{frame: b}
+	o := outgoing{frame: b, end: a.h.op == opDone || a.h.op == opServerDone}
 	tag := s.tags.reply(a.h.seq)
 	if a.h.op == opServerDone {
 		tag = tagRequest
@@ -127,8 +127,8 @@ func (s *Server) reap(above int) {
 	s.out = keep
 }
 
-// flush waits until every answer has left, and takes back all receives. All workers are done or lost, so a
-// payload that is still on its way, either way, is one that a worker gave up, and nobody fetches it: a system's MPI library, which
+// flush waits until the answers about the end have left, and takes back what else is on its way. All workers are done or
+// lost, so an answer or a payload that is, either way, is one that a worker gave up, and nobody fetches it: a system's MPI library, which
 // takes no send back, keeps its memory then, which is mpi.ErrInFlight after failGrace.
 func (s *Server) flush(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(ctx, failGrace)
@@ -148,8 +148,8 @@ func (s *Server) flush(ctx context.Context) error {
 	}
 	for i := range s.out {
 		for k := range s.out[i].reqs {
-			within := ctx // the answer itself has somebody who waits for it
-			if k > 0 {
+			within := ctx // somebody waits for it
+			if !s.out[i].end {
 				s.out[i].reqs[k].Cancel()
 				within = grace
 			}

@@ -72,6 +72,7 @@ type outgoing struct {
 	reqs  [2]mpi.Request
 	slab  *slab
 	page  *page
+	end   bool // it answers who waits for the end, which gives nothing up
 }
 
 // Summary is what a server knows at the end.
