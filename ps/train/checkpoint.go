@@ -12,18 +12,49 @@ import (
 // checkpointForm names the form of a checkpoint file.
 const checkpointForm = "fisterra.checkpoint/2"
 
+// vector is a part of the state, by its name in a checkpoint.
+type vector[F Float] struct {
+	name    string
+	numbers []F
+}
+
+// state is what a checkpoint holds: the parameters, and the optimizer's vectors.
+func (w *worker[F]) state() []vector[F] {
+	state := []vector[F]{{"params", w.params}}
+	for i, slot := range w.slots {
+		state = append(state, vector[F]{fmt.Sprintf("slot%d", i+1), slot})
+	}
+	return state
+}
+
+// infinite is the first number of a vector that is not finite, if there is one.
+func (v vector[F]) infinite() (x float64, found bool) {
+	for _, n := range v.numbers {
+		if n-n != 0 {
+			return float64(n), true
+		}
+	}
+	return 0, false
+}
+
 // save writes the parameters and vectors at hand, which belong to the global
-// step at hand, as the state to resume from.
+// step at hand, as the state to resume from. Where training has diverged that is an error, and what was
+// saved before stays.
 func (w *worker[F]) save() error {
 	w.note("saving a checkpoint")
+	for _, v := range w.state() {
+		if x, found := v.infinite(); found {
+			return w.diverged("a number of "+v.name, x)
+		}
+	}
 	if w.cfg.BeforeSave != nil {
 		if err := w.cfg.BeforeSave(); err != nil {
 			return err
 		}
 	}
-	tensors := []namedTensor{tensor("params", w.params)}
-	for i, slot := range w.slots {
-		tensors = append(tensors, tensor(slotName(i), slot))
+	var tensors []namedTensor
+	for _, v := range w.state() {
+		tensors = append(tensors, tensor(v.name, v.numbers))
 	}
 	meta := w.identity()
 	meta["step"] = strconv.FormatInt(w.global, 10)
@@ -43,8 +74,6 @@ func (w *worker[F]) save() error {
 // stepsPerEpoch says in a checkpoint how many global steps a pass over the data had: the run that resumes may
 // have another number of workers, or another mode.
 const stepsPerEpoch = "steps_per_epoch"
-
-func slotName(i int) string { return fmt.Sprintf("slot%d", i+1) }
 
 // identity is what must be equal in the run that resumes: with other numbers
 // the saved ones would mean something else.
@@ -97,12 +126,12 @@ func (w *worker[F]) resume() (int64, error) {
 		return bad("step %d of %d in each pass over the data is beyond any run's end", step, perEpoch)
 	}
 	step = w.plan.stepAfter(step, perEpoch)
-	if err := numbers(tensors, "params", w.params); err != nil {
-		return bad("%v", err)
-	}
-	for i := range w.slots {
-		if err := numbers(tensors, slotName(i), w.slots[i]); err != nil {
+	for _, v := range w.state() {
+		if err := numbers(tensors, v.name, v.numbers); err != nil {
 			return bad("%v", err)
+		}
+		if x, found := v.infinite(); found {
+			return bad("a number of %s is %v: training had diverged; remove the file to begin anew", v.name, x)
 		}
 	}
 	w.cfg.Log.Log(context.Background(), Notice, "resumed from a checkpoint", "file", w.cfg.Checkpoint, "step", step)

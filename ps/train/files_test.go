@@ -1,12 +1,15 @@
 package train
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -98,6 +101,41 @@ func TestCheckpointOnDemandAndByItself(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(dir, ".*"))
 	if len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// Training that diverges leaves the last good checkpoint alone, and one that is not good begins no run.
+func TestDivergedStateIsNotSaved(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	cfg := Config{Cluster: ps.Counts(0, 1), Mode: ps.Sync, Hidden: 8, Rule: ps.Rule{Optimizer: ps.Momentum, Rate: 0.01}, Stop: ps.Stop{LastStep: 2},
+		Checkpoint: file, CheckpointEvery: 1}
+	launch(t, cfg, nil).fine(t)
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Rule.Rate, cfg.Stop.LastStep = 1e300, 10
+	if err := launch(t, cfg, nil).errs[0]; err == nil || !strings.Contains(err.Error(), "training diverged") {
+		t.Errorf("the run that diverges ends with %v", err)
+	}
+	if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, good) {
+		t.Errorf("the checkpoint is another: %v", err)
+	}
+
+	for _, name := range []string{"params", "slot1"} {
+		meta, tensors, err := readTensors(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		binary.LittleEndian.PutUint32(tensors[name].bytes[8:], math.Float32bits(float32(math.NaN())))
+		cfg.Checkpoint = filepath.Join(t.TempDir(), "state")
+		if err := writeTensors(cfg.Checkpoint, meta, slices.Collect(maps.Values(tensors))); err != nil {
+			t.Fatal(err)
+		}
+		err = launch(t, cfg, nil).errs[0]
+		if !errors.Is(err, ErrData) || !strings.Contains(err.Error(), cfg.Checkpoint) || !strings.Contains(err.Error(), name+" is NaN") {
+			t.Errorf("a checkpoint with NaN among its %s: %v", name, err)
+		}
 	}
 }
 

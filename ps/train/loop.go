@@ -377,9 +377,14 @@ func (w *worker[F]) step(ctx context.Context, stop bool) error {
 // converges is an error if a loss says that training has diverged.
 func (w *worker[F]) converges(loss float64) error {
 	if math.IsNaN(loss) || math.IsInf(loss, 0) {
-		return fmt.Errorf("train: worker %d: the loss is %v at step %d: training diverged; a learning rate below %v may help", w.index, loss, w.global, w.plan.rule.Rate)
+		return w.diverged("the loss", loss)
 	}
 	return nil
+}
+
+// diverged is the error of training with a number that is not finite.
+func (w *worker[F]) diverged(what string, x float64) error {
+	return fmt.Errorf("train: worker %d: %s is %v at step %d: training diverged; a learning rate below %v may help", w.index, what, x, w.global, w.plan.rule.Rate)
 }
 
 // note says what this worker is about to do, to those that will wait for it in a collective.
