@@ -46,7 +46,7 @@ type Config struct {
 	// on top: at most once the server's share of the tables.
 	UnappliedBytes int
 	// Deadline is how long a server waits for a worker that others wait for and
-	// that says nothing; 0 is ten minutes.
+	// that says nothing; 0 is ten minutes. See Worker.Alive.
 	Deadline time.Duration
 	// Forever keeps servers running when all workers are done, until their
 	// context ends; there is no final barrier then.

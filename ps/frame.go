@@ -31,11 +31,12 @@ const (
 	opBarrier                  // answered when every worker has asked
 	opDone                     // a worker has finished
 	opServerDone               // a server has heard from all workers
+	opAlive                    // a worker is there
 	opReply
 	opEnd
 )
 
-var opNames = [...]string{"", "push", "pull", "push-pull", "set", "step", "barrier", "done", "server-done", "reply"}
+var opNames = [...]string{"", "push", "pull", "push-pull", "set", "step", "barrier", "done", "server-done", "alive", "reply"}
 
 func (o op) String() string {
 	if o > 0 && o < opEnd {

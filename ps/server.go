@@ -282,6 +282,8 @@ func (s *Server) receive(status mpi.Status, b []byte) {
 	case opStep:
 		s.global += h.aux
 		s.answer(a, nil, nil)
+	case opAlive: // noted above
+		s.answer(a, nil, nil)
 	case opBarrier:
 		s.arriveBarrier(a)
 	case opDone:

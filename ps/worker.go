@@ -257,6 +257,22 @@ func (w *Worker) Barrier(ctx context.Context) (lost []int, err error) {
 	return a.lost, err
 }
 
+// Alive tells every server that this worker is there. One that works for longer than Config.Deadline between two
+// requests calls it meanwhile, or the servers take its silence for its end.
+func (w *Worker) Alive(ctx context.Context) error {
+	if w.err != nil {
+		return w.err
+	}
+	f := &Future{w: w, op: opAlive, version: -1}
+	for server := range w.lanes {
+		if f.err == nil {
+			f.err = w.issue(ctx, f, server, nil, header{op: opAlive}, nil, nil)
+		}
+	}
+	_, err := f.Wait(ctx)
+	return err
+}
+
 // ask sends a request without a table and waits for its answer.
 func (w *Worker) ask(ctx context.Context, server int, h header) (Answer, error) {
 	if w.err != nil {

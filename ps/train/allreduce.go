@@ -67,6 +67,9 @@ func (a *allreduce[F]) step(ctx context.Context, grad, params []F, c ps.Contribu
 
 func (a *allreduce[F]) stopped() bool { return a.stop }
 
+// alive has nobody to tell: collectives wait for as long as it takes.
+func (a *allreduce[F]) alive(context.Context) error { return nil }
+
 func (a *allreduce[F]) barrier(ctx context.Context) ([]int, error) {
 	return nil, a.broke(ctx, "barrier", collective.Barrier(ctx, a.cfg.Comm))
 }

@@ -73,7 +73,10 @@ func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) e
 	var accuracy *float64
 	if w.global >= c.next {
 		w.note("an evaluation")
-		_, a := Evaluate(w.model, w.params, &w.data.Test)
+		_, a, err := w.evaluate(ctx, &w.data.Test)
+		if err != nil {
+			return err
+		}
 		accuracy = &a
 		c.next = after(w.global, c.every)
 	}
@@ -109,10 +112,25 @@ func (c *chief[F]) mark(w *worker[F], accuracy *float64) error {
 }
 
 // conclude evaluates the final parameters.
-func (c *chief[F]) conclude(r *Result, w *worker[F]) {
-	r.TrainLoss, _ = Evaluate(w.model, w.params, &w.data.Train)
-	_, r.TestAccuracy = Evaluate(w.model, w.params, &w.data.Test)
-	r.Evaluated = true
+func (c *chief[F]) conclude(ctx context.Context, r *Result, w *worker[F]) (err error) {
+	if r.TrainLoss, _, err = w.evaluate(ctx, &w.data.Train); err != nil {
+		return err
+	}
+	_, r.TestAccuracy, err = w.evaluate(ctx, &w.data.Test)
+	r.Evaluated = err == nil
+	return err
+}
+
+// evaluate is Evaluate of the parameters at hand. It gives a sign of life now and then: the others wait.
+func (w *worker[F]) evaluate(ctx context.Context, s *Split) (loss, accuracy float64, err error) {
+	last := time.Now()
+	return evaluate(w.model, w.params, s, func() error {
+		if time.Since(last) < w.cfg.Deadline/4 {
+			return nil
+		}
+		last = time.Now()
+		return w.x.alive(ctx)
+	})
 }
 
 // finish writes what the run leaves behind.

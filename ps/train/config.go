@@ -110,6 +110,9 @@ func (c Config) withDefaults() Config {
 			c.Rule.Rate /= math.Sqrt(float64(len(c.Cluster.Workers)))
 		}
 	}
+	if c.Deadline == 0 {
+		c.Deadline = ps.DefaultDeadline
+	}
 	text((*string)(&c.Rule.Decay), string(ps.Linear))
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -22,6 +22,8 @@ type exchange[F Float] interface {
 	step(ctx context.Context, grad, params []F, c ps.Contribution) (position, global int64, dropped bool, err error)
 	// stopped reports whether somebody asked everybody to stop.
 	stopped() bool
+	// alive says that this worker is there, to those that would take a long silence for its end.
+	alive(ctx context.Context) error
 	// barrier waits for all workers and names those that are lost.
 	barrier(ctx context.Context) (lost []int, err error)
 	// state fetches the parameters and the optimizer's vectors as they are, and returns the global step they belong to.
@@ -285,7 +287,9 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 		w.data = data
 	}
 	w.note("the last evaluation")
-	w.chief.conclude(r, w)
+	if err := w.chief.conclude(ctx, r, w); err != nil {
+		return err
+	}
 	if err := w.converges(r.TrainLoss); err != nil { // by the last update
 		return err
 	}

@@ -159,6 +159,12 @@ func grow[F Float](s []F, n int) []F {
 // Evaluate is the mean cross-entropy of a split and the share of its rows
 // that the model classifies rightly.
 func Evaluate[F Float](m Model[F], params []F, s *Split) (loss, accuracy float64) {
+	loss, accuracy, _ = evaluate(m, params, s, func() error { return nil })
+	return loss, accuracy
+}
+
+// evaluate calls between after every few rows, and ends with an error of it.
+func evaluate[F Float](m Model[F], params []F, s *Split, between func() error) (loss, accuracy float64, err error) {
 	const chunk = 512
 	var x []F
 	right := 0
@@ -176,6 +182,9 @@ func Evaluate[F Float](m Model[F], params []F, s *Split) (loss, accuracy float64
 			}
 		}
 		loss += crossEntropy(matrix[F]{end - at, classes, scores}, s.Y[at:end])
+		if err := between(); err != nil {
+			return 0, 0, err
+		}
 	}
-	return loss / float64(s.Rows()), float64(right) / float64(s.Rows())
+	return loss / float64(s.Rows()), float64(right) / float64(s.Rows()), nil
 }

@@ -44,11 +44,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 
 // patience bounds the waits in which nobody else watches the clock.
 func (c *Config) patience(ctx context.Context) (context.Context, context.CancelFunc) {
-	d := c.Deadline
-	if d == 0 {
-		d = ps.DefaultDeadline
-	}
-	return context.WithTimeout(ctx, d)
+	return context.WithTimeout(ctx, c.Deadline)
 }
 
 // ready waits until all ranks have what they need to begin, where something is claimed

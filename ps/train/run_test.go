@@ -317,6 +317,55 @@ func TestBackupWorkersTrain(t *testing.T) {
 	}
 }
 
+// slow is a model that takes its time for every few rows that it is asked to classify.
+type slow struct {
+	Model[float32]
+	pause time.Duration
+}
+
+func (m slow) Scores(params, x []float32, rows int) []float32 {
+	<-time.After(m.pause)
+	return m.Model.Scores(params, x, rows)
+}
+
+// The servers do not take a long evaluation for silence, neither between steps nor at the end.
+func TestLongEvaluationIsNoSilence(t *testing.T) {
+	for _, mode := range []ps.Mode{ps.Sync, ps.Async} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := Config{Cluster: ps.Counts(2, 3), Mode: mode, Hidden: 8, Stop: ps.Stop{LastStep: 10}, EvaluateEvery: 5, StartBarrier: true,
+				Deadline: 100 * time.Millisecond}
+			worlds, err := mpi.Local(len(cfg.Cluster.Servers)+len(cfg.Cluster.Workers), mpi.LocalOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+				cfg := cfg
+				cfg.Comm = c
+				if c.Rank() != cfg.Cluster.Workers[0] {
+					_, err := Run(ctx, cfg)
+					return err
+				}
+				cfg = cfg.withDefaults()
+				data, err := Open(cfg.Data, cfg.Seed)
+				if err != nil {
+					return err
+				}
+				w, err := newWorker[float32](ctx, &cfg, data)
+				if err != nil {
+					return err
+				}
+				w.model = slow{w.model, cfg.Deadline / 3}
+				r, err := w.run(ctx)
+				if err == nil && !r.Evaluated {
+					err = fmt.Errorf("%+v", r)
+				}
+				return err
+			})
+			<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
+		})
+	}
+}
+
 // A chief that saves while the others make the last steps without it is at the end with them.
 func TestBackupChiefSavesLate(t *testing.T) { synctest.Test(t, backupChiefSavesLate) }
 

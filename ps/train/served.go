@@ -51,6 +51,8 @@ func (s *served[F]) step(ctx context.Context, grad, params []F, c ps.Contributio
 
 func (s *served[F]) stopped() bool { return s.Stopped() }
 
+func (s *served[F]) alive(ctx context.Context) error { return s.Alive(ctx) }
+
 func (s *served[F]) barrier(ctx context.Context) ([]int, error) { return s.Barrier(ctx) }
 
 func (s *served[F]) state(ctx context.Context, params []F, slots [][]F) (int64, error) {
