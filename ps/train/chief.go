@@ -133,8 +133,8 @@ func (w *worker[F]) evaluate(ctx context.Context, s *Split) (loss, accuracy floa
 	})
 }
 
-// finish writes what the run leaves behind.
-func (c *chief[F]) finish(r *Result, w *worker[F]) error {
+// write writes what the run leaves behind, but for its result.
+func (c *chief[F]) write(r *Result, w *worker[F]) error {
 	if !r.Evaluated {
 		return nil
 	}
@@ -156,6 +156,17 @@ func (c *chief[F]) finish(r *Result, w *worker[F]) error {
 		return err
 	}
 	return c.out.close(r)
+}
+
+// finish writes the result when it is known who was lost on the way.
+func (c *chief[F]) finish(r *Result, w *worker[F]) error {
+	if !r.Evaluated || c.out == nil {
+		return nil
+	}
+	if err := w.cfg.beforeOutput(); err != nil {
+		return err
+	}
+	return c.out.result(r)
 }
 
 // abandon closes files of a run that failed.

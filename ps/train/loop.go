@@ -158,6 +158,9 @@ func (w *worker[F]) run(ctx context.Context) (*Result, error) {
 	r := w.cfg.result(w.data.Name, w.plan)
 	err := w.train(ctx, r)
 	w.hooks.end(ctx, w.session(), err)
+	if err == nil && w.chief != nil { // before anybody ends: who has ended does not wait for long
+		err = w.chief.write(r, w)
+	}
 	if err != nil {
 		w.sayFailed(ctx, err)
 		return nil, err

@@ -75,16 +75,17 @@ func (o *output) metric(m Metric) error {
 	return nil
 }
 
-// close draws the curve and writes the result.
+// close ends the metrics and draws the curve.
 func (o *output) close(r *Result) error {
 	if err := o.metrics.Close(); err != nil {
 		return fmt.Errorf("train: metrics: %w", err)
 	}
-	if err := replaceFile(o.path("result.json"), func(w io.Writer) error { _, err := w.Write(r.JSON()); return err }); err != nil {
-		return err
-	}
 	title := fmt.Sprintf("%s on %s, %s, %d ps, %d workers", r.Model, r.Data, r.Mode, r.PS, r.Workers)
 	return replaceFile(o.path("curve.svg"), func(w io.Writer) error { return drawCurve(w, title, o.seen) })
+}
+
+func (o *output) result(r *Result) error {
+	return replaceFile(o.path("result.json"), func(w io.Writer) error { _, err := w.Write(r.JSON()); return err })
 }
 
 // writeModel writes the parameters by name, what features are multiplied by

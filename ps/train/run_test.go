@@ -366,6 +366,49 @@ func TestLongEvaluationIsNoSilence(t *testing.T) {
 	}
 }
 
+// However long the chief writes, nobody has ended before: who has cannot wait for long.
+func TestOthersWaitForTheOutput(t *testing.T) {
+	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
+		out := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			worlds, err := mpi.Local(3, mpi.LocalOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var once sync.Once
+			ended := make(chan struct{})
+			mpitest.Together(t, worlds, func(ctx context.Context, comm *mpi.Comm) error {
+				cfg := Config{Comm: comm, Cluster: c, Mode: ps.Sync, Hidden: 8, Stop: ps.Stop{LastStep: 5}, Out: out}
+				chief := comm.Rank() == c.Workers[0]
+				if chief {
+					trained := false
+					cfg.Hooks = []Hook{{End: func(context.Context, Session, error) { trained = true }}}
+					cfg.BeforeOutput = func() error {
+						if _, err := os.Stat(filepath.Join(out, "model.safetensors")); !trained || err == nil {
+							return nil
+						}
+						select {
+						case <-ended:
+							return errors.New("another rank has ended before the model was written")
+						case <-time.After(5 * time.Minute): // of the bubble: everybody waits
+							return nil
+						}
+					}
+				}
+				_, err := Run(ctx, cfg)
+				if !chief {
+					once.Do(func() { close(ended) })
+				}
+				return err
+			})
+			if _, err := os.Stat(filepath.Join(out, "result.json")); err != nil {
+				t.Error(err)
+			}
+			<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
+		})
+	}
+}
+
 // A chief that saves while the others make the last steps without it is at the end with them.
 func TestBackupChiefSavesLate(t *testing.T) { synctest.Test(t, backupChiefSavesLate) }
 
