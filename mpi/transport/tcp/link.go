@@ -70,31 +70,27 @@ func (p *Provider) dial(peer int) transport.Outcome {
 }
 
 // connect runs on a goroutine of its own until there is a connection, made by
-// either side, or ConnectTimeout is over.
+// either side, or ConnectTimeout is over. Only an answer ends it before: nobody listens
+// there, or this rank is not wanted. What the network or this host cannot do now (a link is
+// down, no descriptor is left) it may do a moment later.
 func (p *Provider) connect(peer int, to netip.AddrPort, up <-chan struct{}) {
 	self := p.self()
 	deadline := time.Now().Add(p.cfg.ConnectTimeout)
 	dialer := net.Dialer{Deadline: deadline, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.host, 0)), KeepAlive: -1}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		conn, err := dialer.DialContext(p.ctx, "tcp", to.String())
-		if err != nil {
-			p.deliver(peer, -1, fmt.Errorf("tcp: %w", err))
-			return
-		}
-		stop := closeOnDone(p, conn)
-		_, err = wire.Greet(conn, &self, wire.Data, peer, deadline)
-		stop()
+		conn, err := p.greet(&dialer, &self, peer, to)
 		if err == nil {
 			p.deliverConn(peer, conn)
 			return
 		}
-		conn.Close()
-		again := time.NewTimer(pause)
+		p.log.Debug("tcp: no connection yet", "peer", peer, "err", err)
+		again := time.NewTimer(min(pause, time.Until(deadline)))
 		switch {
 		case errors.Is(err, wire.ErrBusy):
 			// The peer, of lower rank, is dialling too; its connection is the one.
 			again.Reset(time.Until(deadline))
-		case errors.Is(err, wire.ErrStranger), errors.Is(err, wire.ErrRefused), errors.Is(err, wire.ErrLayoutHash):
+		case errors.Is(err, unix.ECONNREFUSED),
+			errors.Is(err, wire.ErrStranger), errors.Is(err, wire.ErrRefused), errors.Is(err, wire.ErrLayoutHash):
 			again.Stop()
 			p.deliver(peer, -1, fmt.Errorf("tcp: %s: %w", to, err))
 			return
@@ -113,6 +109,20 @@ func (p *Provider) connect(peer int, to netip.AddrPort, up <-chan struct{}) {
 			return
 		}
 	}
+}
+
+// greet dials the peer once and says the hello.
+func (p *Provider) greet(dialer *net.Dialer, self *wire.Self, peer int, to netip.AddrPort) (net.Conn, error) {
+	conn, err := dialer.DialContext(p.ctx, "tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	defer closeOnDone(p, conn)()
+	if _, err := wire.Greet(conn, self, wire.Data, peer, dialer.Deadline); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // closeOnDone lets Close end a hello in progress.

@@ -403,7 +403,7 @@ func TestPeerKilled(t *testing.T) {
 	introduce(t, []*rank{r})
 	r.Provider.cfg.Job, r.Provider.job = "bench.0", "bench.0.0" // as the echo has it
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), echoVariable+"="+string(r.Address()))
+	cmd.Env = append(os.Environ(), echoOf("127.0.0.1", string(r.Address())))
 	orders, _ := cmd.StdinPipe()
 	out, _ := cmd.StdoutPipe()
 	if err := cmd.Start(); err != nil {

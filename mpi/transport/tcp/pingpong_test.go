@@ -107,8 +107,8 @@ func (p *player) pong() {
 
 const playBytes = 4 << 20
 
-func newPlayer(rank int, set transport.Set) (*player, error) {
-	p, err := Open(Config{Rank: rank, Size: 2, Job: "bench.0", Secret: testSecret, Host: "127.0.0.1", Set: set,
+func newPlayer(rank int, host string, set transport.Set) (*player, error) {
+	p, err := Open(Config{Rank: rank, Size: 2, Job: "bench.0", Secret: testSecret, Host: host, Set: set,
 		CongestionControl: os.Getenv("FISTERRA_TEST_TCP_CC")})
 	if err != nil {
 		return nil, err
@@ -117,13 +117,17 @@ func newPlayer(rank int, set transport.Set) (*player, error) {
 	return &player{Provider: p, peer: 1 - rank, send: pattern(playBytes, byte(rank)), recv: make([]byte, playBytes)}, nil
 }
 
+// echoOf is what echoVariable says to an echo with an address on host, for rank 0 at another.
+func echoOf(host, address string) string { return echoVariable + "=" + host + " " + address }
+
 // echo is the other process: for each line "SIZE COUNT" on stdin it plays COUNT rounds.
-func echo(address string) error {
+func echo(spec string) error {
+	host, address, _ := strings.Cut(spec, " ")
 	fd, err := unix.EpollCreate1(0)
 	if err != nil {
 		return err
 	}
-	p, err := newPlayer(1, &epollSet{fd: fd, in: map[int]bool{}})
+	p, err := newPlayer(1, host, &epollSet{fd: fd, in: map[int]bool{}})
 	if err != nil {
 		return err
 	}
@@ -147,13 +151,13 @@ func echo(address string) error {
 }
 
 func BenchmarkPingPong(b *testing.B) {
-	p, err := newPlayer(0, newEpollSet(b))
+	p, err := newPlayer(0, "127.0.0.1", newEpollSet(b))
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { p.Close() })
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), echoVariable+"="+string(p.Address()))
+	cmd.Env = append(os.Environ(), echoOf("127.0.0.1", string(p.Address())))
 	cmd.Stderr = os.Stderr
 	orders, _ := cmd.StdinPipe()
 	out, _ := cmd.StdoutPipe()

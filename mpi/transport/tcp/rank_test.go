@@ -227,3 +227,7 @@ func pattern(n int, seed byte) []byte {
 }
 
 func textLog(b *testlog.Buffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+
+func debugLog(b *testlog.Buffer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
