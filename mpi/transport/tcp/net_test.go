@@ -88,3 +88,32 @@ func TestFirstMessageWaitsForNetwork(t *testing.T) {
 		t.Errorf("lost: %v", err)
 	}
 }
+
+// A rank connects to more peers than its host has ports to dial from.
+func TestFewPorts(t *testing.T) {
+	host, here := os.LookupEnv(hereVariable)
+	if !here {
+		there(t, lab.Net(t, 2), "")
+		return
+	}
+	const n = 9
+	var log testlog.Buffer
+	ranks := make([]*rank, n)
+	for i := range ranks {
+		ranks[i] = openRank(t, Config{Rank: i, Size: n, Host: strings.TrimSpace(host), Log: debugLog(&log)})
+	}
+	introduce(t, ranks)
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("20000 20001"), 0); err != nil { // others than the ranks listen on
+		t.Fatal(err)
+	}
+	h := transport.Header{Kind: 5}
+	for i := 1; i < n; i++ {
+		ranks[0].Send(i, &h, nil)
+	}
+	pump(t, ranks, "connections, or the lack of a port", func() bool {
+		return len(ranks[0].conns) == n-1 || log.String() != "" || len(ranks[0].lost) > 0
+	})
+	if len(ranks[0].conns) != n-1 {
+		t.Errorf("%d connections of %d; lost %v; %s", len(ranks[0].conns), n-1, ranks[0].lost, log.String())
+	}
+}

@@ -47,6 +47,15 @@ func setIovec(v *unix.Iovec, b []byte) {
 	v.SetLen(len(b))
 }
 
+// sharePort has the kernel choose the port of a socket that is bound to an address when it is
+// connected, so that connections to other peers may have the same. Else each takes one of
+// the host's for itself, of which the ranks of a large node need more than there are.
+func sharePort(_, _ string, raw syscall.RawConn) error {
+	return raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) // it does for a smaller job without
+	})
+}
+
 // takeSocket tunes a connection and takes it out of Go's network poller. conn
 // is closed; the descriptor is the caller's.
 func (p *Provider) takeSocket(conn net.Conn) (int, error) {
