@@ -76,7 +76,7 @@ func (p *Provider) dial(peer int) transport.Outcome {
 func (p *Provider) connect(peer int, to netip.AddrPort, up <-chan struct{}) {
 	self := p.self()
 	deadline := time.Now().Add(p.cfg.ConnectTimeout)
-	dialer := net.Dialer{Deadline: deadline, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.host, 0)), Control: sharePort, KeepAlive: -1}
+	dialer := net.Dialer{Deadline: deadline, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.host, 0)), Control: sharePort}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		conn, err := p.greet(&dialer, &self, peer, to)
 		if err == nil {

@@ -328,6 +328,20 @@ func TestCongestionControl(t *testing.T) {
 	}
 }
 
+// Neither end of a connection gives up a peer that is silent: that is for the world to do.
+func TestSilenceIsNoEnd(t *testing.T) {
+	for _, r := range connected(t, 2) {
+		for what, option := range map[string][2]int{
+			"SO_KEEPALIVE":     {unix.SOL_SOCKET, unix.SO_KEEPALIVE},
+			"TCP_USER_TIMEOUT": {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT},
+		} {
+			if got, err := unix.GetsockoptInt(r.conns[0].fd, option[0], option[1]); got != 0 || err != nil {
+				t.Errorf("rank %d: %s is %d, %v", r.cfg.Rank, what, got, err)
+			}
+		}
+	}
+}
+
 // A peer that knows the layout earlier dials earlier; its hello waits.
 func TestLayoutComesLater(t *testing.T) {
 	ranks := []*rank{openRank(t, Config{Rank: 0, Size: 2}), openRank(t, Config{Rank: 1, Size: 2})}

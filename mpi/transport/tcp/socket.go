@@ -81,9 +81,15 @@ func (p *Provider) takeSocket(conn net.Conn) (int, error) {
 	return fd, err
 }
 
+// tune makes both ends of a connection alike, the dialled and the accepted one. Go has set keepalive probes, but a
+// connection that nothing is to be sent on does not end by itself: the world finds out who is
+// silent for too long, by PeerTimeout.
 func (p *Provider) tune(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return err
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0); err != nil {
+		return fmt.Errorf("SO_KEEPALIVE: %w", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return fmt.Errorf("TCP_NODELAY: %w", err)
