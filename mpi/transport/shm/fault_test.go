@@ -318,8 +318,8 @@ func TestMalformedClaim(t *testing.T) {
 	if err := rs[1].lost[0]; !errors.Is(err, errMalformed) {
 		t.Errorf("the loss is reported as %v, want %v", err, errMalformed)
 	}
-	if err := rs[1].pulled[op]; !errors.Is(err, errMalformed) {
-		t.Errorf("the pull completed with %v, want %v", err, errMalformed)
+	if err := rs[1].pulled[op]; !errors.Is(err, errMalformed) || !errors.Is(err, transport.ErrGone) {
+		t.Errorf("the pull completed with %v, want %v because of %v", err, transport.ErrGone, errMalformed)
 	}
 }
 
@@ -383,8 +383,9 @@ func TestFaultOfSocket(t *testing.T) {
 }
 
 // TestRingWithoutMemory: a pair whose byte ring gets no memory is lost with
-// the reason; one whose ring cannot grow goes on.
+// the reason, and what was being sent ends with its loss; one whose ring cannot grow goes on.
 func TestRingWithoutMemory(t *testing.T) {
+	const op = 7
 	for _, limit := range []uint32{0, firstRing} {
 		rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 2 })
 		meetAll(t, rs)
@@ -400,7 +401,7 @@ func TestRingWithoutMemory(t *testing.T) {
 		rs[1].into = make([]byte, len(big))
 		into := rs[1].into
 		h := transport.Header{Kind: transport.Data, Bytes: uint64(len(big))}
-		rs[0].SendFrom(1, &h, big, opSendFrom)
+		rs[0].SendFrom(1, &h, big, op)
 		deadline := time.Now().Add(patience)
 		for rs[1].placed == 0 && len(rs[0].lost) == 0 && time.Now().Before(deadline) {
 			for _, r := range rs {
@@ -412,6 +413,8 @@ func TestRingWithoutMemory(t *testing.T) {
 		switch {
 		case limit == 0 && !errors.Is(rs[0].lost[1], unix.ENOSPC):
 			t.Errorf("without memory: lost with %v", rs[0].lost[1])
+		case limit == 0 && !errors.Is(rs[0].pulled[op], transport.ErrGone):
+			t.Errorf("without memory: the send completed with %v, want %v", rs[0].pulled[op], transport.ErrGone)
 		case limit > 0 && (rs[1].placed != 1 || !bytes.Equal(into, big)):
 			t.Errorf("with a ring of %d bytes: placed %d, lost %v", limit, rs[1].placed, rs[0].lost)
 		}

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
@@ -73,7 +74,7 @@ func (ep *endpoint) quiet() bool { return ep.pulls == 0 && ep.exposuresQuiet() }
 func (p *Provider) bury(s transport.Sink) (n int) {
 	for i := 0; i < len(p.ailing); i++ { // the sink may add to it
 		if ep := p.ailing[i]; ep.state < leaving {
-			ep.leave(ep.broken)
+			ep.leave(fmt.Errorf("%w: %w", transport.ErrGone, ep.broken))
 			p.settle()
 			n += p.report(s) + 1 // operations end first
 			s.Lost(ep.rank, ep.broken)
