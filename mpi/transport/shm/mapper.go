@@ -253,18 +253,22 @@ func (p *Provider) packet(l *link, b []byte, fds []int) error {
 	}
 }
 
-// answer sends a segment to the peer that asked for it. One that leaves no room for
-// answers in the socket loses it.
+// answer sends a segment to the peer that asked for it, or why it cannot. A peer that leaves no room for
+// answers in the socket is lost.
 func (x *exports) answer(conn *net.UnixConn, question, number uint64) error {
 	x.mu.Lock()
 	defer x.mu.Unlock() // the descriptor must not be closed meanwhile
+	none := binary.BigEndian.AppendUint64([]byte{packetNone}, question)
 	e, ok := x.segments[number]
 	if !ok {
-		b := binary.BigEndian.AppendUint64([]byte{packetNone}, question)
-		return sendPacket(conn, fmt.Append(b, "it exports no segment ", number))
+		return sendPacket(conn, fmt.Append(none, "it exports no segment ", number))
 	}
 	b := binary.BigEndian.AppendUint64([]byte{packetMap}, question)
-	return sendPacket(conn, binary.BigEndian.AppendUint64(b, uint64(e.sizeBytes)), e.fd)
+	err := sendPacket(conn, binary.BigEndian.AppendUint64(b, uint64(e.sizeBytes)), e.fd)
+	if errors.Is(err, unix.ETOOMANYREFS) { // see party.write; a later question may be answered
+		return sendPacket(conn, append(none, "its user has too many descriptors in flight"...))
+	}
+	return err
 }
 
 // close ends all exports, and lets none begin.

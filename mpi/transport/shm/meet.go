@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -216,7 +217,18 @@ func flag(b bool) byte {
 	return 0
 }
 
-func (p *party) write(b []byte, fds ...int) error { return writePacket(p.conn, b, fds...) }
+// write sends a packet. Where the user has too many descriptors in flight, those that
+// any of its processes has sent and nobody has received, it tries again, until the deadline of the socket.
+func (p *party) write(b []byte, fds ...int) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 10*time.Millisecond) {
+		err := writePacket(p.conn, b, fds...)
+		if !errors.Is(err, unix.ETOOMANYREFS) {
+			return err
+		}
+		p.cfg.Log.Debug("shm: descriptors for a peer cannot be sent yet", "err", err)
+		<-time.After(pause)
+	}
+}
 
 func (p *party) read() ([]byte, []int, error) {
 	return readPacket(p.conn, make([]byte, maxPacket))
