@@ -46,7 +46,7 @@ func TestManyStrangers(t *testing.T) {
 	if err := late.write(pack(hello)); err != nil {
 		t.Fatal(err)
 	}
-	answer, _, err := late.read()
+	answer, _, err := late.read(0)
 	if err != nil || answer[0] != statusRefused || !strings.Contains(string(answer), "does not belong") {
 		t.Errorf("a connection above the bound is answered %q, %v", answer, err)
 	}

@@ -35,7 +35,7 @@ func (p *party) dialler(to int) (l *link, err error) {
 	if err := p.write(pack(p.own)); err != nil {
 		return nil, err
 	}
-	answer, _, err := p.read()
+	answer, _, err := p.read(0)
 	if err != nil {
 		return nil, err
 	}
@@ -67,20 +67,24 @@ func (p *party) dialler(to int) (l *link, err error) {
 		return nil, err
 	}
 
-	open, fds, err := p.read()
+	open, fds, err := p.read(2)
 	if err != nil {
 		return nil, err
 	}
+	welcome := len(open) == 1+probeAtBytes+16 && open[0] == statusWelcome
+	if !welcome || len(fds) < 2 {
+		closeAll(fds)
+	}
 	switch {
-	case len(open) == 1+probeAtBytes+16 && open[0] == statusWelcome && len(fds) == 2:
+	case welcome && len(fds) < 2:
+		return nil, fmt.Errorf("%d of its board and bell: %w", len(fds), errNoDescriptor)
+	case welcome:
 	case len(open) == 1 && open[0] == statusCrossed:
 		return nil, errCrossed
 	case len(open) > 1 && open[0] == statusRefused:
-		closeAll(fds)
 		return nil, fmt.Errorf("it refused: %s", open[1:])
 	default:
-		closeAll(fds)
-		return nil, fmt.Errorf("%d bytes and %d descriptors instead of its board and bell: %w", len(open), len(fds), errMalformed)
+		return nil, fmt.Errorf("an answer of %d bytes to the proof: %w", len(open), errMalformed)
 	}
 	if err := l.adopt(fds[0], fds[1]); err != nil {
 		return nil, err
@@ -90,7 +94,7 @@ func (p *party) dialler(to int) (l *link, err error) {
 	if err := p.write(append(got[:], flag(works))); err != nil {
 		return nil, err
 	}
-	ready, _, err := p.read()
+	ready, _, err := p.read(0)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +118,7 @@ func (p *party) acceptor(admit func(rank int) error) (l *link, err error) {
 	if err := p.sameUser(); err != nil {
 		return nil, err
 	}
-	first, _, err := p.read()
+	first, _, err := p.read(0)
 	if err != nil {
 		return nil, err
 	}
@@ -123,20 +127,26 @@ func (p *party) acceptor(admit func(rank int) error) (l *link, err error) {
 	}
 	p.own = p.hello(int(p.peer.From))
 	if err := p.check(); err != nil {
-		p.write(append([]byte{statusRefused}, err.Error()...))
+		p.refuse(err)
 		return nil, err
 	}
 	answer := append([]byte{statusWelcome}, pack(p.own)...)
 	if err := p.write(append(answer, p.mac("acceptor", p.peer, p.own)...)); err != nil {
 		return nil, err
 	}
-	proof, fds, err := p.read()
+	proof, fds, err := p.read(3)
 	if err != nil {
 		return nil, err
 	}
-	if len(proof) != macBytes+probeAtBytes || len(fds) != 3 {
+	if len(proof) != macBytes+probeAtBytes {
 		closeAll(fds)
-		return nil, fmt.Errorf("%d bytes and %d descriptors instead of its proof, segment, board and bell: %w", len(proof), len(fds), errMalformed)
+		return nil, fmt.Errorf("%d bytes instead of its proof: %w", len(proof), errMalformed)
+	}
+	if len(fds) < 3 {
+		closeAll(fds)
+		err := fmt.Errorf("rank %d, %d of segment, board and bell: %w", p.cfg.Rank, len(fds), errNoDescriptor)
+		p.refuse(err)
+		return nil, err
 	}
 	l.memory = fds[0]
 	if err := l.adopt(fds[1], fds[2]); err != nil {
@@ -146,15 +156,15 @@ func (p *party) acceptor(admit func(rank int) error) (l *link, err error) {
 		return nil, errors.New("it does not know the job's secret")
 	}
 	if err := admit(int(p.peer.From)); err != nil {
-		status := []byte{statusCrossed}
-		if !errors.Is(err, errCrossed) {
-			status = append([]byte{statusRefused}, err.Error()...)
+		if errors.Is(err, errCrossed) {
+			p.write([]byte{statusCrossed})
+		} else {
+			p.refuse(err)
 		}
-		p.write(status)
 		return nil, err
 	}
 	if l.mem, err = mapSegment(l.memory, pairBytes); err != nil {
-		p.write(append([]byte{statusRefused}, err.Error()...))
+		p.refuse(err)
 		return nil, err
 	}
 
@@ -164,7 +174,7 @@ func (p *party) acceptor(admit func(rank int) error) (l *link, err error) {
 	if err := p.write(append(open, got[:]...), p.bell.memory, p.bell.bell); err != nil {
 		return nil, err
 	}
-	read, _, err := p.read()
+	read, _, err := p.read(0)
 	if err != nil {
 		return nil, err
 	}
@@ -230,8 +240,18 @@ func (p *party) write(b []byte, fds ...int) error {
 	}
 }
 
-func (p *party) read() ([]byte, []int, error) {
-	return readPacket(p.conn, make([]byte, maxPacket))
+// refuse tells the dialler why not.
+func (p *party) refuse(why error) { p.write(append([]byte{statusRefused}, why.Error()...)) }
+
+// read takes a packet with most descriptors, or with fewer, which are the caller's. The kernel leaves out what
+// this process may not open.
+func (p *party) read(most int) ([]byte, []int, error) {
+	b, fds, err := readPacket(p.conn, make([]byte, maxPacket))
+	if len(fds) > most {
+		closeAll(fds)
+		return nil, nil, fmt.Errorf("%d descriptors with a packet of %d bytes: %w", len(fds), len(b), errMalformed)
+	}
+	return b, fds, err
 }
 
 // writePacket sends one packet and the descriptors with it.
