@@ -29,8 +29,10 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 		}
 		copy(buf, c.bytes(2, n))
 	case formRing:
+		var h transport.Header
+		c.header(want.Kind, &h)
 		payload, err := spanIn(in.mem, c[5])
-		if n = len(payload); err != nil || n > len(buf) || uint64(n) != c[2] {
+		if n = len(payload); err != nil || n > len(buf) || uint64(n) != h.Bytes || h.Token != 0 || h.Aux != 0 {
 			return 0, transport.Other
 		}
 		copy(buf, payload)

@@ -78,8 +78,11 @@ func testTake(t *testing.T, factory Factory) {
 		{"of another tag", other(func(h *transport.Header) { h.Tag = 7 }), 8, 64, transport.Other},
 		{"of another context", other(func(h *transport.Header) { h.Context = 5 }), 8, 64, transport.Other},
 		{"of another kind", other(func(h *transport.Header) { h.Kind++ }), 8, 64, transport.Other},
-		{"with a token", other(func(h *transport.Header) { h.Token = 1 }), 8, 64, transport.Other},
-		{"with an aux", other(func(h *transport.Header) { h.Aux = 1 }), 8, 64, transport.Other},
+	}
+	for _, n := range []int{8, 100} {
+		messages = append(messages,
+			message{"with a token", other(func(h *transport.Header) { h.Token = 1 }), n, 128, transport.Other},
+			message{"with an aux", other(func(h *transport.Header) { h.Aux = 1 }), n, 128, transport.Other})
 	}
 	for n := 1; n <= longest; n = min(3*n+1, max(longest, n+1)) {
 		messages = append(messages,
