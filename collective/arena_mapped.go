@@ -58,7 +58,7 @@ func (m *meeting) noteBuffers() {
 }
 
 // keptSlabs is how much memory of a rank stays mapped: enough for the buffers of a program that uses the
-// same ones again and again. What a rank has freed takes no memory here.
+// same ones again and again. What a rank has freed takes no memory here, but for huge pages.
 const keptSlabs = 8
 
 // view is memory of a rank, mapped.

@@ -50,7 +50,7 @@ type Mapping struct {
 
 // Map maps the memory of a rank in which something is located (Locate). It blocks until the rank has
 // answered, which it does in the background, at most for as long as a handshake may take. When the
-// rank frees the memory, its contents are zeros here. Not collective; any goroutine may call it.
+// rank frees the memory, its contents are zeros here, or stay as they were. Not collective; any goroutine may call it.
 func (c *Comm) Map(ctx context.Context, rank int, slab uint64) (*Mapping, error) {
 	if rank < 0 || rank >= c.Size() {
 		return nil, c.fail("map", ProcNull, AnyTag, ErrRank, c.rankRange(rank))

@@ -27,6 +27,7 @@ type memory struct {
 type slab struct {
 	mem     []byte
 	fd      int
+	pages   shm.Pages
 	handles map[transport.Mapper][]byte // by which peers import it
 	windows int                         // that lie in it, and Shareds
 	located bool                        // peers may have mapped it by Comm.Map
@@ -89,7 +90,8 @@ func Alloc[T Elem](c *Comm, n int) ([]T, error) {
 // Free gives back memory from Alloc, named by the slice that Alloc returned or one
 // that begins where it does. It is an error while a window lies in it. Ranks that
 // have mapped it keep their mapping, but it loses its pages unless it has been in a
-// window. Touching the memory afterwards ends the process.
+// window or consists of huge pages: those are free when nobody has it mapped any more. Touching
+// the memory afterwards ends the process.
 func Free[T Elem](c *Comm, buf []T) error {
 	if cap(buf) == 0 {
 		return nil
@@ -154,15 +156,16 @@ func makeSlab(nBytes, pageBytes int, pages shm.Pages) (*slab, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("mapping %d bytes of memory: %w", size, err)
 	}
-	return &slab{mem: mem, fd: fd, handles: map[transport.Mapper][]byte{}}, nil
+	return &slab{mem: mem, fd: fd, pages: pages, handles: map[transport.Mapper][]byte{}}, nil
 }
 
 func (s *slab) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }
 
 // empty gives the pages back although peers may keep them mapped, who learn of Free late or never.
-// Their mappings stay, of zeros. What has been in a window they may still use (Window.Release).
+// Their mappings stay, of zeros. What has been in a window they may still use (Window.Release). Huge pages stay:
+// the pool may have none left for a peer that touches its mapping, which would end the peer.
 func (s *slab) empty() {
-	if s.located && !s.shared {
+	if s.located && !s.shared && s.pages == shm.OrdinaryPages {
 		_ = unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
 	}
 }

@@ -11,12 +11,12 @@ import (
 // The checks of memory that the ranks of a host map.
 
 // checkMap: rank 1 maps what rank 0 has, reads and writes it, and keeps the mapping when rank 0 frees the
-// memory, which is zero then, unless a window was in it. Where ranks share no memory, both learn so.
+// memory, which is zero then, unless a window was in it or its pages are huge. Where ranks share no memory, both learn so.
 func checkMap(ctx context.Context, c *mpi.Comm) error {
-	const n = 3 << 20
+	const ordinary, large = 1 << 20, 3 << 20 // bytes: huge pages are for large memory only
 	peer := 1 - c.Rank()
 	if !c.SharesMemory(peer) {
-		buf, err := mpi.Alloc[byte](c, n)
+		buf, err := mpi.Alloc[byte](c, large)
 		if err != nil {
 			return err
 		}
@@ -24,10 +24,10 @@ func checkMap(ctx context.Context, c *mpi.Comm) error {
 		_, err = c.Map(ctx, peer, 1)
 		return wants("mapping memory of a rank that shares none", err, mpi.ErrTransport)
 	}
-	if err := mapFreed(ctx, c, n, false, 0); err != nil || c.Caps().Name == "mpi" {
+	if err := mapFreed(ctx, c, ordinary, false, 0); err != nil || c.Caps().Name == "mpi" {
 		return err
 	}
-	return mapFreed(ctx, c, n, true, 7)
+	return mapFreed(ctx, c, large, true, 7)
 }
 
 // mapFreed maps n bytes, and finds after in them when they are freed.
