@@ -139,9 +139,12 @@ func (x *execution) accept(m *incoming, status mpi.Status, err error) error {
 		return nil
 	}
 	peer := int(m.step.Peer)
-	if other, ok := readSignature(b[:min(len(b), status.Bytes)]); ok && other != x.signature {
+	sent := fmt.Sprintf("%d B", status.Bytes)
+	if status.Bytes < 0 { // truncated, and the library does not tell how long it was, nor what of it is in b
+		sent = fmt.Sprintf("more than %d B", len(b))
+	} else if other, ok := readSignature(b[:min(len(b), status.Bytes)]); ok && other != x.signature {
 		return x.signature.compare(x.state.rank, peer, x.comm.Host(peer), other)
 	}
-	return &mismatchError{text: fmt.Sprintf("rank %d called %v and expects %d B from rank %d (%s), which sent %d B",
-		x.state.rank, x.signature, len(b), peer, x.comm.Host(peer), status.Bytes)}
+	return &mismatchError{text: fmt.Sprintf("rank %d called %v and expects %d B from rank %d (%s), which sent %s",
+		x.state.rank, x.signature, len(b), peer, x.comm.Host(peer), sent)}
 }

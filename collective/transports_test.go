@@ -297,6 +297,20 @@ func libraryBesideArena(ctx context.Context, c *mpi.Comm) error {
 	return nil
 }
 
+// mismatchOverLibrary: ranks whose vectors differ in length all learn of it, from the call or from the next, although not
+// every library tells how long a message was that did not fit.
+func mismatchOverLibrary(ctx context.Context, c *mpi.Comm) error {
+	if err := Configure(c, Config{Library: LibraryNever}); err != nil {
+		return err
+	}
+	v := make([]int32, 4+c.Rank())
+	err := Allreduce(ctx, c, v, v, Sum)
+	if err == nil {
+		err = Barrier(ctx, c)
+	}
+	return within(err, mpi.ErrMismatch)
+}
+
 // busy: a collective is under way.
 func (s *state) busy() bool {
 	s.mu.Lock()
@@ -343,6 +357,8 @@ func TestLibraryRank(t *testing.T) {
 		if err == nil {
 			err = libraryBesideArena(ctx, c)
 		}
+	case policy == "mismatch":
+		err = mismatchOverLibrary(ctx, c)
 	case policy == "stall":
 		err = stallInTheLibrary(ctx, c)
 	case policy == "in flight":
@@ -374,6 +390,9 @@ func TestMPIArenaMapped(t *testing.T) { overMPI(t, 2, "mapped") }
 
 // A collective of the library's own is given up like any other, except that its buffers are in flight.
 func TestMPIGivingUp(t *testing.T) { overMPI(t, 3, "give up") }
+
+// Our plans on the library's messages notice that ranks called different things.
+func TestMPIMismatch(t *testing.T) { overMPI(t, 3, "mismatch") }
 
 // A collective of the library's own is in a stall report, too.
 func TestMPIStallReport(t *testing.T) {
