@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
@@ -14,6 +15,8 @@ import (
 func TestCloseEndsCollectives(t *testing.T) {
 	const size = 3
 	t.Run("shm", func(t *testing.T) { overSharedMemory(t, size, closeAmidCollectives) })
+	// One of two gives the other a long message out of a meeting in the arena.
+	t.Run("two over shm", func(t *testing.T) { overSharedMemory(t, 2, closeAmidCollectives) })
 	t.Run("tcp", func(t *testing.T) { overTCP(t, size, closeAmidCollectives) })
 	t.Run("sim", func(t *testing.T) {
 		onRanks(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
@@ -36,6 +39,14 @@ func closeAmidCollectives(ctx context.Context, c *mpi.Comm) error {
 			}
 		}
 	}
+	moved := func(d *mpi.Comm) error {
+		v := make([]byte, 32<<20)
+		for {
+			if err := Bcast(ctx, d, v, 0); err != nil {
+				return err
+			}
+		}
+	}
 	inVain := func(call func(*mpi.Comm) error) func(*mpi.Comm) error {
 		return func(d *mpi.Comm) error {
 			if d.Rank() == 0 {
@@ -47,13 +58,16 @@ func closeAmidCollectives(ctx context.Context, c *mpi.Comm) error {
 	calls := []func(*mpi.Comm) error{
 		inVain(func(d *mpi.Comm) error { return Barrier(ctx, d) }),
 		inVain(func(d *mpi.Comm) error { return Iallreduce(d, []int{1}, []int{0}, Sum).Wait(ctx) }),
-		endless(1), endless(1000), endless(200_000),
+		endless(1), endless(1000), endless(200_000), moved,
 	}
 	comms := make([]*mpi.Comm, len(calls))
 	onComms := make([]func() error, len(calls))
 	for i, call := range calls {
 		d, err := c.Dup(ctx)
 		if err != nil {
+			return err
+		}
+		if err := Configure(d, Config{Force: map[plan.Kind]string{plan.Bcast: DirectPlan}}); err != nil {
 			return err
 		}
 		for range arenaAfter + 2 {

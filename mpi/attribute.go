@@ -8,7 +8,7 @@ type attribute struct {
 }
 
 // Releaser is an attribute that holds more than Go memory. Release is called when its
-// communicator is freed, and when the world closes, once no operation can begin any more; why
+// communicator is freed, once no operation can begin there any more, and when the world closes, once all have ended; why
 // wraps ErrClosed. It ends what the library does on the communicator, waits for that, and
 // gives back what it holds. It must not communicate: other ranks may have done so already, or not yet.
 // Where Close gives up waiting for the system's MPI library, which goes on with operations then, it is not called.

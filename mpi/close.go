@@ -7,7 +7,8 @@ import (
 )
 
 // The end of a world, also while goroutines wait in calls on it: first nobody
-// polls any more, then the providers go, and what they still held is given back last.
+// polls any more, then the providers go, and what they still held is given back. Libraries come
+// last: they wait for calls of theirs, which may wait for such an operation.
 
 // Close says goodbye: it blocks until every living rank has closed too, or
 // ctx ends, so that no rank takes a peer's leaving for a loss. After the end of ctx it is one to ranks of other processes. Until then operations of other
@@ -45,9 +46,6 @@ func (e *engine) close(ctx context.Context) error {
 	}
 	comms := e.end()
 	e.keeper.done.Wait()
-	for _, c := range comms {
-		c.release(ErrClosed)
-	}
 	if w.membership != nil {
 		w.membership.Close()
 	}
@@ -60,6 +58,9 @@ func (e *engine) close(ctx context.Context) error {
 	e.finishAll(func(*op) bool { return true })
 	e.windows.byID = nil
 	e.unlock()
+	for _, c := range comms {
+		c.release(ErrClosed)
+	}
 	if e.set != nil {
 		e.set.close()
 	}

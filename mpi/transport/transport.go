@@ -207,7 +207,7 @@ type Mapper interface {
 	// Export registers a segment (a memfd of the given size) so that peers can import
 	// it by the returned handle for as long as it stays exported.
 	Export(fd int, sizeBytes int) (handle []byte, err error)
-	// Unexport ends that.
+	// Unexport ends that. It may be called after Close, too, which has ended it already.
 	Unexport(handle []byte)
 	// Import maps a peer's segment. It may do a short round trip on a socket,
 	// bounded by ctx and the provider's handshake timeout, and is called without the world's

@@ -92,9 +92,11 @@ func TestMapAtTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	exported := exportSegment(t, rs[0], importBytes)
 	if err := rs[0].Close(); err != nil {
 		t.Fatal(err)
 	}
+	rs[0].Unexport(exported) // by an owner that frees the segment only now
 	if l, err := rs[0].outcome(met); l != nil || !errors.Is(err, errClosed) {
 		t.Errorf("link %v and error %v of a closed provider, want %v", l, err, errClosed)
 	}
