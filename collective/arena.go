@@ -61,7 +61,7 @@ type arena struct {
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *arena {
 	a := &arena{me: s.rank, parts: parts, home: osyield.NewHome(processor), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
-		drop: func() {}, sleeper: &execution{state: s}, views: make([][]view, len(parts))}
+		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
 		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
 	}

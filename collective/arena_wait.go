@@ -185,7 +185,8 @@ func (m *meeting) finish(ctx context.Context, rank int, r mpi.Request) error {
 	if s.broken.Load() != nil { // before the look-out could cancel it
 		r.Cancel()
 	}
-	_, err := r.Wait(ctx)
+	defer m.sleeper.until.end()
+	_, err := r.Wait(m.sleeper.untilOff(ctx))
 	if b := s.broken.Load(); b != nil && err != nil && !errors.Is(err, mpi.ErrInFlight) {
 		return b.Err
 	}

@@ -302,11 +302,20 @@ func (x *execution) awaitFirm(ctx context.Context, r mpi.Request, peer int32, bl
 		x.progress.Add(1)
 		return status, ok, err
 	}
-	if block && !x.state.takesBack {
+	if block {
 		defer x.until.end()
-		ctx = x.until.begin(ctx)
+		ctx = x.untilOff(ctx)
 	}
 	return x.await(ctx, r, peer, block)
+}
+
+// untilOff is ctx for a wait that must end when collectives are called off, also where Cancel does not end it. Nobody
+// waits by it any more when until ends.
+func (x *execution) untilOff(ctx context.Context) context.Context {
+	if x.state.takesBack {
+		return ctx
+	}
+	return x.until.begin(ctx)
 }
 
 // waitFor lets the look-out know of what is waited for next, unless it has called collectives off.

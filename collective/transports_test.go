@@ -311,6 +311,45 @@ func mismatchOverLibrary(ctx context.Context, c *mpi.Comm) error {
 	return within(err, mpi.ErrMismatch)
 }
 
+// callOffPass has rank 0 pass a long vector to rank 1 out of a meeting in the arena, to which rank 1 does not come. Both learn
+// of it, although the library does not take the message back: that is in flight until rank 1 receives it.
+func callOffPass(ctx context.Context, c *mpi.Comm) error {
+	const n, calls, tag = 16 << 20, arenaAfter + 1, 1
+	err := Configure(c, Config{Library: LibraryNever, Force: map[plan.Kind]string{plan.Bcast: DirectPlan}})
+	for range calls {
+		if err == nil {
+			err = Barrier(ctx, c)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if c.Rank() == 1 {
+		if err := within(Barrier(ctx, c), mpi.ErrMismatch); err != nil {
+			return err
+		}
+		if _, err := mpi.Recv(ctx, c, []byte{0}, 0, tag); err != nil {
+			return err
+		}
+		_, err := mpi.Recv(ctx, c.Shadow(), make([]byte, n), 0, firstTag+calls+1)
+		return err
+	}
+	err = Bcast(ctx, c, make([]byte, n), 0)
+	if err := errors.Join(within(err, mpi.ErrMismatch), within(err, mpi.ErrInFlight), mpi.Send(ctx, c, []byte{0}, 1, tag)); err != nil {
+		return err
+	}
+	var at *mpi.Error
+	if !errors.As(err, &at) || at.Done == nil {
+		return fmt.Errorf("%v does not say when the buffer is free", err)
+	}
+	select {
+	case <-at.Done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the buffer is never free: %w", context.Cause(ctx))
+	}
+}
+
 // busy: a collective is under way.
 func (s *state) busy() bool {
 	s.mu.Lock()
@@ -357,6 +396,8 @@ func TestLibraryRank(t *testing.T) {
 		if err == nil {
 			err = libraryBesideArena(ctx, c)
 		}
+	case policy == "call off":
+		err = callOffPass(ctx, c)
 	case policy == "mismatch":
 		err = mismatchOverLibrary(ctx, c)
 	case policy == "stall":
@@ -390,6 +431,9 @@ func TestMPIArenaMapped(t *testing.T) { overMPI(t, 2, "mapped") }
 
 // A collective of the library's own is given up like any other, except that its buffers are in flight.
 func TestMPIGivingUp(t *testing.T) { overMPI(t, 3, "give up") }
+
+// A meeting in the arena is called off also while it gives a message to the library, which does not take it back.
+func TestMPICallingOff(t *testing.T) { overMPI(t, 2, "call off") }
 
 // Our plans on the library's messages notice that ranks called different things.
 func TestMPIMismatch(t *testing.T) { overMPI(t, 3, "mismatch") }
