@@ -75,7 +75,7 @@ func (s *state) checksFirst(q *call) bool {
 
 func (s *state) checkFirst(ctx context.Context, c *mpi.Comm, q *call) error {
 	err := s.agree(ctx, c, q)
-	q.late = true
+	q.late, q.here = true, false // without the library another way would be chosen, which no meeting has been called to
 	if err != nil || q.counts[1] == nil {
 		return err
 	}

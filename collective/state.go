@@ -140,6 +140,9 @@ func (s *state) acquire(c *mpi.Comm, q *call, nonblocking bool) (*execution, err
 	if err != nil {
 		return nil, s.rejected(q, err)
 	}
+	if e.way.inArena() {
+		panic(fmt.Sprintf("collective: %v is to be done outside of the arena by its way %d", e.signature, e.way))
+	}
 	s.number(q)
 	var x *execution
 	if n := len(e.idle); n > 0 {
