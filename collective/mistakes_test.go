@@ -19,6 +19,9 @@ func TestMistakesCount(t *testing.T) {
 		"operator of another type": func(ctx context.Context, c *mpi.Comm) error {
 			return Iallreduce(c, make([]int32, 4), make([]int32, 4), concat).Wait(ctx)
 		},
+		"reproducible sum to no rank": func(ctx context.Context, c *mpi.Comm) error {
+			return Reduce(ctx, c, make([]float64, 4), make([]float64, 4), ReproducibleSum, -1)
+		},
 		"more to itself": func(ctx context.Context, c *mpi.Comm) error { return ownBlock(ctx, c, 4, 1) },
 		"less to itself": func(ctx context.Context, c *mpi.Comm) error { return ownBlock(ctx, c, 1, 4) },
 	}

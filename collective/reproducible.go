@@ -62,30 +62,26 @@ func words(q []quad) []uint64 { return mpi.View[uint64](mpi.Bytes(q)) }
 // float64; at most 2²⁴ rows in all. It errs by at most 2⁻¹⁰¹ (float64) or 2⁻³⁷ (float32) of
 // the largest magnitude per row, before it rounds once. It allocates 18 B (10 B) per element.
 func ReproducibleAllreduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, rows [][]T, recv []T) error {
-	return reproducible(ctx, c, rows, recv, -1)
+	return reproducible(ctx, c, plan.Allreduce, rows, recv, 0)
 }
 
 func reproducibleAllreduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T) error {
-	return reproducible(ctx, c, [][]T{send}, recv, -1)
+	return reproducible(ctx, c, plan.Allreduce, [][]T{send}, recv, 0)
 }
 
 func reproducibleReduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, root int) error {
 	if c.Rank() != root {
 		recv = send[:len(send):len(send)] // for its length only
 	}
-	return reproducible(ctx, c, [][]T{send}, recv, root)
+	return reproducible(ctx, c, plan.Reduce, [][]T{send}, recv, root)
 }
 
-// reproducible sums to a root, or to all ranks if root is -1.
-func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, rows [][]T, recv []T, root int) error {
-	kind := plan.Reduce
-	if root < 0 {
-		kind = plan.Allreduce
-	}
+// reproducible is an allreduce, or a reduce to root.
+func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, rows [][]T, recv []T, root int) error {
 	var q call
 	vector[T](&q, kind, len(recv))
 	q.op = ReproducibleSum
-	if root >= 0 {
+	if kind == plan.Reduce {
 		q.at(c, root)
 	}
 	if q.typ.kind != kernel.Float32 && q.typ.kind != kernel.Float64 {
@@ -101,9 +97,9 @@ func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, rows [][]T, recv
 		return stateOf(c).reject(&q, q.err)
 	}
 	if q.typ.kind == kernel.Float32 {
-		return reproducible32(ctx, c, &q, views[float32](rows), mpi.View[float32](mpi.Bytes(recv)), root)
+		return reproducible32(ctx, c, &q, views[float32](rows), mpi.View[float32](mpi.Bytes(recv)))
 	}
-	return reproducible64(ctx, c, &q, views[float64](rows), mpi.View[float64](mpi.Bytes(recv)), root)
+	return reproducible64(ctx, c, &q, views[float64](rows), mpi.View[float64](mpi.Bytes(recv)))
 }
 
 func views[F, T mpi.Elem](rows [][]T) [][]F {
@@ -114,7 +110,7 @@ func views[F, T mpi.Elem](rows [][]T) [][]F {
 	return out
 }
 
-func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64, recv []float64, root int) error {
+func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64, recv []float64) error {
 	mags, sums := magnitudes(rows, len(recv)), make([]quad, len(recv))
 	w := words(sums)
 	err := scaleAndAdd(ctx, c, q, mags, sums, quadSum, func() {
@@ -129,7 +125,7 @@ func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64,
 			}
 		}
 	})
-	if err != nil || root >= 0 && c.Rank() != root {
+	if err != nil || q.kind == plan.Reduce && c.Rank() != q.root {
 		return err
 	}
 	for i, m := range mags {
@@ -142,7 +138,7 @@ func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64,
 	return nil
 }
 
-func reproducible32(ctx context.Context, c *mpi.Comm, q *call, rows [][]float32, recv []float32, root int) error {
+func reproducible32(ctx context.Context, c *mpi.Comm, q *call, rows [][]float32, recv []float32) error {
 	mags, sums := magnitudes(rows, len(recv)), make([]int64, len(recv))
 	err := scaleAndAdd(ctx, c, q, mags, sums, Sum, func() {
 		for _, row := range rows {
@@ -154,7 +150,7 @@ func reproducible32(ctx context.Context, c *mpi.Comm, q *call, rows [][]float32,
 			}
 		}
 	})
-	if err != nil || root >= 0 && c.Rank() != root {
+	if err != nil || q.kind == plan.Reduce && c.Rank() != q.root {
 		return err
 	}
 	for i, m := range mags {
