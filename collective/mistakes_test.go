@@ -51,6 +51,34 @@ func TestMistakesCount(t *testing.T) {
 	}
 }
 
+// A rank's mistake in a call that has parts ends it for the others, which are in one of them.
+func TestMistakeOfOneRankEndsPartsOfOthers(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, c *mpi.Comm, n int) error{
+		"reproducible sum": func(ctx context.Context, c *mpi.Comm, n int) error {
+			return Allreduce(ctx, c, make([]float64, n), make([]float64, 1000), ReproducibleSum)
+		},
+		"compared first": func(ctx context.Context, c *mpi.Comm, n int) error {
+			return Allreduce(ctx, c, make([]float64, n), make([]float64, 1000), Sum)
+		},
+	} {
+		together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+			if err := Configure(c, Config{CheckAll: true}); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				if err := within(call(ctx, c, 999), ErrArgument); err != nil {
+					return err
+				}
+				return within(Barrier(ctx, c), mpi.ErrMismatch)
+			}
+			if err := within(call(ctx, c, 1000), mpi.ErrMismatch); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			return nil
+		})
+	}
+}
+
 // ownBlock is an alltoallv in which a rank sends itself so many elements, and receives so many from itself.
 func ownBlock(ctx context.Context, c *mpi.Comm, out, in int) error {
 	sends, receives := []int{1, 1}, []int{1, 1}

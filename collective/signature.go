@@ -115,9 +115,9 @@ func (s signature) kind() plan.Kind { return plan.Kind(s[2] & 0xf) }
 func (s signature) phase() phase    { return phase(s[2] >> 4) }
 
 // differs reports whether ranks that started collectives of the same number called different
-// things. One may be in another part of it than the other.
+// things. One may be in another part of it than the other, unless it has rejected the call and never comes to any.
 func (s signature) differs(other signature) bool {
-	if s.phase() != other.phase() {
+	if s.phase() != other.phase() && (s[5] == badArguments) == (other[5] == badArguments) {
 		s[2], s[5] = uint8(s.kind()), 0
 		other[2], other[5] = uint8(other.kind()), 0
 	}
