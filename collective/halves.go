@@ -7,9 +7,10 @@ import (
 )
 
 // runHalves is a blocking call q that is two collectives, the second of which takes what this rank makes of the result of
-// the first, by between. To the other goroutines it is one: their calls come before both halves or after both. So
+// the first, by between. An error of that, the same on all ranks, leaves the second out. To the other goroutines it is one
+// call: theirs come before both halves or after both. So
 // the halves have one number, and where they meet in the arena they get their turns there together.
-func runHalves(ctx context.Context, c *mpi.Comm, q, first, second *call, between func()) error {
+func runHalves(ctx context.Context, c *mpi.Comm, q, first, second *call, between func() error) error {
 	s := stateOf(c)
 	a, err := s.arenaFor(ctx, c, q)
 	if err != nil {
@@ -30,7 +31,7 @@ func runHalves(ctx context.Context, c *mpi.Comm, q, first, second *call, between
 	for i, h := range halves {
 		m := &meetings[i]
 		if h == second && err == nil {
-			between()
+			err = between()
 		}
 		switch {
 		case err == nil && m.ticket == 0:

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/bits"
 
@@ -59,7 +60,7 @@ func words(q []quad) []uint64 { return mpi.View[uint64](mpi.Bytes(q)) }
 // ReproducibleAllreduce sums rows, any number of them on each rank, all as
 // long as recv, over all ranks into recv on all ranks. The bits of the result depend on the rows
 // alone, not on how they are spread over ranks, in which order, or by which plan. T is float32 or
-// float64; at most 2²⁴ rows in all. It errs by at most 2⁻¹⁰¹ (float64) or 2⁻³⁷ (float32) of
+// float64; each of P ranks has at most 2²⁴/P rows, else it is ErrArgument on all. It errs by at most 2⁻¹⁰¹ (float64) or 2⁻³⁷ (float32) of
 // the largest magnitude per row, before it rounds once. It allocates 18 B (10 B) per element.
 func ReproducibleAllreduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, rows [][]T, recv []T) error {
 	return reproducible(ctx, c, plan.Allreduce, rows, recv, 0)
@@ -87,9 +88,6 @@ func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, 
 	if q.typ.kind != kernel.Float32 && q.typ.kind != kernel.Float64 {
 		q.fail("ReproducibleSum is of float32 or float64, not of %v", q.typ.kind)
 	}
-	if len(rows)*c.Size() > maxSummand {
-		q.fail("%d rows on each of %d ranks are more than %d", len(rows), c.Size(), maxSummand)
-	}
 	for _, r := range rows {
 		q.want("a row", len(r), len(recv))
 	}
@@ -111,7 +109,7 @@ func views[F, T mpi.Elem](rows [][]T) [][]F {
 }
 
 func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64, recv []float64) error {
-	mags, sums := magnitudes(rows, len(recv)), make([]quad, len(recv))
+	mags, sums := magnitudes(rows, len(recv), mostRows(c)), make([]quad, len(recv))
 	w := words(sums)
 	err := scaleAndAdd(ctx, c, q, mags, sums, quadSum, func() {
 		for _, row := range rows {
@@ -128,7 +126,7 @@ func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64,
 	if err != nil || q.kind == plan.Reduce && c.Rank() != q.root {
 		return err
 	}
-	for i, m := range mags {
+	for i, m := range mags[:len(recv)] {
 		if s, ok := special(m); ok {
 			recv[i] = s
 		} else {
@@ -139,7 +137,7 @@ func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64,
 }
 
 func reproducible32(ctx context.Context, c *mpi.Comm, q *call, rows [][]float32, recv []float32) error {
-	mags, sums := magnitudes(rows, len(recv)), make([]int64, len(recv))
+	mags, sums := magnitudes(rows, len(recv), mostRows(c)), make([]int64, len(recv))
 	err := scaleAndAdd(ctx, c, q, mags, sums, Sum, func() {
 		for _, row := range rows {
 			for i, x := range row {
@@ -153,7 +151,7 @@ func reproducible32(ctx context.Context, c *mpi.Comm, q *call, rows [][]float32,
 	if err != nil || q.kind == plan.Reduce && c.Rank() != q.root {
 		return err
 	}
-	for i, m := range mags {
+	for i, m := range mags[:len(recv)] {
 		if s, ok := special(m); ok {
 			recv[i] = float32(s)
 		} else {
@@ -173,13 +171,27 @@ func scaleAndAdd[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, mags []u
 	} else {
 		pairCall(&add, plan.Allreduce, sums, sums, op)
 	}
-	return runHalves(ctx, c, q, &scale, &add, cut)
+	return runHalves(ctx, c, q, &scale, &add, func() error {
+		if mags[len(sums)] != 0 {
+			return stateOf(c).fault(q.kind, q.seq, fmt.Errorf("%w: some rank has more than %d rows, which are too many over %d ranks", ErrArgument, mostRows(c), c.Size()))
+		}
+		cut()
+		return nil
+	})
 }
 
+// mostRows is how many rows a rank may have: all together are then few enough.
+func mostRows(c *mpi.Comm) int { return maxSummand / c.Size() }
+
 // magnitudes is, per element, the least power of two above all operands, and
-// which special values there are.
-func magnitudes[F float32 | float64](rows [][]F, n int) []uint16 {
-	mags := make([]uint16, n)
+// which special values there are. One more element is not 0 if there are more rows than most, of which
+// all ranks learn by it.
+func magnitudes[F float32 | float64](rows [][]F, n, most int) []uint16 {
+	mags := make([]uint16, n+1)
+	if len(rows) > most {
+		mags[n] = hasNaN
+		return mags
+	}
 	for _, row := range rows {
 		for i, v := range row {
 			var m uint16

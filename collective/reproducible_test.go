@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -126,5 +127,34 @@ func TestReproducibleSumOfSpecialValues(t *testing.T) {
 			}
 		}
 		return nil
+	})
+}
+
+// A rank with too many rows is told so, and all others, too, which stay in step.
+func TestReproducibleSumOfTooManyRows(t *testing.T) {
+	const size = 16
+	together(t, size, func(ctx context.Context, c *mpi.Comm) error {
+		rows, sum := [][]float64{{1}}, make([]float64, 1)
+		if c.Rank() == 1 {
+			rows = slices.Repeat(rows, maxSummand/size)
+		}
+		if err := ReproducibleAllreduce(ctx, c, rows, sum); err != nil {
+			return err
+		}
+		if err := equal("sum of as many as may be", sum, []float64{maxSummand/size + size - 1}); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			rows = append(rows, rows[0])
+		}
+		for range 2 {
+			if err := within(ReproducibleAllreduce(ctx, c, rows, sum), ErrArgument); err != nil {
+				return err
+			}
+		}
+		if err := Allreduce(ctx, c, rows[0], sum, ReproducibleSum); err != nil {
+			return err
+		}
+		return equal("sum afterwards", sum, []float64{size})
 	})
 }
