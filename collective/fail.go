@@ -69,9 +69,14 @@ func (s *state) giveUp(shadow *mpi.Comm, why *Error) {
 		return
 	}
 	s.callOff(why) // those of other goroutines: no other rank comes to them any more
-	if !errors.Is(why, mpi.ErrPeerLost) && !errors.Is(why, mpi.ErrRevoked) && !errors.Is(why, mpi.ErrClosed) {
+	if why.tells() {
 		s.announce(shadow, why)
 	}
+}
+
+// tells: the other ranks do not learn by themselves that collectives have ended for this reason.
+func (e *Error) tells() bool {
+	return !errors.Is(e, mpi.ErrPeerLost) && !errors.Is(e, mpi.ErrRevoked) && !errors.Is(e, mpi.ErrClosed)
 }
 
 // announce tells all other ranks that collectives on the communicator are over, and why.
@@ -85,7 +90,7 @@ func (s *state) announce(shadow *mpi.Comm, why *Error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
-	_ = mpi.WaitAll(ctx, requests) // whom it does not reach has left, or has a deadline of its own
+	_ = mpi.WaitAll(ctx, requests) // whom it does not reach has left, or asks when it waits for this rank (heed)
 }
 
 // abortOf is the announcement of a failure.

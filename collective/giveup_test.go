@@ -51,3 +51,41 @@ func TestGivingUpPartsIsNoMismatch(t *testing.T) {
 	t.Run("shm", func(t *testing.T) { overSharedMemory(t, 2, giveUp) })
 	t.Run("tcp", func(t *testing.T) { overTCP(t, 2, giveUp) })
 }
+
+// A rank gives up while another has no room for the news of that: it learns of it when it comes and asks.
+func TestGivingUpIsToldToWhomItDidNotReach(t *testing.T) {
+	// Together more than rank 0 may send before they are received: the last ones use up what the others leave.
+	const messages, long, tag = 4160, 4096, 1
+	message := func(i int) []byte {
+		if i < long {
+			return make([]byte, 1<<10)
+		}
+		return make([]byte, 1)
+	}
+	gaveUp := make(chan struct{})
+	overTCP(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		requests := make([]mpi.Request, messages)
+		if c.Rank() == 0 {
+			for i := range requests {
+				requests[i] = mpi.Isend(c, message(i), 1, tag)
+			}
+			short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			err := within(Barrier(short, c), context.DeadlineExceeded)
+			close(gaveUp)
+			return errors.Join(err, mpi.WaitAll(ctx, requests))
+		}
+		select {
+		case <-gaveUp:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		for i := range requests {
+			requests[i] = mpi.Irecv(c, message(i), 0, tag)
+		}
+		if err := mpi.WaitAll(ctx, requests); err != nil {
+			return err
+		}
+		return within(Barrier(ctx, c), mpi.ErrCancelled)
+	})
+}

@@ -267,6 +267,10 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 			s.callOff(why)
 			return
 		}
+		if b := s.broken.Load(); b != nil && b.tells() { // the announcement has not reached it
+			s.post(shadow, abortOf(b), from)
+			return
+		}
 		s.post(shadow, news{kind: newsReply, seq: n.seq, text: answer}, from)
 	case newsReply:
 		s.watch.answered(question{n.seq, from}, n.text)
