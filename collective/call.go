@@ -66,11 +66,15 @@ func (s *state) perform(ctx context.Context, c *mpi.Comm, q *call) error {
 // checksFirst: by option, calls are compared before a collective whose messages may be too
 // long to carry a signature. With counts it is every one: of some only this rank knows the length.
 func (s *state) checksFirst(q *call) bool {
-	if !s.config.CheckAll || q.kind == plan.Barrier {
+	if !s.config.CheckAll {
 		return false
 	}
-	p := plan.Problem{Kind: q.kind, Size: s.size, Count: q.count, ElemBytes: q.typ.size}
-	return q.hash != 0 || p.TotalBytes() > signedBytes
+	return q.hash != 0 || s.config.checksFirst(&plan.Problem{Kind: q.kind, Size: s.size, Count: q.count, ElemBytes: q.typ.size})
+}
+
+// checksFirst is that of a problem without counts.
+func (f *Config) checksFirst(p *plan.Problem) bool {
+	return f.CheckAll && p.Kind != plan.Barrier && p.TotalBytes() > signedBytes
 }
 
 func (s *state) checkFirst(ctx context.Context, c *mpi.Comm, q *call) error {

@@ -40,7 +40,7 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	p := problemOf(kind, s.rank, s.size, bytes, s.hosts(c))
 	p.RanksPerCore = s.ranksPerCore(c)
 	config := s.config
-	has := means{shared: s.arenaSuits(c), read: s.canRead()}
+	has := means{shared: s.arena.Load() != nil || !s.arenaSettled.Load() && s.arenaSuits(c), read: s.canRead()}
 	s.mu.Unlock()
 	has.library = libraryHas(c, &entry{key: key{kind: kind, typ: typeOf[float32](), op: Sum}})
 	return config.explain(p, has)
@@ -48,7 +48,7 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 
 // means is what ranks have beside messages of their own.
 type means struct {
-	shared  bool // memory, which an arena can be in
+	shared  bool // memory that an arena is in, or can be
 	read    bool // each other's memory
 	library bool // the system's, which has the collective
 }
@@ -108,6 +108,10 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 	if p.Nodes != nil {
 		e.Hosts = len(p.Nodes.Members)
 	}
+	whyLibrary := f.whyLibrary(p)
+	if has.library && whyLibrary != "" && f.checksFirst(p) {
+		has = means{} // then it is for neither the library nor the arena: see checkFirst
+	}
 	chosen, why := f.choose(p)
 	e.Plan, e.Why = chosen.Name, why
 	for _, c := range plan.Rank(p, f.Model) {
@@ -123,8 +127,8 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 			e.Why += fmt.Sprintf(", direct if all vectors are from mpi.Alloc: %.2f µs", 1e6*directSeconds(p, f.Model, byMapping(f.Model)))
 		}
 	}
-	if why := f.whyLibrary(p); has.library && why != "" {
-		e.Plan, e.Why = LibraryPlan, why
+	if has.library && whyLibrary != "" {
+		e.Plan, e.Why = LibraryPlan, whyLibrary
 	}
 	for _, c := range e.Candidates {
 		if c.Plan == e.Plan {

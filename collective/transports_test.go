@@ -353,6 +353,33 @@ func callOffPass(ctx context.Context, c *mpi.Comm) error {
 	}
 }
 
+// explainedOverLibrary: what is said to be done is done, where the ranks have settled on no arena, and where calls
+// are compared first.
+func explainedOverLibrary(ctx context.Context, c *mpi.Comm) error {
+	for range arenaAfter + 1 {
+		if err := Barrier(ctx, c); err != nil {
+			return err
+		}
+	}
+	for _, f := range []Config{{Library: LibraryNever}, {Library: LibraryAlways, CheckAll: true}} {
+		if err := reconfigure(ctx, c, f); err != nil {
+			return err
+		}
+		v := make([]float32, signedBytes)
+		if err := Allreduce(ctx, c, v, v, Sum); err != nil {
+			return err
+		}
+		e, did := Explain(plan.Allreduce, 4*len(v), c), stateOf(c).last[plan.Allreduce].plan.Name
+		if e.Plan != did || slices.Contains(Plans(plan.Allreduce, 4*len(v), c), MemoryPlan) {
+			return fmt.Errorf("%+v: an allreduce is done by %s and explained as\n%v", f, did, e)
+		}
+	}
+	if e := Explain(plan.Allreduce, signedBytes, c); e.Plan != LibraryPlan {
+		return fmt.Errorf("a short call, which is not compared first, is explained as\n%v", e)
+	}
+	return nil
+}
+
 // busy: a collective is under way.
 func (s *state) busy() bool {
 	s.mu.Lock()
@@ -399,6 +426,8 @@ func TestLibraryRank(t *testing.T) {
 		if err == nil {
 			err = libraryBesideArena(ctx, c)
 		}
+	case policy == "explain":
+		err = explainedOverLibrary(ctx, c)
 	case policy == "call off":
 		err = callOffPass(ctx, c)
 	case policy == "mismatch":
@@ -434,6 +463,9 @@ func TestMPIArenaMapped(t *testing.T) { overMPI(t, 2, "mapped") }
 
 // A collective of the library's own is given up like any other, except that its buffers are in flight.
 func TestMPIGivingUp(t *testing.T) { overMPI(t, 3, "give up") }
+
+// What is explained over the library is what is done.
+func TestMPIExplained(t *testing.T) { overMPI(t, 2, "explain") }
 
 // A meeting in the arena is called off also while it gives a message to the library, which does not take it back.
 func TestMPICallingOff(t *testing.T) { overMPI(t, 2, "call off") }
