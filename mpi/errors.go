@@ -130,19 +130,21 @@ func (e *engine) describe(o *op, err error) error {
 	} else {
 		peer = c.RankOf(int(o.peer))
 	}
-	var detail string
-	inFlight := errors.Is(err, ErrInFlight)
-	switch {
-	case errors.Is(err, ErrTruncated):
-		detail = fmt.Sprintf("%d B into %d B", o.status.Bytes, len(o.buf))
-	case errors.Is(err, ErrPeerLost):
-		var l *lostError
-		if errors.As(err, &l) {
-			peer, detail = c.RankOf(l.rank), l.why
-			if err = ErrPeerLost; inFlight {
-				err = fmt.Errorf("%w: %w", ErrInFlight, ErrPeerLost)
-			}
-		}
+	if errors.Is(err, ErrTruncated) {
+		return c.fail(what, peer, int(o.env.tag), err, fmt.Sprintf("%d B into %d B", o.status.Bytes, len(o.buf)))
 	}
-	return c.fail(what, peer, int(o.env.tag), err, detail)
+	return c.failBy(what, peer, int(o.env.tag), err)
+}
+
+// failBy is fail for a cause that may be a loss: that names whoever was lost.
+func (c *Comm) failBy(what string, peer, tag int, err error) error {
+	var l *lostError
+	if !errors.As(err, &l) {
+		return c.fail(what, peer, tag, err, "")
+	}
+	lost := ErrPeerLost
+	if errors.Is(err, ErrInFlight) {
+		lost = fmt.Errorf("%w: %w", ErrInFlight, ErrPeerLost)
+	}
+	return c.fail(what, c.RankOf(l.rank), tag, lost, l.why)
 }

@@ -93,15 +93,18 @@ type sighting struct {
 }
 
 func (s *sighting) met() bool {
-	if s.found = s.e.match.find(s.env); s.found != nil && !s.c.revoked.Load() {
+	s.found = nil
+	if s.err = s.e.broken(s.c); s.err != nil {
 		return true
 	}
-	s.err = s.e.broken(s.c)
-	if s.err == nil && s.env.source >= 0 {
+	if s.found = s.e.match.find(s.env); s.found != nil {
+		return true
+	}
+	if s.env.source >= 0 {
 		if p := s.e.peers[s.env.source]; p != nil {
 			s.err = p.lost
 		}
-	} else if s.err == nil && s.c.unacked > 0 {
+	} else if s.c.unacked > 0 {
 		s.err = s.e.lastLoss(s.c)
 	}
 	return s.err != nil
@@ -110,7 +113,7 @@ func (s *sighting) met() bool {
 // status describes what was found by a call for src and tag.
 func (s *sighting) status(what string, src, tag int) (Status, error) {
 	if s.err != nil {
-		return Status{}, s.c.fail(what, src, tag, s.err, "")
+		return Status{}, s.c.failBy(what, src, tag, s.err)
 	}
 	v := s.found.env
 	return Status{Source: s.c.RankOf(int(v.source)), Tag: int(v.tag), Bytes: s.found.bytes}, nil

@@ -353,3 +353,21 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 	}
 	return p.s.said
 }
+
+// TestProbeOfAClosedWorld: a message that waits there is as little to be found as received.
+func TestProbeOfAClosedWorld(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	p.do(t, 0, []string{"eager", "1", "3", "20"})
+	if _, found, err := p.c.Iprobe(1, 3); !found || err != nil {
+		t.Fatalf("found %v, %v before", found, err)
+	}
+	p.e.lock()
+	p.e.closed = true
+	p.e.unlock()
+	if _, found, err := p.c.Iprobe(1, 3); found || !errors.Is(err, ErrClosed) {
+		t.Errorf("iprobe: found %v, %v; want %v", found, err, ErrClosed)
+	}
+	if _, _, err := RecvAlloc[byte](t.Context(), p.c, 1, 3); !errors.Is(err, ErrClosed) {
+		t.Errorf("receive of any length: %v, want %v", err, ErrClosed)
+	}
+}

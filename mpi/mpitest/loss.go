@@ -261,11 +261,15 @@ func lossProbe(ctx context.Context, c *mpi.Comm, die func()) error {
 	}
 	dead := c.Size() - 1
 	_, err := c.Probe(ctx, dead, 1)
-	if err := wants("probe of the dead rank", err, mpi.ErrPeerLost); err != nil {
+	if err := names("probe of the dead rank", err, c, dead); err != nil {
 		return err
 	}
 	_, err = c.Probe(ctx, mpi.AnySource, 1)
-	return wants("probe of any rank", err, mpi.ErrPeerLost)
+	if err := names("probe of any rank", err, c, dead); err != nil {
+		return err
+	}
+	_, _, err = mpi.RecvAlloc[byte](ctx, c, mpi.AnySource, 1)
+	return names("receive of any length from any rank", err, c, dead)
 }
 
 // lossOthersGoOn: the traffic of the living is not disturbed, before or after.
