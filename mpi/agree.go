@@ -2,9 +2,7 @@ package mpi
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 )
 
 // The collective calls of this package need a maximum and a small allgather of their own, since collectives
@@ -76,16 +74,17 @@ func (k *collectiveCall) end(err error) {
 		return
 	}
 	c := k.c
-	var rs []Request
 	b := k.message(roundGivenUp, []uint64{uint64(k.origin)})
 	for step := 1; step < c.Size(); step *= 2 {
-		rs = append(rs, Isend(c, b, (c.rank+step)%c.Size(), tagCollective))
+		leave(Isend(c, b, (c.rank+step)%c.Size(), tagCollective))
 	}
-	// The context that ended must not take this back: what finds no room is left to wait for it, at most
-	// until the world closes.
-	rs = slices.DeleteFunc(rs, func(r Request) bool { _, done, _ := r.Test(); return done })
-	if len(rs) > 0 {
-		go func() { _ = WaitAll(context.Background(), rs) }()
+}
+
+// leave leaves a send that finds no room to itself, at most until the world closes: the context that ended must
+// not take it back.
+func leave(r Request) {
+	if _, done, _ := r.Test(); !done {
+		go func() { _, _ = r.Wait(context.Background()) }()
 	}
 }
 
@@ -94,35 +93,43 @@ func (k *collectiveCall) end(err error) {
 func (k *collectiveCall) exchange(ctx context.Context, step int, values, theirs []uint64) error {
 	c := k.c
 	to, from := (c.rank+step)%c.Size(), (c.rank-step+c.Size())%c.Size()
-	in := make([]uint64, callWords+len(theirs))
-	status, err := Sendrecv(ctx, c, k.message(uint64(k.round), values), to, tagCollective, in, from, tagCollective)
-	for {
-		if err != nil && (!errors.Is(err, ErrTruncated) || errors.Is(err, ErrInFlight)) {
-			return err
-		}
-		stale, err2 := k.check(from, in, status.Bytes)
-		if err2 != nil {
-			return err2
-		}
-		if !stale {
-			break
-		}
-		status, err = Recv(ctx, c, in, from, tagCollective)
+	out := Isend(c, k.message(uint64(k.round), values), to, tagCollective)
+	if err := k.receive(ctx, from, theirs); err != nil {
+		out.Cancel()
+		leave(out)
+		return err
 	}
+	_, err := out.Wait(ctx)
 	k.round++
-	copy(theirs, in[callWords:])
-	return nil
+	return err
 }
 
-// check looks at a message of nBytes bytes, of which in has what it has room for, and reports whether it
+// receive gets the values of a round, past what an earlier call has left behind, which may be longer: not every library
+// tells of a message that is too long what it began with.
+func (k *collectiveCall) receive(ctx context.Context, from int, theirs []uint64) error {
+	for {
+		in, status, err := RecvAlloc[uint64](ctx, k.c, from, tagCollective)
+		if err != nil {
+			return err
+		}
+		if stale, err := k.check(from, in, status.Bytes, len(theirs)); !stale {
+			copy(theirs, in[min(callWords, len(in)):])
+			return err
+		}
+	}
+}
+
+// check looks at a message of nBytes bytes, which should have as many values, and reports whether it
 // is of an earlier call, which this member has given up.
-func (k *collectiveCall) check(from int, in []uint64, nBytes int) (stale bool, err error) {
+func (k *collectiveCall) check(from int, in []uint64, nBytes, values int) (stale bool, err error) {
 	if k.c.Caps().SizesOnly {
 		return false, nil
 	}
-	switch theirs := collectiveKind(in[callKind]); {
-	case nBytes < 8*callWords:
+	if nBytes < 8*callWords {
 		return false, k.c.fail(k.kind.String(), from, AnyTag, ErrMismatch, fmt.Sprintf("a message of %d bytes, at least %d are needed", nBytes, 8*callWords))
+	}
+	wantBytes := 8 * (callWords + values)
+	switch theirs := collectiveKind(in[callKind]); {
 	case in[callNumber] < k.number:
 		return true, nil
 	case in[callNumber] > k.number || theirs != k.kind:
@@ -130,13 +137,13 @@ func (k *collectiveCall) check(from int, in []uint64, nBytes int) (stale bool, e
 			in[callNumber], theirs, k.number, k.kind))
 	case in[callRound] == roundGivenUp:
 		k.origin = from
-		if r := in[callWords]; len(in) > callWords && nBytes > 8*callWords && r < uint64(k.c.Size()) {
-			k.origin = int(r)
+		if len(in) > callWords && in[callWords] < uint64(k.c.Size()) {
+			k.origin = int(in[callWords])
 		}
 		return false, k.c.fail(k.kind.String(), k.origin, AnyTag, ErrCancelled, "that rank gave up")
-	case in[callRound] != uint64(k.round) || nBytes != 8*len(in):
+	case in[callRound] != uint64(k.round) || nBytes != wantBytes:
 		return false, k.c.fail(k.kind.String(), from, AnyTag, ErrMismatch, fmt.Sprintf("%d bytes in round %d, this rank expects %d in round %d",
-			nBytes, in[callRound], 8*len(in), k.round))
+			nBytes, in[callRound], wantBytes, k.round))
 	}
 	return false, nil
 }

@@ -8,26 +8,35 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// checkGiveUp: a member gives up making a communicator before the others have come. They learn that, and the next
-// call of all is no worse for what this one left behind.
+// checkGiveUp: a member gives up making a communicator, or memory, before the others have come. They learn that, and the next
+// call of all is no worse for what this one left behind, which may be longer than its own messages.
 func checkGiveUp(ctx context.Context, c *mpi.Comm) error {
-	calls := map[string]func(context.Context) (*mpi.Comm, error){
-		"dup":   c.Dup,
-		"split": func(ctx context.Context) (*mpi.Comm, error) { return c.Split(ctx, 0, -c.Rank()) },
+	whole := func(d *mpi.Comm, err error) error {
+		if err != nil {
+			return err
+		}
+		return shift(ctx, d, 0, d.Rank(), func(left int) int { return left })
+	}
+	calls := map[string]func(context.Context) error{
+		"dup":   func(ctx context.Context) error { return whole(c.Dup(ctx)) },
+		"split": func(ctx context.Context) error { return whole(c.Split(ctx, 0, -c.Rank())) },
+		"allocshared": func(ctx context.Context) error {
+			s, err := mpi.AllocShared[byte](ctx, c, 8)
+			if err == nil {
+				err = s.Free()
+			}
+			return err
+		},
 	}
 	for _, gone := range []int{0, c.Size() - 1} {
-		for _, first := range []string{"dup", "split"} {
-			ended, err := givesUp(ctx, c, gone, func(ctx context.Context) error { _, err := calls[first](ctx); return err })
+		for _, first := range []string{"dup", "split", "allocshared"} {
+			ended, err := givesUp(ctx, c, gone, calls[first])
 			if err := errors.Join(err, cancelledBy(gone, c, ended)); err != nil {
 				return fmt.Errorf("%s: %w", first, err)
 			}
-			for _, then := range []string{"split", "dup"} {
-				d, err := calls[then](ctx)
-				if err != nil {
+			for _, then := range []string{"dup", "split"} {
+				if err := calls[then](ctx); err != nil {
 					return fmt.Errorf("%s after a %s that rank %d gave up: %w", then, first, gone, err)
-				}
-				if err := shift(ctx, d, 0, d.Rank(), func(left int) int { return left }); err != nil {
-					return err
 				}
 			}
 		}
