@@ -148,26 +148,36 @@ func (k *collectiveCall) check(from int, in []uint64, nBytes, values int) (stale
 	return false, nil
 }
 
+// derive makes this member's handle of a new communicator out of c. The group may be nil: this member is in none.
+func (k *collectiveCall) derive(ctx context.Context, c *Comm, group []int32, rank int) (*Comm, error) {
+	id, claimed, err := k.context(ctx)
+	switch {
+	case err == nil && group != nil:
+		return c.derive(ctx, k.kind.String(), group, rank, id)
+	case claimed && group != nil:
+		c.dev.forgo(group, id)
+	}
+	return nil, err
+}
+
 // context finds a context id that is free on every member: the largest
 // that any of them would take next. Two goroutines that make communicators at
 // the same time may meet at one number; then only one of them claims it on each rank, and
-// whoever did not get it everywhere tries the next.
-func (k *collectiveCall) context(ctx context.Context) (uint32, error) {
+// whoever did not get it everywhere tries the next. Also where it fails the id may be claimed on this
+// rank: others may go on with it then.
+func (k *collectiveCall) context(ctx context.Context) (id uint32, claimed bool, err error) {
 	dev := k.c.dev
 	for {
-		id, err := k.maximum(ctx, dev.nextContext())
-		if err != nil {
-			return 0, err
+		if id, err = k.maximum(ctx, dev.nextContext()); err != nil {
+			return 0, false, err
 		}
+		claimed = dev.claimContext(id)
 		var refused uint32
-		if !dev.claimContext(id) {
+		if !claimed {
 			refused = 1
 		}
-		if refused, err = k.maximum(ctx, refused); err != nil {
-			return 0, err
-		}
-		if refused == 0 {
-			return id, nil
+		if refused, err = k.maximum(ctx, refused); err != nil || refused == 0 {
+			return id, claimed, err
 		}
 	}
 }

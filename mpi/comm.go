@@ -184,11 +184,7 @@ func tagRange(tag int) string { return fmt.Sprintf("tag %d, tags run from 0 to %
 func (c *Comm) Dup(ctx context.Context) (_ *Comm, err error) {
 	k := c.begin(collectiveDup)
 	defer func() { k.end(err) }()
-	id, err := k.context(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return c.derive(ctx, "dup", c.group, c.rank, id)
+	return k.derive(ctx, c, c.group, c.rank)
 }
 
 // derive makes the member's handle of a new communicator.

@@ -39,8 +39,10 @@ type device interface {
 	waitAny(ctx context.Context, rs []Request) (int, Status, error)
 
 	// attach is called on every member of a new communicator before it is
-	// used, once the members agree on its context ids; detach when it is freed.
+	// used, once the members agree on its context ids; detach when it is freed. Where the members
+	// meet in attach, forgo tells those of a group that this rank will not come.
 	attach(ctx context.Context, c *Comm) error
+	forgo(group []int32, context uint32)
 	detach(c *Comm)
 
 	// nextContext is the context id that this rank would give to its next

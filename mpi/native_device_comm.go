@@ -12,10 +12,7 @@ import (
 func (d *nativeDevice) attach(ctx context.Context, c *Comm) error {
 	user, shadow := d.user, d.shadow
 	if c != c.world.comm {
-		ranks := make([]int, len(c.group))
-		for i, r := range c.group {
-			ranks[i] = int(r)
-		}
+		ranks := worldRanks(c.group)
 		var err error
 		if user, err = d.lib.CreateGroup(ctx, c.name, ranks, int(c.context)); err == nil {
 			if shadow, err = d.lib.CreateGroup(ctx, c.name+" shadow", ranks, int(c.shadow.context)); err != nil {
@@ -34,6 +31,18 @@ func (d *nativeDevice) attach(ctx context.Context, c *Comm) error {
 	}
 	d.comms[c] = struct{}{}
 	return nil
+}
+
+func (d *nativeDevice) forgo(group []int32, context uint32) {
+	d.lib.LeaveGroup(worldRanks(group), int(context)) // its shadow comes later: nobody will get there
+}
+
+func worldRanks(group []int32) []int {
+	ranks := make([]int, len(group))
+	for i, r := range group {
+		ranks[i] = int(r)
+	}
+	return ranks
 }
 
 // detach frees the library's communicators. The standard has all members do

@@ -12,17 +12,13 @@ import (
 func (c *Comm) Split(ctx context.Context, color, key int) (_ *Comm, err error) {
 	k := c.begin(collectiveSplit)
 	defer func() { k.end(err) }()
-	id, err := k.context(ctx)
-	if err != nil {
-		return nil, err
-	}
 	all := make([]uint64, 2*c.Size())
 	all[2*c.rank], all[2*c.rank+1] = uint64(color), uint64(key)
 	if err := k.allgather(ctx, all, 2); err != nil {
 		return nil, err
 	}
 	if color < 0 {
-		return nil, nil
+		return k.derive(ctx, c, nil, 0)
 	}
 	var members []int
 	for r := range c.Size() {
@@ -35,7 +31,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (_ *Comm, err error) {
 	for i, r := range members {
 		group[i] = c.group[r]
 	}
-	return c.derive(ctx, "split", group, slices.Index(members, c.rank), id)
+	return k.derive(ctx, c, group, slices.Index(members, c.rank))
 }
 
 // Node makes a communicator of the ranks that run on this rank's host, in the

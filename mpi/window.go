@@ -58,7 +58,7 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err
 	}
 	k := c.begin(collectiveWindow)
 	defer func() { k.end(err) }()
-	id, err := k.context(ctx)
+	id, _, err := k.context(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"time"
@@ -237,6 +238,40 @@ func freed(ctx context.Context, w *mpi.World) error {
 		}
 	}
 	return sync2(ctx, c, 1-c.Rank(), 1)
+}
+
+// hasty: rank 0 gives communicators up at all times, the others never. They get them, or hear of it.
+func hasty(ctx context.Context, w *mpi.World) error {
+	const guard = 20 * time.Second
+	c := w.Comm()
+	seed := uint64(time.Now().UnixNano())
+	if c.Rank() == 0 {
+		fmt.Println("seed", seed)
+	}
+	draw := rand.New(rand.NewPCG(seed, 0))
+	for i := range 300 {
+		patience := guard
+		if c.Rank() == 0 {
+			patience = time.Duration(draw.Int64N(int64(3 * time.Millisecond)))
+		}
+		short, stop := context.WithTimeout(ctx, patience)
+		var d *mpi.Comm
+		var err error
+		if i%2 == 0 {
+			d, err = c.Dup(short)
+		} else {
+			d, err = c.Split(short, 0, -c.Rank())
+		}
+		stop()
+		switch {
+		case err == nil:
+			d.Free()
+		case c.Rank() == 0 && errors.Is(err, context.DeadlineExceeded):
+		case !errors.Is(err, mpi.ErrCancelled):
+			return fmt.Errorf("call %d: %w", i, err)
+		}
+	}
+	return shift(ctx, c, 0, c.Rank(), func(left int) int { return left })
 }
 
 func must[T any](v T, ok bool) T {

@@ -37,6 +37,7 @@ var rankPrograms = map[string]func(context.Context, *mpi.World) error{
 	"limits":      limits,
 	"truncation":  func(ctx context.Context, w *mpi.World) error { return truncation(ctx, w.Comm()) },
 	"freed":       freed,
+	"hasty":       hasty,
 	"close":       func(ctx context.Context, w *mpi.World) error { return checkClose(ctx, w.Comm()) },
 	"revoked":     revoked,
 	"background":  background,
@@ -238,6 +239,14 @@ func TestMPIClose(t *testing.T) {
 	eachLibrary(t, func(t *testing.T, l library) {
 		for range 3 {
 			l.ranks(t, 3, "close")
+		}
+	})
+}
+
+func TestMPICommunicatorsGivenUpAtAnyTime(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) {
+		for _, n := range []int{2, 3} {
+			t.Log(l.ranks(t, n, "hasty"))
 		}
 	})
 }

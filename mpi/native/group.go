@@ -2,6 +2,8 @@ package native
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,7 +15,7 @@ import (
 // CreateGroup makes a communicator of the given world ranks, in that order. Exactly
 // these ranks call it, with the same arguments; id tells apart groups that are made at
 // the same time and share a rank, and one that was given up. It blocks until all of them have come. If
-// ctx ends before, the error is its cause, and no member gets a communicator.
+// ctx ends before, the error is its cause, and that of the other members is [ErrCancelled].
 //
 // MPI makes such a communicator only by a blocking call. It is entered under the
 // world's lock, so two ranks that entered two of them in different orders would wait
@@ -22,27 +24,26 @@ import (
 // long as its few messages.
 //
 // A member that has said yes and then left would leave the others in that call. So they
-// agree once more, that all are still here. From then on ctx counts no longer but for members that
-// have left, which are waited for only a while (staying) after its end.
+// agree once more, that all are still here. From then on ctx counts no longer.
+//
+// Whoever leaves says so to those who wait for it, now or later: they leave, too, with [ErrCancelled]. So all members
+// get the communicator, or none.
 //
 // To all of that, Close is the end of ctx.
 func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id int) (*Comm, error) {
-	me := slices.Index(ranks, w.comm.rank)
-	if me < 0 {
-		return nil, &Error{Op: "CreateGroup", Comm: name, Rank: w.comm.rank, Peer: AnySource, Tag: id, Library: w.library,
-			Err: ErrRank, Detail: fmt.Sprintf("rank %d is not among the members", w.comm.rank)}
+	m := w.meeting(name, ranks, id)
+	if m.me < 0 {
+		return nil, m.fail(AnySource, ErrRank, fmt.Sprintf("rank %d is not among the members", w.comm.rank))
 	}
-	tag := id % (w.caps.MaxTag + 1)
 	members := make([]int32, len(ranks))
 	for i, r := range ranks {
 		if r < 0 || r >= w.comm.size {
-			return nil, &Error{Op: "CreateGroup", Comm: name, Rank: w.comm.rank, Peer: r, Tag: id, Library: w.library,
-				Err: ErrRank, Detail: fmt.Sprintf("world ranks run from 0 to %d", w.comm.size-1)}
+			return nil, m.fail(r, ErrRank, fmt.Sprintf("world ranks run from 0 to %d", w.comm.size-1))
 		}
 		members[i] = int32(r)
 	}
 	if !w.beginGroup() {
-		return nil, &Error{Op: "CreateGroup", Comm: name, Rank: w.comm.rank, Peer: AnySource, Tag: id, Library: w.library, Err: ErrClosed}
+		return nil, m.fail(AnySource, ErrClosed, "")
 	}
 	defer w.making.Done()
 	ctx, leave := context.WithCancelCause(ctx)
@@ -50,12 +51,12 @@ func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id in
 	defer context.AfterFunc(w.open, func() { leave(ErrClosed) })()
 	for attempt := 0; ; attempt++ {
 		mine := w.creating.TryLock()
-		all, err := w.agree(ctx, ranks, me, tag, mine)
+		all, err := m.agree(ctx, mine)
 		if err == nil && all {
-			err = w.confirm(ctx, ranks, me, tag)
+			_, err = m.agree(context.WithoutCancel(ctx), mine)
 		}
 		if err == nil && all {
-			h, err := w.createGroup(members, tag)
+			h, err := w.createGroup(members, m.tag)
 			w.creating.Unlock()
 			if err != nil {
 				return nil, err
@@ -70,11 +71,22 @@ func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id in
 			w.creating.Unlock()
 		}
 		if err != nil {
+			m.leave(err)
 			return nil, err
 		}
 		// Ranks differ in their waits, so that two groups do not keep meeting.
 		nap(time.Duration(1+(w.comm.rank*7+attempt*13)%64) * 20 * time.Microsecond)
 	}
+}
+
+// LeaveGroup tells the other members of a group that this rank will not call CreateGroup for it, so that theirs
+// ends with [ErrCancelled]. It does not block.
+func (w *World) LeaveGroup(ranks []int, id int) {
+	if !w.beginGroup() {
+		return // nobody makes groups any more
+	}
+	defer w.making.Done()
+	w.meeting("", ranks, id).leave(nil)
 }
 
 // beginGroup counts a call of CreateGroup, unless the world is closing.
@@ -103,47 +115,86 @@ func (w *World) awaitGroups(ctx context.Context) error {
 	}
 }
 
-// staying is how long a member goes on after its context has ended when others may rely on it:
-// longer than any of them is kept off its core.
-const staying = 2 * time.Second
+// meeting is how the members of a group that is being made hear of each other: by messages of one word, under a
+// tag that is this group's alone. What nobody receives of them because a member has left disturbs nobody.
+type meeting struct {
+	w     *World
+	name  string
+	ranks []int // in the world
+	me    int   // in ranks
+	tag   int
+}
 
-// confirm ends without an error on all members, or all but those that were kept waiting for more
-// than staying by one that was not.
-func (w *World) confirm(ctx context.Context, ranks []int, me, tag int) error {
-	stay, leave := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer leave(nil)
-	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(staying, func() { leave(context.Cause(ctx)) })
-	})
-	defer stop()
-	_, err := w.agree(stay, ranks, me, tag, true)
-	return err
+// What a member says in a round.
+const (
+	sayNo uint32 = iota
+	sayYes
+	sayClosed // the world has closed
+	sayLeft   // or more, by the world rank of who left first
+)
+
+func (w *World) meeting(name string, ranks []int, id int) *meeting {
+	return &meeting{w: w, name: name, ranks: ranks, me: slices.Index(ranks, w.comm.rank), tag: id % (w.caps.MaxTag + 1)}
+}
+
+func (m *meeting) fail(peer int, sentinel error, detail string) error {
+	return &Error{Op: "CreateGroup", Comm: m.name, Rank: m.w.comm.rank, Peer: peer, Tag: m.tag, Library: m.w.library, Err: sentinel, Detail: detail}
 }
 
 // agree tells whether all members said yes. Dissemination (Hensgen, Finkel and Manber
 // 1988): ⌈log₂n⌉ rounds, no member is through before all have come.
-func (w *World) agree(ctx context.Context, ranks []int, me, tag int, yes bool) (bool, error) {
-	n := len(ranks)
-	mine, theirs := []byte{0}, []byte{0}
+func (m *meeting) agree(ctx context.Context, yes bool) (bool, error) {
+	n, word, theirs := len(m.ranks), sayNo, make([]byte, 4)
 	if yes {
-		mine[0] = 1
+		word = sayYes
 	}
 	for step := 1; step < n; step *= 2 {
-		var send, recv Request
-		if err := w.system.Irecv(&recv, theirs, ranks[(me-step+n)%n], tag); err != nil {
+		var recv Request
+		if err := m.w.system.Irecv(&recv, theirs, m.ranks[(m.me-step+n)%n], m.tag); err != nil {
 			return false, err
 		}
-		if err := w.system.Isend(&send, mine, ranks[(me+step)%n], tag); err != nil {
+		send, err := m.say(word, step)
+		if err != nil {
 			return false, err
 		}
-		for _, r := range []*Request{&send, &recv} {
-			if _, err := w.Wait(ctx, r); err != nil {
+		for _, r := range []*Request{send, &recv} {
+			if _, err := m.w.Wait(ctx, r); err != nil {
 				return false, fmt.Errorf("native: waiting for the members of a new communicator: %w", err)
 			}
 		}
-		mine = []byte{mine[0] & theirs[0]}
+		switch heard := binary.NativeEndian.Uint32(theirs); {
+		case heard == sayClosed:
+			return false, m.fail(AnySource, ErrClosed, "")
+		case heard >= sayLeft:
+			gone := int(heard - sayLeft)
+			return false, m.fail(gone, ErrCancelled, fmt.Sprintf("rank %d of the world gave up", gone))
+		default:
+			word = min(word, heard)
+		}
 	}
-	return mine[0] == 1, nil
+	return word == sayYes, nil
+}
+
+// say starts sending a word to the member whom this one sends to in the round of that step.
+func (m *meeting) say(word uint32, step int) (*Request, error) {
+	send := new(Request)
+	return send, m.w.system.Isend(send, binary.NativeEndian.AppendUint32(nil, word), m.ranks[(m.me+step)%len(m.ranks)], m.tag)
+}
+
+// leave tells all to whom this member sends in any round that it has left, and why. Nobody waits for those sends:
+// short as they are, the library keeps them.
+func (m *meeting) leave(why error) {
+	word := sayLeft + uint32(m.w.comm.rank)
+	var at *Error
+	switch {
+	case errors.Is(why, ErrClosed):
+		word = sayClosed
+	case errors.Is(why, ErrCancelled) && errors.As(why, &at):
+		word = sayLeft + uint32(at.Peer)
+	}
+	for step := 1; step < len(m.ranks); step *= 2 {
+		_, _ = m.say(word, step) // where it fails, the world is closed
+	}
 }
 
 func (w *World) createGroup(members []int32, tag int) (handle, error) {

@@ -395,8 +395,8 @@ func groups(ctx context.Context, w *World) error {
 	return d.Free()
 }
 
-// leavers: the last rank asks for a group and gives up before the others come. They wait
-// for it as long as they want, and the world goes on.
+// leavers: the last rank asks for a group and gives up before the others come, or does not ask at all. They hear of it, and
+// the world goes on.
 func leavers(ctx context.Context, w *World) error {
 	c := w.comm
 	all := make([]int, c.size)
@@ -404,17 +404,27 @@ func leavers(ctx context.Context, w *World) error {
 		all[i] = i
 	}
 	leaver, word := c.size-1, make([]byte, 1)
-	patience := 50 * time.Millisecond
-	if c.rank != leaver {
-		patience = 500 * time.Millisecond
+	wait := func(id int, patience time.Duration) error {
+		short, stop := context.WithTimeout(ctx, patience)
+		defer stop()
+		_, err := w.CreateGroup(short, "given up", all, id)
+		return err
+	}
+	if c.rank == leaver {
+		if err := wait(2000, 50*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("rank %d gives a group up: %w", leaver, err)
+		}
+		w.LeaveGroup(all, 2002)
+	} else {
 		if _, err := c.Recv(ctx, word, leaver, 7); err != nil {
 			return err
 		}
-	}
-	short, stop := context.WithTimeout(ctx, patience)
-	defer stop()
-	if _, err := w.CreateGroup(short, "given up", all, 2000); !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("rank %d in a group that rank %d has left: %v", c.rank, leaver, err)
+		for _, id := range []int{2000, 2002} {
+			var at *Error
+			if err := wait(id, time.Minute); !errors.Is(err, ErrCancelled) || !errors.As(err, &at) || at.Peer != leaver {
+				return fmt.Errorf("rank %d in group %d, which rank %d has left: %w", c.rank, id, leaver, err)
+			}
+		}
 	}
 	for _, r := range all {
 		if c.rank == leaver && r != leaver {
