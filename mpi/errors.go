@@ -21,7 +21,7 @@ var (
 	ErrRank = errors.New("invalid rank")
 	// ErrTag: a tag outside 0 to MaxTag; receives take AnyTag besides.
 	ErrTag = errors.New("invalid tag")
-	// ErrRequest: the request has been waited for already, or a Persistent one has not yet.
+	// ErrRequest: the request has been waited for already, a Persistent one has not yet, or those of WaitAny are of two worlds.
 	ErrRequest = errors.New("request is not active")
 	// ErrCancelled: the operation was given up, by Request.Cancel, or by another member where all are needed.
 	ErrCancelled = errors.New("cancelled")

@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 )
@@ -50,6 +51,40 @@ func TestBufferBackAmidCopy(t *testing.T) {
 			if x != byte(round) {
 				t.Fatalf("round %d: byte %d was written after the buffer had been given back", round, i)
 			}
+		}
+	}
+}
+
+// TestWaitAnyOfTwoWorlds: no caller can make progress in both, so it is refused. The requests go on.
+func TestWaitAnyOfTwoWorlds(t *testing.T) {
+	worlds, err := Local(2, LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var rs []Request
+	for r, w := range worlds {
+		rs = append(rs, Irecv(w.Comm(), make([]byte, 1), 1-r, 0))
+	}
+	if i, _, err := WaitAny(ctx, rs); i != -1 || !errors.Is(err, ErrRequest) {
+		t.Errorf("index %d, %v; want -1, %v", i, err, ErrRequest)
+	}
+	for r, w := range worlds {
+		if err := Send(ctx, w.Comm(), []byte{1}, 1-r, 0); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := WaitAll(ctx, rs); err != nil {
+		t.Error(err)
+	}
+	closed := make(chan error)
+	for _, w := range worlds {
+		go func() { closed <- w.Close(ctx) }()
+	}
+	for range worlds {
+		if err := <-closed; err != nil {
+			t.Error(err)
 		}
 	}
 }

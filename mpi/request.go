@@ -150,7 +150,7 @@ func giveUpAll(d device, rs []Request, askBack func(Request), takenBack func(gra
 // WaitAny waits until one of the requests has finished, sets it to null and
 // returns its index and outcome. Null requests are passed over; with none
 // left the index is -1 and the error nil. When ctx ends first nothing is cancelled, the index is -1 and the error
-// wraps ctx's cause.
+// wraps ctx's cause. All that are under way must be of one world, else the error is ErrRequest, and nothing is waited for.
 func WaitAny(ctx context.Context, rs []Request) (int, Status, error) {
 	var dev device
 	for i := range rs {
@@ -160,6 +160,9 @@ func WaitAny(ctx context.Context, rs []Request) (int, Status, error) {
 		if err, ok := rs[i].settled(); ok {
 			rs[i] = Request{}
 			return i, Status{}, err
+		}
+		if dev != nil && dev != rs[i].o.dev {
+			return -1, Status{}, &Error{Op: "waitany", Peer: ProcNull, Tag: AnyTag, Err: ErrRequest, Detail: "requests of two worlds"}
 		}
 		dev = rs[i].o.dev
 	}
