@@ -142,6 +142,9 @@ func (e *engine) Complete(token uint64, err error) {
 	if o.kind == opRecv {
 		// Also after an abandoned pull: the sender's memory is its own again.
 		e.control(p, transport.Header{Kind: kindFIN, Token: o.sender})
+		if err != nil && o.err == ErrTruncated { // of the beginning nothing may be there
+			o.err = nil
+		}
 	} else if err != nil && o.err != nil {
 		// Where all was on its way already, the receive has finished, and nobody is meant.
 		e.control(p, transport.Header{Kind: kindRetract, Token: o.token(), Aux: o.sender})
