@@ -17,7 +17,8 @@ import (
 // The survivors agree on who is lost by a rotating coordinator (Chandra and
 // Toueg 1996): the lowest living rank asks everyone for the losses it knows, decides their
 // union and tells everyone. If it dies meanwhile, the next one asks again, and
-// whoever has heard a decision answers with it, and listens to the dead one no more otherwise.
+// whoever has heard a decision answers with it, and listens to the dead one no more otherwise. If one that
+// others had given up turns out to be the lowest living after all, since those who had are lost, it is asked.
 // A rank that has heard nothing asks the next coordinator in turn, since that may have heard, and
 // gone on.
 func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
@@ -71,7 +72,7 @@ type shrinkState struct {
 	lost    []int
 	asked   map[int]bool  // members this rank has asked
 	answers map[int][]int // what they said to it as coordinator
-	round   int           // the last whose coordinator, of that rank, this one has answered: those before it decide nothing any more
+	round   int           // the last whose coordinator, of that rank, this one has answered: those before it decide nothing unless asked later
 	waiting []int         // members that have asked and wait to be told
 	w       *waiter
 }
@@ -79,6 +80,15 @@ type shrinkState struct {
 func (s *shrinkState) changed() {
 	if s.w != nil {
 		s.w.signal()
+	}
+}
+
+// listen has this rank hear the coordinator of a rank, and those before it only when that one is lost and they have been
+// asked again: they may have decided without it.
+func (s *shrinkState) listen(rank int) {
+	if rank > s.round {
+		s.round = rank
+		maps.DeleteFunc(s.asked, func(r int, _ bool) bool { return r < rank })
 	}
 }
 
@@ -142,7 +152,7 @@ func (a *agreement) met() bool {
 		coordinator = s.round // which knows of losses that have not been heard of here
 	}
 	if coordinator != c.rank {
-		if coordinator > 0 && !s.asked[coordinator] {
+		if max(coordinator, s.round) > 0 && !s.asked[coordinator] {
 			s.asked[coordinator] = true
 			e.say(a.id, coordinator, shrinkQuery, nil)
 		}
@@ -268,7 +278,7 @@ func (e *engine) shrinkMessage(from int, h *transport.Header, payload []byte) {
 		if s.decided {
 			e.say(id, rank, shrinkDecide, s.lost)
 		} else {
-			s.round = max(s.round, rank)
+			s.listen(rank)
 			e.say(id, rank, shrinkAnswer, e.lostOf(c))
 		}
 	case shrinkAnswer:
@@ -280,7 +290,7 @@ func (e *engine) shrinkMessage(from int, h *transport.Header, payload []byte) {
 			s.waiting = append(s.waiting, rank)
 		}
 	case shrinkDecide:
-		if s.decided || rank < s.round {
+		if s.decided || rank < s.round && !s.asked[rank] {
 			break
 		}
 		s.decided, s.lost = true, lost

@@ -75,6 +75,28 @@ func TestShrinkAgrees(t *testing.T) {
 			{"wait", 0, nil, []string{"-> 1 shrink 3, 0 lost"}},
 			{"decide", 1, []int{0}, nil},
 		}, []int{0}},
+		{"the next has been answered and dies; one below lives after all", 3, []step{
+			{"lose", 0, nil, nil},
+			{"ask", 2, nil, []string{"-> 2 shrink 1, 1 lost"}},
+			{"lose", 2, nil, nil},
+			{"wait", 0, nil, []string{"-> 1 shrink 3, 0 lost"}},
+			{"decide", 1, []int{0, 2}, nil},
+		}, []int{0, 2}},
+		{"one below decides while the next, which dies, is waited for", 3, []step{
+			{"lose", 0, nil, nil},
+			{"wait", 0, nil, []string{"-> 1 shrink 3, 0 lost"}},
+			{"ask", 2, nil, []string{"-> 2 shrink 1, 1 lost", "-> 2 shrink 3, 0 lost"}},
+			{"decide", 1, []int{0}, nil},
+			{"lose", 2, nil, []string{"-> 1 shrink 3, 0 lost"}},
+			{"decide", 1, []int{0, 2}, nil},
+		}, []int{0, 2}},
+		{"the first of all lives after all", 3, []step{
+			{"ask", 2, nil, []string{"-> 2 shrink 1, 0 lost"}},
+			{"lose", 2, nil, nil},
+			{"decide", 0, []int{2}, nil},
+			{"wait", 0, nil, []string{"-> 0 shrink 3, 0 lost"}},
+			{"decide", 0, []int{2}, nil},
+		}, []int{2}},
 		{"nobody is left to ask", 2, []step{
 			{"wait", 0, nil, nil},
 			{"lose", 0, nil, []string{"-> 1 shrink 3, 0 lost"}},
