@@ -106,13 +106,13 @@ func (d *nativeDevice) recv(ctx context.Context, c *Comm, buf []byte, src, tag i
 func (d *nativeDevice) isend(c *Comm, buf []byte, dst, tag int) Request {
 	n, err := d.comm(c)
 	if err != nil {
-		return failed(d.sendError(c, dst, tag, err))
+		return failed(Status{}, d.sendError(c, dst, tag, err))
 	}
 	o, r := d.get(opSend, c)
 	o.peer, o.env.tag = int32(dst), int32(tag)
 	if err := n.Isend(r, buf, dst, d.tags.out(tag)); err != nil {
 		d.put(o, o.gen)
-		return failed(d.sendError(c, dst, tag, err))
+		return failed(Status{}, d.sendError(c, dst, tag, err))
 	}
 	return Request{o: o, gen: o.gen}
 }
@@ -120,13 +120,13 @@ func (d *nativeDevice) isend(c *Comm, buf []byte, dst, tag int) Request {
 func (d *nativeDevice) irecv(c *Comm, buf []byte, src, tag int) Request {
 	n, err := d.comm(c)
 	if err != nil {
-		return failed(d.recvError(c, src, tag, &Status{}, 0, err))
+		return failed(Status{}, d.recvError(c, src, tag, &Status{}, 0, err))
 	}
 	o, r := d.get(opRecv, c)
 	o.env.source, o.env.tag, o.buf = int32(src), int32(tag), buf
 	if err := n.Irecv(r, buf, src, d.tags.out(tag)); err != nil {
 		d.put(o, o.gen)
-		return failed(d.recvError(c, src, tag, &Status{}, 0, err))
+		return failed(Status{}, d.recvError(c, src, tag, &Status{}, 0, err))
 	}
 	if c.revoked.Load() { // since it was looked at
 		d.revokePending(c)

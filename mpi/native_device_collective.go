@@ -94,7 +94,7 @@ func (n NativeCollectives) start(begin func(*native.Comm, *native.Request) error
 	if err != nil {
 		err = d.describe(o, &Status{}, err)
 		d.put(o, o.gen)
-		return failed(err)
+		return failed(Status{}, err)
 	}
 	return Request{o: o, gen: o.gen}
 }

@@ -24,7 +24,7 @@ func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
 // Messages from one rank are received in the order in which it sent them.
 func Recv[T Elem](ctx context.Context, c *Comm, buf []T, src, tag int) (Status, error) {
 	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
-		return Status{Source: ProcNull, Tag: AnyTag}, err
+		return nobody, err
 	}
 	return c.dev.recv(ctx, c, Bytes(buf), src, tag)
 }
@@ -43,14 +43,14 @@ func Irecv[T Elem](c *Comm, buf []T, src, tag int) Request {
 
 func (c *Comm) isend(b []byte, dst, tag int) Request {
 	if err := c.checkSend(dst, tag); err != nil || dst == ProcNull {
-		return failed(err)
+		return failed(Status{}, err)
 	}
 	return c.dev.isend(c, b, dst, tag)
 }
 
 func (c *Comm) irecv(b []byte, src, tag int) Request {
 	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
-		return failed(err)
+		return failed(nobody, err)
 	}
 	return c.dev.irecv(c, b, src, tag)
 }
@@ -73,7 +73,7 @@ func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, 
 // must receive with the same source and tag between finding and receiving a message.
 func RecvAlloc[T Elem](ctx context.Context, c *Comm, src, tag int) ([]T, Status, error) {
 	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
-		return nil, Status{Source: ProcNull, Tag: AnyTag}, err
+		return nil, nobody, err
 	}
 	var buf []T
 	status, err := c.dev.recvAlloc(ctx, c, src, tag, func(s Status) ([]byte, error) {
@@ -103,7 +103,7 @@ func holdable(nBytes int) error {
 // can be received, and describes it without receiving it.
 func (c *Comm) Probe(ctx context.Context, src, tag int) (Status, error) {
 	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
-		return Status{Source: ProcNull, Tag: AnyTag}, err
+		return nobody, err
 	}
 	return c.dev.probe(ctx, c, src, tag)
 }
@@ -112,7 +112,7 @@ func (c *Comm) Probe(ctx context.Context, src, tag int) (Status, error) {
 // is such a message.
 func (c *Comm) Iprobe(src, tag int) (Status, bool, error) {
 	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
-		return Status{Source: ProcNull, Tag: AnyTag}, err == nil, err
+		return nobody, err == nil, err
 	}
 	return c.dev.iprobe(c, src, tag)
 }

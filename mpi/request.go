@@ -20,18 +20,23 @@ type Request struct {
 // sent is what a send is that had finished when it returned.
 var sent = &op{phase: phaseFinished}
 
-// failed is a request that failed before it began.
-func failed(err error) Request { return Request{o: &op{phase: phaseFinished, err: err}} }
+// nobody is the status of a receive from ProcNull.
+var nobody = Status{Source: ProcNull, Tag: AnyTag}
+
+// failed is a request that failed, or had nothing to do, before it began.
+func failed(s Status, err error) Request {
+	return Request{o: &op{phase: phaseFinished, status: s, err: err}}
+}
 
 // settled: nothing is under way; err says whether anything went wrong.
-func (r Request) settled() (err error, ok bool) {
+func (r Request) settled() (s Status, err error, ok bool) {
 	switch {
 	case r.o == nil:
-		return nil, true
+		return Status{}, nil, true
 	case r.o.dev == nil:
-		return r.o.err, true
+		return r.o.status, r.o.err, true
 	}
-	return nil, false
+	return Status{}, nil, false
 }
 
 // Wait blocks until the operation has finished and returns its outcome. It
@@ -40,8 +45,8 @@ func (r Request) settled() (err error, ok bool) {
 // lost; the message of a send is received whole or not at all, and where the receiver may still be reading it Wait
 // returns ErrInFlight, and Error.Done says when the buffer is free.
 func (r Request) Wait(ctx context.Context) (Status, error) {
-	if err, ok := r.settled(); ok {
-		return Status{}, err
+	if s, err, ok := r.settled(); ok {
+		return s, err
 	}
 	return r.o.dev.wait(ctx, r)
 }
@@ -49,8 +54,8 @@ func (r Request) Wait(ctx context.Context) (Status, error) {
 // Test makes some progress and reports whether the operation has finished; if
 // so the request is spent.
 func (r Request) Test() (Status, bool, error) {
-	if err, ok := r.settled(); ok {
-		return Status{}, true, err
+	if s, err, ok := r.settled(); ok {
+		return s, true, err
 	}
 	return r.o.dev.test(r)
 }
@@ -60,7 +65,7 @@ func (r Request) Test() (Status, bool, error) {
 // taken back any more, as that of a receive that has begun to get it. A message is received whole or, as far as
 // receives can tell, was never sent.
 func (r Request) Cancel() {
-	if _, ok := r.settled(); !ok {
+	if _, _, ok := r.settled(); !ok {
 		r.o.dev.cancel(r)
 	}
 }
@@ -68,7 +73,7 @@ func (r Request) Cancel() {
 // Done returns a channel that is closed when the operation has finished. It
 // allocates; use it to select among other events. Progress continues in the background.
 func (r Request) Done() <-chan struct{} {
-	if _, ok := r.settled(); ok {
+	if _, _, ok := r.settled(); ok {
 		return closedChan
 	}
 	return r.o.dev.doneChan(r)
@@ -86,7 +91,7 @@ func WaitAll(ctx context.Context, rs []Request) error {
 	var first error
 	for len(rs) > 0 {
 		n := 1
-		err, ok := rs[0].settled()
+		_, err, ok := rs[0].settled()
 		if !ok {
 			n, err = rs[0].o.dev.waitSome(ctx, rs)
 		}
@@ -134,7 +139,7 @@ func giveUpAll(d device, rs []Request, askBack func(Request), takenBack func(gra
 	defer cancel()
 	var worst error
 	for i, r := range rs {
-		err, ok := r.settled()
+		_, err, ok := r.settled()
 		switch {
 		case ok:
 		case r.o.dev == d:
@@ -157,9 +162,9 @@ func WaitAny(ctx context.Context, rs []Request) (int, Status, error) {
 		if rs[i].Null() {
 			continue
 		}
-		if err, ok := rs[i].settled(); ok {
+		if s, err, ok := rs[i].settled(); ok {
 			rs[i] = Request{}
-			return i, Status{}, err
+			return i, s, err
 		}
 		if dev != nil && dev != rs[i].o.dev {
 			return -1, Status{}, &Error{Op: "waitany", Peer: ProcNull, Tag: AnyTag, Err: ErrRequest, Detail: "requests of two worlds"}

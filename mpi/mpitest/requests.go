@@ -23,6 +23,25 @@ func checkProcNull(ctx context.Context, c *mpi.Comm) error {
 	if err := mpi.WaitAll(ctx, []mpi.Request{mpi.Isend(c, buf, mpi.ProcNull, 0), mpi.Irecv(c, buf, mpi.ProcNull, 0)}); err != nil {
 		return err
 	}
+	posted, tested := mpi.Irecv(c, buf, mpi.ProcNull, 1), mpi.Irecv(c, buf, mpi.ProcNull, 1)
+	again := mpi.RecvInit(c, buf, mpi.ProcNull, 1)
+	if err := again.Start(); err != nil {
+		return err
+	}
+	for name, call := range map[string]func() (mpi.Status, error){
+		"wait":       func() (mpi.Status, error) { return posted.Wait(ctx) },
+		"test":       func() (mpi.Status, error) { s, _, err := tested.Test(); return s, err },
+		"persistent": func() (mpi.Status, error) { return again.Wait(ctx) },
+		"any": func() (mpi.Status, error) {
+			_, s, err := mpi.WaitAny(ctx, []mpi.Request{mpi.Irecv(c, buf, mpi.ProcNull, 1)})
+			return s, err
+		},
+		"exchange": func() (mpi.Status, error) { return mpi.Sendrecv(ctx, c, buf, mpi.ProcNull, 1, buf, mpi.ProcNull, 1) },
+	} {
+		if s, err := call(); err != nil || s != empty {
+			return fmt.Errorf("%s: status %+v, want %+v, %w", name, s, empty, err)
+		}
+	}
 	// The ends of a chain.
 	left, right := c.Rank()-1, c.Rank()+1
 	if left < 0 {
