@@ -16,7 +16,7 @@ import (
 //
 // A member whose part lies in memory from Alloc is accessed directly by members
 // on its host that share memory with it (Direct): Put and Get are plain copies,
-// and elements of 4 and 8 bytes are accumulated by the processor's atomic
+// and numbers of 4 and 8 bytes, not complex, are accumulated by the processor's atomic
 // instructions. Everything else goes by messages that the owner's world handles
 // whenever it makes progress, also while the program computes.
 //

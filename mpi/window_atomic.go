@@ -94,13 +94,21 @@ func as[T Elem, U integer | float32 | float64](f func(a, b U) U) func(a, b T) T 
 }
 
 // lockFree reports whether the processor changes elements of T atomically;
-// others are changed by their owner only, one at a time.
-func lockFree[T Elem]() bool { return SizeOf[T]() == 4 || SizeOf[T]() == 8 }
+// others are changed by their owner only, one at a time. So are complex64: they have 8 bytes, but lie at
+// multiples of 4, where atomic instructions fail or hold up all cores.
+func lockFree[T Elem]() bool {
+	n := SizeOf[T]()
+	return (n == 4 || n == 8) && uintptr(n) == unsafe.Alignof(*new(T))
+}
 
 // change replaces *p by f of it, atomically if T is lockFree, and returns what it was.
 func change[T Elem](p *T, f func(old T) T) T {
-	switch SizeOf[T]() {
-	case 4:
+	switch {
+	case !lockFree[T]():
+		old := *p
+		*p = f(old)
+		return old
+	case SizeOf[T]() == 4:
 		for word := (*uint32)(unsafe.Pointer(p)); ; {
 			was := atomic.LoadUint32(word)
 			old := *(*T)(unsafe.Pointer(&was))
@@ -109,7 +117,7 @@ func change[T Elem](p *T, f func(old T) T) T {
 				return old
 			}
 		}
-	case 8:
+	default:
 		for word := (*uint64)(unsafe.Pointer(p)); ; {
 			was := atomic.LoadUint64(word)
 			old := *(*T)(unsafe.Pointer(&was))
@@ -118,10 +126,6 @@ func change[T Elem](p *T, f func(old T) T) T {
 				return old
 			}
 		}
-	default:
-		old := *p
-		*p = f(old)
-		return old
 	}
 }
 

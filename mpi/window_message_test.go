@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -90,4 +91,21 @@ func TestLockGivenUp(t *testing.T) {
 	p.e.poll()
 	p.e.unlock()
 	p.heard(t, "a wish without room", "-> 1 eager tag 0, 10 B")
+}
+
+// TestElementsByAtomicInstructions: only those that always lie where such an instruction can be used.
+func TestElementsByAtomicInstructions(t *testing.T) {
+	for name, k := range map[string]struct{ got, want bool }{
+		"int16":      {lockFree[int16](), false},
+		"int32":      {lockFree[int32](), true},
+		"float32":    {lockFree[float32](), true},
+		"int64":      {lockFree[int64](), unsafe.Alignof(int64(0)) == 8},
+		"float64":    {lockFree[float64](), unsafe.Alignof(float64(0)) == 8},
+		"complex64":  {lockFree[complex64](), false},
+		"complex128": {lockFree[complex128](), false},
+	} {
+		if k.got != k.want {
+			t.Errorf("%s: %v, want %v", name, k.got, k.want)
+		}
+	}
 }
