@@ -171,6 +171,9 @@ func (d *nativeDevice) look(c *Comm, src, tag int, otherwise func(*native.Reques
 	defer d.put(o, o.gen)
 	var done bool
 	if err = n.Probe(r, src, d.tags.out(tag)); err == nil {
+		if c.revoked.Load() { // since it was looked at
+			d.revokePending(c)
+		}
 		done, err = r.Test()
 	}
 	if err == nil && !done {

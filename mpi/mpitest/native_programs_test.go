@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -308,6 +309,39 @@ func revoked(ctx context.Context, w *mpi.World) error {
 	}
 	if _, err := d.Shrink(ctx); !errors.Is(err, mpi.ErrTransport) {
 		return fmt.Errorf("shrink: %w", err)
+	}
+	// A probe that begins at any time of a Revoke ends by it.
+	for range 100 {
+		d, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		const probes = 8
+		var begun, ended sync.WaitGroup
+		begun.Add(probes)
+		errs := make(chan error, probes)
+		guarded, stop := context.WithTimeout(ctx, 20*time.Second)
+		for range probes {
+			ended.Go(func() {
+				begun.Done()
+				_, err := d.Probe(guarded, peer, 6)
+				errs <- wants("probe beside a Revoke", err, mpi.ErrRevoked)
+			})
+		}
+		begun.Wait()
+		d.Revoke()
+		ended.Wait()
+		over := guarded.Err()
+		stop()
+		if over != nil {
+			return fmt.Errorf("a probe has not ended by a Revoke beside it: %w", over)
+		}
+		for range probes {
+			if err := <-errs; err != nil {
+				return err
+			}
+		}
+		d.Free()
 	}
 	return sync2(ctx, c, peer, 1)
 }
