@@ -291,12 +291,12 @@ func (t *tree) learn(f fact, from *edge) {
 		t.isolate(fmt.Sprintf("the others gave this rank up: %s", f.Why))
 		return
 	}
+	delete(t.orphans, f.Rank) // a goodbye is a sign of life
 	if f.Left {
 		t.left[f.Rank] = true
 	} else {
 		t.lost[f.Rank] = f.Why
 		t.report(f.Rank)
-		delete(t.orphans, f.Rank)
 		if t.forsake != nil && t.target == f.Rank {
 			t.forsake()
 		}

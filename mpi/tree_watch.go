@@ -56,16 +56,15 @@ func (t *tree) checkNeighbours() {
 
 // checkOrphans looks for ranks that should hang below this one and have not
 // come: its own children, and at the lowest living position those whose parent is
-// lost. Nobody else would notice a host that went down with a parent and its children.
-// Callers hold the lock.
+// lost; until all have said goodbye, those that have, too. Nobody else would notice a host that
+// went down with a parent and its children. Callers hold the lock.
 func (t *tree) checkOrphans(now time.Time) {
 	if t.cutOff || t.closing {
 		return
 	}
 	lowest := t.lowest() == t.self.Rank
 	for rank := range t.self.Size {
-		_, lost := t.lost[rank]
-		if lost || t.left[rank] || rank == t.self.Rank || t.edges[rank] != nil {
+		if t.givenUp(rank) || t.away[rank] || rank == t.self.Rank || t.edges[rank] != nil || t.left[rank] && t.isParted() {
 			continue
 		}
 		parent := t.parentOf(rank)
@@ -86,7 +85,7 @@ func (t *tree) checkOrphans(now time.Time) {
 			if orphan {
 				after = fmt.Sprintf("since rank %d was lost (%s)", parent, why)
 			}
-			t.learn(fact{Rank: rank, Why: fmt.Sprintf("no sign of life for %v, %s", silence.Round(100*time.Millisecond), after)}, nil)
+			t.learn(fact{Rank: rank, Gone: t.left[rank], Why: fmt.Sprintf("no sign of life for %v, %s", silence.Round(100*time.Millisecond), after)}, nil)
 		}
 	}
 }
