@@ -81,7 +81,7 @@ func (e *Error) tells() bool {
 
 // announce tells all other ranks that collectives on the communicator are over, and why.
 func (s *state) announce(shadow *mpi.Comm, why *Error) {
-	b := abortOf(why).encode()
+	b := s.abortOf(shadow, why).encode()
 	requests := make([]mpi.Request, 0, s.size)
 	for r := range s.size {
 		if r != s.rank {
@@ -93,30 +93,40 @@ func (s *state) announce(shadow *mpi.Comm, why *Error) {
 	_ = mpi.WaitAll(ctx, requests) // whom it does not reach has left, or asks when it waits for this rank (heed)
 }
 
-// abortOf is the announcement of a failure.
-func abortOf(why *Error) news {
-	n := news{kind: newsAbort, seq: why.Seq, text: why.Error()}
-	n.class = classGaveUp
-	if errors.Is(why.Err, mpi.ErrMismatch) {
-		n.class = classMismatch
-		var m *mismatchError
-		if errors.As(why.Err, &m) {
-			n.text = m.text
-		}
+// abortOf is the announcement of a failure: this rank's, or another's that it passes on as it heard it.
+func (s *state) abortOf(shadow *mpi.Comm, why *Error) news {
+	n := news{kind: newsAbort, seq: why.Seq}
+	var m *mismatchError
+	var g *gaveUpError
+	switch {
+	case errors.As(why.Err, &m):
+		n.class, n.text = classMismatch, m.text
+	case errors.Is(why.Err, mpi.ErrMismatch):
+		n.class, n.text = classMismatch, why.Error()
+	case errors.As(why.Err, &g):
+		n.class, n.text = classGaveUp, g.text
+	default:
+		n.class, n.text = classGaveUp, fmt.Sprintf("rank %d (%s) gave up: %v", s.rank, shadow.Host(s.rank), why)
 	}
 	return n
 }
 
 // announced is what another rank's announcement means here.
-func (s *state) announced(from int, host string, n news) *Error {
+func (s *state) announced(n news) *Error {
 	why := &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank}
 	if n.class == classMismatch {
 		why.Err = &mismatchError{text: n.text}
 	} else {
-		why.Err = fmt.Errorf("%w: rank %d (%s) gave up: %s", mpi.ErrCancelled, from, host, n.text)
+		why.Err = &gaveUpError{text: n.text}
 	}
 	return why
 }
+
+// gaveUpError is mpi.ErrCancelled with the words of the rank that gave up.
+type gaveUpError struct{ text string }
+
+func (e *gaveUpError) Error() string { return mpi.ErrCancelled.Error() + ": " + e.text }
+func (e *gaveUpError) Unwrap() error { return mpi.ErrCancelled }
 
 // callOff ends all collectives that are under way here.
 func (s *state) callOff(why *Error) {

@@ -242,7 +242,7 @@ func (s *state) nameLost(shadow *mpi.Comm, err error) error {
 func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 	switch n.kind {
 	case newsAbort:
-		s.callOff(s.announced(from, shadow.Host(from), n))
+		s.callOff(s.announced(n))
 	case newsQuery:
 		s.mu.Lock()
 		mine, alltoallv := s.watch.calls[n.seq%history], s.watch.alltoallvs[n.seq%history]
@@ -258,7 +258,7 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 		}
 		if err != nil {
 			why := &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank, Err: err}
-			abort := abortOf(why)
+			abort := s.abortOf(shadow, why)
 			for r := range s.size {
 				if r != s.rank {
 					s.post(shadow, abort, r)
@@ -268,7 +268,7 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 			return
 		}
 		if b := s.broken.Load(); b != nil && b.tells() { // the announcement has not reached it
-			s.post(shadow, abortOf(b), from)
+			s.post(shadow, s.abortOf(shadow, b), from)
 			return
 		}
 		s.post(shadow, news{kind: newsReply, seq: n.seq, text: answer}, from)

@@ -80,7 +80,8 @@ func (t *tree) checkOrphans(now time.Time) {
 			t.orphans[rank] = now
 			continue
 		}
-		if silence := now.Sub(since); silence > t.timeout+t.grace() {
+		// Connections whose end nobody confirms are closed only after lastWait, and then it looks for another parent.
+		if silence := now.Sub(since); silence > t.timeout+max(t.grace(), 2*lastWait) {
 			after := "since the ranks met"
 			if orphan {
 				after = fmt.Sprintf("since rank %d was lost (%s)", parent, why)

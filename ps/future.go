@@ -27,7 +27,7 @@ type Future struct {
 
 // Answer is what the servers said to a request.
 type Answer struct {
-	Version int64 // updates in the values, the fewest of all blocks; the same in all in Sync mode
+	Version int64 // updates in the values, the fewest of all blocks; in Sync mode all values have as many
 	Step    int64 // the shared global step, if the request counted one or, with backup workers, pulled values
 	Dropped bool  // some server did not use the gradient: its step was over
 	forever bool
@@ -96,7 +96,8 @@ func (w *Worker) piece() *piece {
 }
 
 // Wait returns when every server has answered, with backup workers as often as it takes
-// until the values of all blocks are of one version. The buffers are the caller's
+// until the values of all blocks are of one version: a worker to which an answer takes longer than a step
+// of the others may have to pull until they pause or end. The buffers are the caller's
 // again, unless the error wraps mpi.ErrInFlight. When ctx ends first the request
 // is given up and the worker cannot be used any more. Waiting twice returns the
 // same.

@@ -73,7 +73,7 @@ own and lets nothing overlap or stay within a node, so times below it are possib
 			}
 			var drawing *os.File // opened before there is anything that would be lost
 			if s.plot != "" {
-				if drawing, err = os.Create(s.plot); err != nil {
+				if drawing, err = os.OpenFile(s.plot, os.O_CREATE|os.O_WRONLY, 0o644); err != nil {
 					return usageError(fmt.Errorf("--plot: %w", err))
 				}
 				defer drawing.Close()
@@ -82,6 +82,7 @@ own and lets nothing overlap or stay within a node, so times below it are possib
 			if err != nil || drawing == nil {
 				return err
 			}
+			_ = drawing.Truncate(0) // an earlier drawing, which was to be lost only now; a pipe has none
 			return errors.Join(bench.PlotScale(drawing, fmt.Sprintf("%s on %s, simulated; dashed: lower bound", s.op, s.network), points), drawing.Close())
 		},
 	}

@@ -256,12 +256,19 @@ func (j *job) wait(ctx context.Context) Outcome {
 		timeout  <-chan time.Time
 		done     = ctx.Done()
 		ending   bool
+		pressed  bool // somebody wants the job to end
 		said     = newNotices(j.cfg.Notify)
 	)
 	if j.cfg.Timeout > 0 {
 		timer := time.NewTimer(j.cfg.Timeout)
 		defer timer.Stop()
 		timeout = timer.C
+	}
+	press := func() {
+		pressed = true
+		if ending && kill == nil { // only output is waited for
+			kill = time.After(j.cfg.Grace)
+		}
 	}
 	end := func(why string) {
 		if !ending {
@@ -290,6 +297,7 @@ func (j *job) wait(ctx context.Context) Outcome {
 				}
 			}
 		case <-timeout:
+			press()
 			if ending { // what it ends for says more than that it took long
 				break
 			}
@@ -300,6 +308,7 @@ func (j *job) wait(ctx context.Context) Outcome {
 				j.cfg.Interrupts = nil
 				break
 			}
+			press()
 			switch {
 			case out.Interrupted != 0:
 				said.add(fmt.Sprintf("%v again: killing %d ranks", s, j.running()))
@@ -321,23 +330,43 @@ func (j *job) wait(ctx context.Context) Outcome {
 			}
 		case <-done:
 			done = nil
+			press()
 			end(fmt.Sprintf("%v; ending %d ranks", context.Cause(ctx), left))
 		case <-patience:
 			end(fmt.Sprintf("%d ranks have not ended by themselves within %v; ending them", left, j.cfg.Patience))
 		case <-kill:
-			if n := j.running(); n > 0 {
+			kill = nil
+			switch n := j.running(); {
+			case n > 0:
 				said.add(fmt.Sprintf("%d ranks did not end within %v: killing them", n, j.cfg.Grace))
-			}
-			j.kill()
+				j.kill()
+			case pressed:
+				j.kill()
+			} // else whoever takes the output may take as long as after any other end
 		}
 	}
 	unlogged := j.sayWhatIsMissing(said)
 	select {
 	case <-j.killed:
-		kill = time.After(lateOutput)
-	default: // it still tells when the time to end is up
+		pressed = true
+	default:
 	}
-	said.finish(kill)
+	for said.finish(); !pressed && !said.over(); {
+		select {
+		case <-said.told:
+		case <-timeout:
+			pressed = true
+		case _, pressed = <-j.cfg.Interrupts:
+			if !pressed {
+				j.cfg.Interrupts = nil
+			}
+		case <-done:
+			pressed = true
+		}
+	}
+	if pressed {
+		said.await(lateOutput)
+	}
 	out.Exits = j.exits
 	for _, x := range j.exits {
 		if !x.Ended {

@@ -160,9 +160,20 @@ func (h heldUp) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// The end of a job by a rank's failure is no reason to drop what the others have written, though nobody takes it within Grace.
+func TestFailureCutsNobodysOutput(t *testing.T) {
+	out, dir := &lateReader{after: 5 * lateOutput / 2}, t.TempDir() // longer than that of killed ranks is waited for
+	o, err := Run(t.Context(), Config{Ranks: 2, Grace: 10 * time.Millisecond, Stdout: out, Program: "sh", Args: []string{"-c",
+		"cd " + dir + "; if [ $FISTERRA_RANK = 1 ]; then until [ -e written ]; do sleep 0.01; done; exit 3; fi; echo $$; seq 1 10000; : >written; sleep 100"}})
+	_, numbers, _ := bytes.Cut(out.Bytes(), []byte("\n"))
+	if err != nil || o.Code != 3 || !bytes.HasSuffix(numbers, []byte("\n10000\n")) {
+		t.Errorf("%+v, %v: %d B that end in %q, want all numbers up to 10000", o, err, len(numbers), numbers[max(0, len(numbers)-20):])
+	}
+}
+
 // What a rank has written comes, however late somebody takes it.
 func TestLateReaderLosesNothing(t *testing.T) {
-	out := &lateReader{}
+	out := &lateReader{after: lateOutput + lateOutput/2} // longer than its output may still come
 	o, err := Run(t.Context(), Config{Ranks: 1, Program: "sh", Args: []string{"-c", "echo $$; exec seq 1 10000"}, Stdout: out})
 	_, numbers, _ := bytes.Cut(out.Bytes(), []byte("\n"))
 	if want, _ := exec.Command("seq", "1", "10000").Output(); err != nil || out.err != nil || o.Code != 0 || !bytes.Equal(numbers, want) {
@@ -170,10 +181,11 @@ func TestLateReaderLosesNothing(t *testing.T) {
 	}
 }
 
-// lateReader takes the first of a rank's output, its number, when the rank has been over for longer than its output may still come.
+// lateReader takes the first of a rank's output, its number, when the rank has been over for so long.
 type lateReader struct {
 	bytes.Buffer
-	err error
+	after time.Duration
+	err   error
 }
 
 func (r *lateReader) Write(b []byte) (int, error) {
@@ -183,7 +195,7 @@ func (r *lateReader) Write(b []byte) (int, error) {
 		if pid, r.err = strconv.Atoi(number); r.err == nil {
 			r.err = lab.AwaitEnd(pid, time.Minute)
 		}
-		<-time.After(lateOutput + lateOutput/2)
+		<-time.After(r.after)
 	}
 	return r.Buffer.Write(b)
 }

@@ -30,11 +30,23 @@ func (n *notices) add(message string) {
 	}
 }
 
-// finish waits until all has been said, or until limit.
-func (n *notices) finish(limit <-chan time.Time) {
-	close(n.queue)
+// finish says that nothing is added any more.
+func (n *notices) finish() { close(n.queue) }
+
+// over reports whether all has been said, after finish.
+func (n *notices) over() bool {
 	select {
 	case <-n.told:
-	case <-limit:
+		return true
+	default:
+		return false
+	}
+}
+
+// await waits for that, so long.
+func (n *notices) await(limit time.Duration) {
+	select {
+	case <-n.told:
+	case <-time.After(limit):
 	}
 }

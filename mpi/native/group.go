@@ -159,6 +159,7 @@ func (m *meeting) agree(ctx context.Context, yes bool) (bool, error) {
 		}
 		for _, r := range []*Request{send, &recv} {
 			if _, err := m.w.Wait(ctx, r); err != nil {
+				_ = recv.Cancel() // nobody waits for it any more
 				return false, fmt.Errorf("native: waiting for the members of a new communicator: %w", err)
 			}
 		}

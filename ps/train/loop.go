@@ -26,7 +26,8 @@ type exchange[F Float] interface {
 	alive(ctx context.Context) error
 	// barrier waits for all workers and names those that are lost.
 	barrier(ctx context.Context) (lost []int, err error)
-	// state fetches the parameters and the optimizer's vectors as they are, and returns the global step they belong to.
+	// state fetches the parameters and the optimizer's vectors as they are, and returns the global step of the parameters; the
+	// vectors may be of later ones where others go on meanwhile.
 	state(ctx context.Context, params []F, slots [][]F) (int64, error)
 	// finish says goodbye with a status and waits for everybody.
 	finish(ctx context.Context, status, epoch int) (lost []int, err error)
@@ -277,6 +278,7 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 	if err := w.fetch(ctx); err != nil {
 		return err
 	}
+	r.Steps = w.global
 	if w.cfg.Checkpoint != "" && r.Interrupted {
 		if err := w.save(); err != nil {
 			return err
