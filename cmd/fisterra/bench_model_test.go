@@ -51,6 +51,7 @@ func TestBenchExplain(t *testing.T) {
 
 // Without --check nothing but the model is measured, and what says how plans are is refused.
 func TestBenchModelAlone(t *testing.T) {
+	t.Parallel() // beside tests that wait: it looks at no figure
 	site := filepath.Join(t.TempDir(), "site.json")
 	if r := fisterra(t, "bench", "model", "--file", site); r.Code != exitOK || !strings.Contains(r.Stdout, "α ") {
 		t.Error(r)
