@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -61,14 +60,6 @@ const (
 	framePing   byte = 2
 	frameFacts  byte = 3
 )
-
-// fact is what spreads over the tree.
-type fact struct {
-	Rank int
-	Left bool   `json:",omitempty"` // said goodbye
-	Gone bool   `json:",omitempty"` // has ended since, although not all had said goodbye; else it is lost
-	Why  string `json:",omitempty"`
-}
 
 // openTree listens for neighbours. It knows no roster yet: hellos wait for it.
 func openTree(ctx context.Context, m *meeting) (*tree, error) {
@@ -269,141 +260,4 @@ func (t *tree) enter(conn net.Conn, p wire.Peer) {
 		e.roster = true
 		e.ring()
 	})
-}
-
-// learn takes a fact that came over an edge, or arose here (nil), and passes
-// it on. Callers hold the lock.
-func (t *tree) learn(f fact, from *edge) {
-	if f.Rank < 0 || f.Rank >= t.self.Size {
-		return
-	}
-	switch {
-	case f.Gone:
-		t.learnGone(f, from)
-		return
-	case t.left[f.Rank]:
-		return
-	}
-	if _, known := t.lost[f.Rank]; known {
-		return
-	}
-	if f.Rank == t.self.Rank && !f.Left {
-		t.isolate(fmt.Sprintf("the others gave this rank up: %s", f.Why))
-		return
-	}
-	delete(t.orphans, f.Rank) // a goodbye is a sign of life
-	if f.Left {
-		t.left[f.Rank] = true
-	} else {
-		t.lost[f.Rank] = f.Why
-		t.report(f.Rank)
-		if t.forsake != nil && t.target == f.Rank {
-			t.forsake()
-		}
-	}
-	for _, e := range t.edges {
-		if e != from {
-			e.tell(f)
-		}
-	}
-	if e := t.edges[f.Rank]; e != nil && !f.Left {
-		e.finish() // tells it what is said of it, if it can still hear
-		delete(t.edges, f.Rank)
-	}
-	if len(t.left)+len(t.lost) == t.self.Size {
-		close(t.parted)
-	}
-	if !f.Left && t.parent == f.Rank {
-		t.move()
-	}
-}
-
-// learnGone takes that a rank which said goodbye has ended too soon: who waits for it waits in vain. That does not
-// happen to ranks that wait for all in Close: whoever sees one of them end has heard from it before that all have said
-// goodbye. Callers hold the lock.
-func (t *tree) learnGone(f fact, from *edge) {
-	if _, known := t.gone[f.Rank]; known || !t.left[f.Rank] || t.isParted() {
-		return
-	}
-	if f.Rank == t.self.Rank {
-		t.isolate("the others gave this rank up: " + f.Why)
-		return
-	}
-	t.gone[f.Rank] = f.Why
-	t.report(f.Rank)
-	if t.forsake != nil && t.target == f.Rank {
-		t.forsake()
-	}
-	for _, e := range t.edges {
-		if e != from {
-			e.tell(f)
-		}
-	}
-}
-
-// givenUp reports whether this rank takes another for lost, or gone: what that says of others does not count. Callers hold
-// the lock.
-func (t *tree) givenUp(rank int) bool {
-	_, lost := t.lost[rank]
-	_, gone := t.gone[rank]
-	return lost || gone
-}
-
-// isolate gives up every other rank: this one is cut off, or was given up.
-func (t *tree) isolate(why string) {
-	if t.cutOff {
-		return
-	}
-	t.cutOff = true
-	t.log.Warn("this rank is cut off", "rank", t.self.Rank, "why", why)
-	for rank := range t.self.Size {
-		if rank == t.self.Rank || t.left[rank] {
-			continue
-		}
-		if _, known := t.lost[rank]; !known {
-			t.lost[rank] = why
-			t.report(rank)
-		}
-	}
-	for rank, e := range t.edges {
-		e.finish()
-		delete(t.edges, rank)
-	}
-	if !t.isParted() && len(t.left)+len(t.lost) >= t.self.Size-1 && t.left[t.self.Rank] {
-		close(t.parted)
-	}
-}
-
-func (t *tree) isParted() bool {
-	select {
-	case <-t.parted:
-		return true
-	default:
-		return false
-	}
-}
-
-// report queues a loss for delivery.
-func (t *tree) report(rank int) {
-	t.news = append(t.news, rank)
-	select {
-	case t.newsBell <- struct{}{}:
-	default:
-	}
-}
-
-// facts lists all that is known, for a new neighbour.
-func (t *tree) facts() []fact {
-	var all []fact
-	for rank, why := range t.lost {
-		all = append(all, fact{Rank: rank, Why: why})
-	}
-	for rank := range t.left {
-		all = append(all, fact{Rank: rank, Left: true})
-	}
-	slices.SortFunc(all, func(a, b fact) int { return a.Rank - b.Rank })
-	for rank, why := range t.gone { // after their goodbyes
-		all = append(all, fact{Rank: rank, Gone: true, Why: why})
-	}
-	return all
 }
