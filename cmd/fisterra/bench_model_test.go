@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
 func TestBenchExplain(t *testing.T) {
@@ -53,7 +56,9 @@ func TestBenchExplain(t *testing.T) {
 func TestBenchModelAlone(t *testing.T) {
 	t.Parallel() // beside tests that wait: it looks at no figure
 	site := filepath.Join(t.TempDir(), "site.json")
-	if r := fisterra(t, "bench", "model", "--file", site); r.Code != exitOK || !strings.Contains(r.Stdout, "α ") {
+	ctx := within(t, 15*time.Minute) // half a minute alone
+	r := lab.Command(ctx, t, lab.Fisterra(t), "bench", "model", "--peer-timeout", "1m", "--file", site).Run()
+	if r.Code != exitOK || !strings.Contains(r.Stdout, "α ") {
 		t.Error(r)
 	}
 	if text, err := os.ReadFile(site); err != nil || !strings.Contains(string(text), `"measured"`) {

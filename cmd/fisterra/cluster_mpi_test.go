@@ -33,7 +33,7 @@ func TestClusterMPILaunchers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			need.Program(t, c.part, c.launcher)
-			x := resultOf(t, s.Exec(within(t, longWait), words(asRoot, c.command, lab.Fisterra(t), "train --json --epochs 1", c.flags)...))
+			x := resultOf(t, s.Exec(within(t, longWait), words(asRoot, c.command, lab.Fisterra(t), "train --json --epochs 1 --peer-timeout 1m", c.flags)...))
 			servers := 1
 			if strings.Contains(c.flags, "--ps 0") {
 				servers = 0

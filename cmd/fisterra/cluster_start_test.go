@@ -88,7 +88,7 @@ func TestClusterStart(t *testing.T) {
 					t.Errorf("position %d: %+v, want %s, ranks %v", i, p, role, c.ranks)
 				}
 			}
-			x := resultOf(t, s.Exec(ctx, words(c.srun, lab.Fisterra(t), "train --json --epochs 1")...))
+			x := resultOf(t, s.Exec(ctx, words(c.srun, lab.Fisterra(t), "train --json --epochs 1 --peer-timeout 1m")...))
 			if x.Ranks != len(places) || x.PS != 1 || x.Workers != len(places)-1 || len(x.Lost) != 0 || x.TestAccuracy < 0.85 {
 				t.Errorf("%+v", x)
 			}
@@ -239,7 +239,7 @@ func TestClusterAddresses(t *testing.T) {
 		{"--infiniband=off --address-rule ib0", false},
 	} {
 		ib, eth := sent("ib0"), sent("eth0")
-		x := resultOf(t, s.Exec(within(t, longWait), words("srun -N4 --ntasks-per-node=1", lab.Fisterra(t), "train --json --epochs 2", c.flags)...))
+		x := resultOf(t, s.Exec(within(t, longWait), words("srun -N4 --ntasks-per-node=1", lab.Fisterra(t), "train --json --epochs 2 --peer-timeout 1m", c.flags)...))
 		ib, eth = sent("ib0")-ib, sent("eth0")-eth
 		if x.Transport != "tcp" || c.ib != (ib > eth) || max(ib, eth) < 1<<20 || min(ib, eth) > max(ib, eth)/4 {
 			t.Errorf("%q: the server sent %d bytes over ib0 and %d over eth0; %+v", c.flags, ib, eth, x)
@@ -270,7 +270,7 @@ func TestClusterKeys(t *testing.T) {
 	if err := os.Mkdir(keys, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	x := resultOf(t, s.Exec(within(t, longWait), words(srun, lab.Fisterra(t), "train --json --epochs 1 --secret-dir", keys)...))
+	x := resultOf(t, s.Exec(within(t, longWait), words(srun, lab.Fisterra(t), "train --json --epochs 1 --peer-timeout 1m --secret-dir", keys)...))
 	if x.Ranks != 4 || x.Transport != "tcp" {
 		t.Errorf("%+v", x)
 	}
@@ -281,31 +281,32 @@ func TestClusterKeys(t *testing.T) {
 		t.Errorf("a directory that is not there: %v", r)
 	}
 	// A process manager hands the key over itself.
-	if r := s.Exec(within(t, longWait), words("srun --mpi=pmi2 -N4 -n4", lab.Fisterra(t), "train --json --epochs 1")...); resultOf(t, r).Ranks != 4 {
+	if r := s.Exec(within(t, longWait), words("srun --mpi=pmi2 -N4 -n4", lab.Fisterra(t), "train --json --epochs 1 --peer-timeout 1m")...); resultOf(t, r).Ranks != 4 {
 		t.Error(r)
 	}
 	s.ShowMunge()
-	if r := s.Exec(within(t, longWait), words(srun, lab.Fisterra(t), "train --json --epochs 1")...); resultOf(t, r).Ranks != 4 {
+	if r := s.Exec(within(t, longWait), words(srun, lab.Fisterra(t), "train --json --epochs 1 --peer-timeout 1m")...); resultOf(t, r).Ranks != 4 {
 		t.Error(r)
 	}
 }
 
 // TestClusterInit: 64 ranks on 16 claimed cpus are ready within 2 s more than Slurm itself needs to start and end 64
-// processes, on two idle cores. A machine that is slower or has other work may take five times that.
+// processes, on two idle cores; on a machine that is slower or has other work within half a minute.
 func TestClusterInit(t *testing.T) {
 	lab.Fisterra(t)
 	s := lab.Cluster(t, 4, 4) // not beside other tests
 	const srun = "srun -N4 -n64 --overcommit"
 	bare, ready := math.Inf(1), math.Inf(1)
+	const spare = 30 // s
 	// The best of a few: the machine may have other work.
-	for try := 0; try < 2 || try < 6 && ready > bare+10; try++ {
+	for try := 0; try < 2 || try < 6 && ready > bare+spare; try++ {
 		begin := time.Now()
 		if r := s.Exec(within(t, longWait), words(srun, "true")...); r.Code != 0 {
 			t.Fatal(r)
 		}
 		bare = min(bare, time.Since(begin).Seconds())
 		since := fmt.Sprintf("%.6f", float64(time.Now().UnixMicro())/1e6)
-		r := s.Exec(within(t, longWait), words(srun, lab.Fisterra(t), "bench init --format json --since", since)...)
+		r := s.Exec(within(t, longWait), words(srun, lab.Fisterra(t), "bench init --peer-timeout 1m --format json --since", since)...)
 		var x initReport
 		if err := json.Unmarshal([]byte(r.Stdout), &x); err != nil || r.Code != 0 {
 			t.Fatalf("%v: %v", err, r)
@@ -316,7 +317,7 @@ func TestClusterInit(t *testing.T) {
 		ready = min(ready, *x.Since)
 		t.Logf("64 ranks: %.2f s from srun's start to the last one ready (best so far %.2f, srun true %.2f)", *x.Since, ready, bare)
 	}
-	if ready > bare+10 {
-		t.Errorf("the last of 64 ranks is ready %.2f s after srun's start, want at most 10 s more than srun true, %.2f", ready, bare)
+	if ready > bare+spare {
+		t.Errorf("the last of 64 ranks is ready %.2f s after srun's start, want at most %d s more than srun true, %.2f", ready, spare, bare)
 	}
 }

@@ -67,7 +67,7 @@ func TestClusterArrayRequeue(t *testing.T) {
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	id := submit(t, s, words("--array 0-2 --ntasks-per-node 2 --time 60 --signal USR1@110 --requeue --program", program, "--output", s.Dir+"/%A_%a.log", "--checkpoint", dir, "-- --checkpoint-every 100")...)
+	id := submit(t, s, words("--array 0-2 --ntasks-per-node 2 --time 60 --signal USR1@110 --requeue --program", program, "--output", s.Dir+"/%A_%a.log", "--checkpoint", dir, "-- --peer-timeout 1m --checkpoint-every 100")...)
 	const last = 2
 	task := func(i int) string { return fmt.Sprintf("%s_%d", id, i) }
 	for i := range 3 {

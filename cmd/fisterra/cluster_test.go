@@ -20,7 +20,7 @@ import (
 // its clocks, so they run side by side, each on a cluster of its own.
 
 // longWait is for what takes seconds at most, on a machine that may be slow and have other work.
-const longWait = 2 * time.Minute
+const longWait = 4 * time.Minute
 
 // onCluster brings up a cluster of four nodes with four cpus each.
 func onCluster(t *testing.T, conf ...string) *lab.Slurm {

@@ -167,7 +167,7 @@ func TestClusterStranger(t *testing.T) {
 	script := `env | grep '^SLURM' >"$HOME/env-$SLURM_PROCID" && mv "$HOME/env-$SLURM_PROCID" "$HOME/env.$SLURM_PROCID" # all of it or nothing
 [ "$SLURM_PROCID" = 0 ] || until [ -e "$HOME/let" ]; do sleep 0.05; done
 exec "$0" "$@"`
-	cmd := s.CommandAs(within(t, 5*time.Minute), mine, words(on, "-n2 bash -c", []string{script}, lab.Fisterra(t), "train --ps 1 --workers 1 --epochs 1 --json --start-timeout 5m")...)
+	cmd := s.CommandAs(within(t, 5*time.Minute), mine, words(on, "-n2 bash -c", []string{script}, lab.Fisterra(t), "train --ps 1 --workers 1 --epochs 1 --json --peer-timeout 1m --start-timeout 5m")...)
 	out := newOutput()
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {

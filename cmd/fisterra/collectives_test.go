@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
@@ -15,7 +16,7 @@ func TestMPICollectivesOfTheLibrary(t *testing.T) {
 		t.Run(l.Part, func(t *testing.T) {
 			l.Needed(t)
 			ranks := func(program string, args ...string) lab.Result {
-				cmd := l.Command(t.Context(), t, 2, program, args...)
+				cmd := l.Command(within(t, 10*time.Minute), t, 2, program, args...) // tune measures for half a minute on an idle machine
 				// It takes a whole time slice to notice that it waits for a rank without a core.
 				cmd.Env = append(cmd.Env, "OMPI_MCA_mpi_yield_when_idle=1")
 				return cmd.Run()

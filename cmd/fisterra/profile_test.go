@@ -14,8 +14,8 @@ import (
 func TestCPUProfile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cpu")
 	for _, args := range [][]string{
-		{"bench", "latency", "--sizes", "8", "--budget", "2s", "--cpuprofile", path},
-		{"train", "--workers", "1", "--epochs", "1", "--cpuprofile", path},
+		{"bench", "latency", "--peer-timeout", "1m", "--sizes", "8", "--budget", "2s", "--cpuprofile", path},
+		{"train", "--peer-timeout", "1m", "--workers", "1", "--epochs", "1", "--cpuprofile", path},
 	} {
 		if r := fisterra(t, args...); r.Code != 0 {
 			t.Fatal(r)

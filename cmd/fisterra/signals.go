@@ -89,7 +89,7 @@ func (s *signals) report(log *slog.Logger) { s.log.Store(log) }
 
 // signalSpread is how much later than to another rank a signal of Slurm's may
 // come to this one.
-const signalSpread = 2 * time.Second
+const signalSpread = 5 * time.Second
 
 // why is the signal that ended the run. Slurm sends it to every rank, but the run may
 // be over before this one has it: srun's exit code is the ranks' highest, so all must name

@@ -182,7 +182,9 @@ func TestOutputThatNobodyReadsEnds(t *testing.T) {
 // What nobody has read counts also where the ranks have ended by then, whatever comes first.
 func TestLastWordsThatNobodyReads(t *testing.T) {
 	for range 20 {
-		r := lab.Command(t.Context(), t, "bash", "-c", `"$0" run -- sh -c 'sleep 0.1; echo hi' | true; exit ${PIPESTATUS[0]}`, lab.Fisterra(t)).Run()
+		gone := filepath.Join(t.TempDir(), "gone")
+		r := lab.Command(t.Context(), t, "bash", "-c", `"$0" run -- sh -c 'until [ -e "$0" ]; do sleep 0.01; done; echo hi' "$1" | { exec 0<&-; : >"$1"; }; exit ${PIPESTATUS[0]}`,
+			lab.Fisterra(t), gone).Run()
 		if want := signalled + int(syscall.SIGPIPE); r.Code != want {
 			t.Fatalf("exit code %d, want %d: %v", r.Code, want, r)
 		}

@@ -162,8 +162,8 @@ func (h heldUp) Write(b []byte) (int, error) {
 
 // The end of a job by a rank's failure is no reason to drop what the others have written, though nobody takes it within Grace.
 func TestFailureCutsNobodysOutput(t *testing.T) {
-	out, dir := &lateReader{after: 5 * lateOutput / 2}, t.TempDir() // longer than that of killed ranks is waited for
-	o, err := Run(t.Context(), Config{Ranks: 2, Grace: 10 * time.Millisecond, Stdout: out, Program: "sh", Args: []string{"-c",
+	out, dir := &lateReader{after: 4 * lateOutput}, t.TempDir() // longer than that of killed ranks is waited for
+	o, err := Run(t.Context(), Config{Ranks: 2, Grace: lateOutput, Stdout: out, Program: "sh", Args: []string{"-c",
 		"cd " + dir + "; if [ $FISTERRA_RANK = 1 ]; then until [ -e written ]; do sleep 0.01; done; exit 3; fi; echo $$; seq 1 10000; : >written; sleep 100"}})
 	_, numbers, _ := bytes.Cut(out.Bytes(), []byte("\n"))
 	if err != nil || o.Code != 3 || !bytes.HasSuffix(numbers, []byte("\n10000\n")) {
