@@ -71,10 +71,6 @@ PreemptMode=REQUEUE
 ReturnToService=2
 SlurmdTimeout=20
 SlurmctldTimeout=20
-# All nodes are one machine, which may stand still for a while.
-MessageTimeout=60
-TCPTimeout=20
-BatchStartTimeout=60
 KillWait=30
 UnkillableStepTimeout=20
 InactiveLimit=0
