@@ -8,6 +8,8 @@ import (
 	"testing"
 )
 
+// Ranks that die, stop or fall silent while the others run, or say goodbye: every other one hears of it, by name.
+
 func TestBootstrapRootDies(t *testing.T) {
 	procs := newJob(t).startAll(t, 4)
 	awaitAll(t, procs, "ready", patience)

@@ -5,6 +5,8 @@ import (
 	"slices"
 )
 
+// What a rank knows of the others, how it learns that from its neighbours in the tree, and passes it on.
+
 // fact is what spreads over the tree.
 type fact struct {
 	Rank int

@@ -1,6 +1,9 @@
 package mpi
 
 import (
+	"log/slog"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,5 +78,84 @@ func TestTreeMissesOrphansThatHaveLeft(t *testing.T) {
 		if _, gone := tr.gone[orphan]; gone != tc.want {
 			t.Errorf("%s: gone %v, want %v", name, gone, tc.want)
 		}
+	}
+}
+
+// TestTreeClosesBesideDeafNeighbours has a neighbour that reads nothing, in the middle of what it is told.
+func TestTreeClosesBesideDeafNeighbours(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before func(*tree)
+	}{
+		{"a neighbour to the end", func(*tree) {}},
+		{"given up before", func(tr *tree) { tr.learn(fact{Rank: 1, Why: "it is silent"}, nil) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			here, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer here.Close()
+			there, err := listener.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer there.Close()
+			tr := treeOf(2)
+			tr.mu.Lock()
+			tr.addEdge(here, 1).tell(fact{Rank: 1, Why: strings.Repeat("more than any socket takes ", 1<<20)})
+			tr.mu.Unlock()
+			if _, err := there.Read(make([]byte, 1)); err != nil { // it is being told
+				t.Fatal(err)
+			}
+			tr.mu.Lock()
+			c.before(tr)
+			tr.mu.Unlock()
+			closed := make(chan struct{})
+			go func() {
+				tr.Close()
+				close(closed)
+			}()
+			select {
+			case <-closed:
+			case <-time.After(patience):
+				t.Fatal("Close waits for a neighbour that does not read")
+			}
+		})
+	}
+}
+
+// treeOf is rank 0's part of a tree that knows of no other rank, without heartbeats.
+func treeOf(size int) *tree {
+	return &tree{
+		self: wire.Self{Size: size}, log: slog.New(slog.DiscardHandler), parent: -1,
+		ended: make(chan struct{}), parted: make(chan struct{}), newsBell: make(chan struct{}, 1),
+		lost: map[int]string{}, left: map[int]bool{}, away: map[int]bool{}, edges: map[int]*edge{}, orphans: map[int]time.Time{},
+	}
+}
+
+// A rank that was given up while it stood still takes nobody with it: it may have heard nothing of
+// those that live.
+func TestTreeDoubtsTheLost(t *testing.T) {
+	tr := treeOf(5)
+	e := &edge{t: tr, rank: 2, bell: make(chan struct{}, 1)}
+	say := func(facts ...fact) {
+		t.Helper()
+		if err := tr.take(e, frameFacts, encodeJSON(facts)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say(fact{Rank: 1, Why: "it aborted"})
+	tr.mu.Lock()
+	tr.learn(fact{Rank: 2, Why: "no sign of life"}, nil)
+	tr.mu.Unlock()
+	say(fact{Rank: 0, Why: "no sign of life"}, fact{Rank: 3, Why: "no sign of life"}, fact{Rank: 4, Left: true})
+	if _, lost := tr.lost[3]; lost || tr.cutOff || len(tr.lost) != 2 || !tr.left[4] {
+		t.Errorf("lost %v, left %v, cut off: %v; want ranks 1 and 2 lost, and 4 left", tr.lost, tr.left, tr.cutOff)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 // inParts is PushPull of the table "w" whose parts travel one after the other, in an order of the blocks: when the first
@@ -52,7 +52,7 @@ func TestLateWorkerGoesOn(t *testing.T) {
 					"is told to stop":          {before: 1, between: 1, interrupt: true},
 				} {
 					t.Run(fmt.Sprintf("%d elements/%d ps/first block %d/%s", n, servers, order[0], what), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) {
+						mpitest.InBubble(t, func(t *testing.T) {
 							lateWorker(t, n, servers, order, c.before, c.between, c.after, c.interrupt)
 						})
 					})
@@ -142,13 +142,12 @@ func lateWorker(t *testing.T, n, servers int, order []int, before, between, afte
 		return err
 	})
 	s.fine()
-	<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
 }
 
 // All parts of a gradient are on their way before the first is answered, however many they are.
 func TestBackupWorkersWithMoreBlocksThanTheWindow(t *testing.T) {
 	for _, servers := range []int{1, 2} {
-		synctest.Test(t, func(t *testing.T) {
+		mpitest.InBubble(t, func(t *testing.T) {
 			const n = 64 * blockAlign
 			cfg := oneTable(servers, 3, n, Sync)
 			cfg.Aggregate, cfg.Window, cfg.BlockBytes, cfg.Deadline = 2, 4, 8*blockAlign, 100*time.Millisecond
@@ -166,7 +165,6 @@ func TestBackupWorkersWithMoreBlocksThanTheWindow(t *testing.T) {
 				return err
 			})
 			s.fine()
-			<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
 		})
 	}
 }

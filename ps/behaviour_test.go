@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -277,7 +276,7 @@ func TestCancelledPull(t *testing.T) {
 // An answer that came after its worker had given up waiting for it keeps nobody from ending.
 func TestAnswerThatNobodyFetches(t *testing.T) {
 	for _, n := range []int{1500, 50_000} { // with the values in a frame that waits for its receiver, and apart
-		synctest.Test(t, func(t *testing.T) {
+		mpitest.InBubble(t, func(t *testing.T) {
 			cfg := oneTable(1, 2, n, Async)
 			cfg.Deadline = 10 * time.Second
 			givenUp, set := make(chan struct{}), make(chan struct{})
@@ -304,7 +303,6 @@ func TestAnswerThatNobodyFetches(t *testing.T) {
 				return nil
 			})
 			s.fine()
-			<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
 		})
 	}
 }

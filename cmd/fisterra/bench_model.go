@@ -98,9 +98,10 @@ func benchModelCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
 		Short: "Measure α, β and γ here, by which plans are priced",
-		Long: `model measures α, β and γ. With --check it measures every plan of the collectives (--op) at every size (--sizes, --budget) by turns with them, prints
-predicted and measured times, and fails with status 4 unless each chosen plan takes at most 15 % longer than the best (25 %
-with more than two ranks) and, with two ranks, 90 % of the predictions are within 30 % of the measured times.`,
+		Long: `model measures α, β and γ. With --check it measures every plan of the collectives (--op) at every size
+(--sizes, --budget) by turns with them, prints predicted and measured times, and fails with status 4 unless
+each chosen plan takes at most 15 % longer than the best (25 % with more than two ranks) and, with two
+ranks, 90 % of the predictions are within 30 % of the measured times.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			what, measure := "model", s.model
@@ -210,7 +211,8 @@ func benchTuneCommand(env environment) *cobra.Command {
 		Short: "Measure every plan and write a site file with the best",
 		Long: `tune measures α, β and γ, then every plan of the collectives at every size, prints the time of the plan
 that the model picks beside its prediction and the best, and with --file writes what was best. Training and
-measuring read such a file by --site; a rule holds for the number of ranks and hosts that it was measured on. With --transport mpi the system library's own collectives compete, too.`,
+measuring read such a file by --site; a rule holds for the number of ranks and hosts that it was measured
+on. With --transport mpi the system library's own collectives compete, too.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kinds, sizes, err := s.measurable()
@@ -271,7 +273,8 @@ func benchExplainCommand(env environment) *cobra.Command {
 		Use:   "explain",
 		Short: "Print which plan a collective takes, why, its price, and the runners-up",
 		Long: `explain prints which plan a collective takes with these flags, why, its predicted time, and those of the other plans.
-It starts nothing: the ranks and hosts need not exist. The bytes that it prints are those of all ranks' shares together. Prices are those of the model in --site's file, or the default's.`,
+It starts nothing: the ranks and hosts need not exist. The bytes that it prints are those of all ranks' shares
+together. Prices are those of the model in --site's file, or the default's.`,
 		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			kinds, sizes, err := s.cases()

@@ -64,7 +64,8 @@ func benchScaleCommand(env environment) *cobra.Command {
 		Long: `scale runs the program's own engine, plans and executor over a simulated network in virtual time, on one
 core of this machine. Messages carry sizes, not bytes. It prints the simulated time against the lower
 bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allreduce. That bound gives each rank a link of its
-own and lets nothing overlap or stay within a node, so times below it are possible; the column "node bound" is what the ranks of a node need at least, who share their node's link and copy for themselves.`,
+own and lets nothing overlap or stay within a node, so times below it are possible; the column "node bound" is
+what the ranks of a node need at least, who share their node's link and copy for themselves.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			x, err := s.simulation()

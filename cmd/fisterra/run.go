@@ -33,8 +33,8 @@ func runCommand(env environment) *cobra.Command {
 ends the rest (SIGTERM, then SIGKILL after 5 s). The exit code is the highest of the ranks that
 ended by themselves, 128+n for signal n, 124 when --timeout ends the job, 130 after Ctrl-C and
 143 after SIGTERM, which end the ranks gracefully; a second one kills them (of SIGTERM not in a job of
-Slurm's). It is 1 where a log of --out could not be written. A terminal that hangs up (129) and an output that nobody reads any more, as of "| head" (141), end
-them gracefully, too. SIGUSR1 and SIGUSR2 go on to the ranks.
+Slurm's). It is 1 where a log of --out could not be written. A terminal that hangs up (129) and an output
+that nobody reads any more, as of "| head" (141), end them gracefully, too. SIGUSR1 and SIGUSR2 go on to the ranks.
 Each process gets FISTERRA_RANK, FISTERRA_SIZE, FISTERRA_LOCAL_RANK and FISTERRA_LOCAL_SIZE; the job's
 secret reaches it by an inherited descriptor. Rank 0 has this command's standard input, the others an empty one.`,
 		Args: func(_ *cobra.Command, args []string) error {

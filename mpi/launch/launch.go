@@ -346,27 +346,7 @@ func (j *job) wait(ctx context.Context) Outcome {
 		}
 	}
 	unlogged := j.sayWhatIsMissing(said)
-	select {
-	case <-j.killed:
-		pressed = true
-	default:
-	}
-	for said.finish(); !pressed && !said.over(); {
-		select {
-		case <-said.told:
-		case <-timeout:
-			pressed = true
-		case _, pressed = <-j.cfg.Interrupts:
-			if !pressed {
-				j.cfg.Interrupts = nil
-			}
-		case <-done:
-			pressed = true
-		}
-	}
-	if pressed {
-		said.await(lateOutput)
-	}
+	j.hear(said, pressed, timeout, done)
 	out.Exits = j.exits
 	for _, x := range j.exits {
 		if !x.Ended {
@@ -384,6 +364,30 @@ func (j *job) wait(ctx context.Context) Outcome {
 		out.Code = 1
 	}
 	return out
+}
+
+// hear waits until all has been said, but not for long once ranks have been killed or somebody has pressed for the end, or does so now.
+func (j *job) hear(said *notices, pressed bool, timeout <-chan time.Time, done <-chan struct{}) {
+	for said.finish(); !pressed; {
+		select {
+		case <-said.told:
+			return
+		case <-j.killed:
+			pressed = true
+		case <-timeout:
+			pressed = true
+		case <-done:
+			pressed = true
+		case _, ok := <-j.cfg.Interrupts:
+			if pressed = ok; !ok {
+				j.cfg.Interrupts = nil
+			}
+		}
+	}
+	select {
+	case <-said.told:
+	case <-time.After(lateOutput):
+	}
 }
 
 // sayWhatIsMissing tells of output that has gone nowhere, and whether logs lack some.

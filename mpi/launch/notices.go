@@ -1,7 +1,5 @@
 package launch
 
-import "time"
-
 // notices tells somebody what happens, in order, without waiting for them: whoever is told may be as stuck as who takes
 // the ranks' output, often the same terminal or pipe, and must not keep the job from ending.
 type notices struct {
@@ -32,21 +30,3 @@ func (n *notices) add(message string) {
 
 // finish says that nothing is added any more.
 func (n *notices) finish() { close(n.queue) }
-
-// over reports whether all has been said, after finish.
-func (n *notices) over() bool {
-	select {
-	case <-n.told:
-		return true
-	default:
-		return false
-	}
-}
-
-// await waits for that, so long.
-func (n *notices) await(limit time.Duration) {
-	select {
-	case <-n.told:
-	case <-time.After(limit):
-	}
-}

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/need"
@@ -331,7 +330,7 @@ func (m slow) Scores(params, x []float32, rows int) []float32 {
 // The servers do not take a long evaluation for silence, neither between steps nor at the end.
 func TestLongEvaluationIsNoSilence(t *testing.T) {
 	for _, mode := range []ps.Mode{ps.Sync, ps.Async} {
-		synctest.Test(t, func(t *testing.T) {
+		mpitest.InBubble(t, func(t *testing.T) {
 			cfg := Config{Cluster: ps.Counts(2, 3), Mode: mode, Hidden: 8, Stop: ps.Stop{LastStep: 10}, EvaluateEvery: 5, StartBarrier: true,
 				Deadline: 100 * time.Millisecond}
 			worlds, err := mpi.Local(len(cfg.Cluster.Servers)+len(cfg.Cluster.Workers), mpi.LocalOptions{})
@@ -361,7 +360,6 @@ func TestLongEvaluationIsNoSilence(t *testing.T) {
 				}
 				return err
 			})
-			<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
 		})
 	}
 }
@@ -370,7 +368,7 @@ func TestLongEvaluationIsNoSilence(t *testing.T) {
 func TestOthersWaitForTheOutput(t *testing.T) {
 	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
 		out := t.TempDir()
-		synctest.Test(t, func(t *testing.T) {
+		mpitest.InBubble(t, func(t *testing.T) {
 			worlds, err := mpi.Local(3, mpi.LocalOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -404,13 +402,12 @@ func TestOthersWaitForTheOutput(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(out, "result.json")); err != nil {
 				t.Error(err)
 			}
-			<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
 		})
 	}
 }
 
 // A chief that saves while the others make the last steps without it is at the end with them.
-func TestBackupChiefSavesLate(t *testing.T) { synctest.Test(t, backupChiefSavesLate) }
+func TestBackupChiefSavesLate(t *testing.T) { mpitest.InBubble(t, backupChiefSavesLate) }
 
 func backupChiefSavesLate(t *testing.T) {
 	const late, last = 5, 20
@@ -437,7 +434,6 @@ func backupChiefSavesLate(t *testing.T) {
 	if meta, _, err := readTensors(file); err != nil || meta["step"] != fmt.Sprint(last) || f.results[1].Steps != last {
 		t.Errorf("saved %v, %v; %+v; want step %d", meta, err, f.results[1], last)
 	}
-	<-time.After(time.Minute) // of the bubble: collectives look now and then whether their world is closed, and end
 }
 
 func TestConfigIsChecked(t *testing.T) {
