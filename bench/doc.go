@@ -29,7 +29,7 @@ type Options struct {
 	Iterations int           // calls per size, of windows of messages where there are any; 0: OSU's (OSUCalls), unless Budget is set
 	Skip       int           // calls before timing; 0: OSU's (OSUCalls), with Budget those of the calibration; negative: none
 	Budget     time.Duration // time per size, calibration included, Skip not; Iterations is not used then
-	Repetition time.Duration // how long one repetition lasts, 3 ms by default
+	Repetition time.Duration // how long one repetition lasts; 0: 3 ms, or less where so few would fill Budget
 	Window     int           // messages in flight, 64 by default, at most MaxWindow
 	Tail       bool          // take percentiles of single iterations, too: Row.Tail
 	Check      Check
@@ -178,7 +178,7 @@ func (t timer) measure(ctx context.Context, bytes int, b batch, l *laps) (sample
 func (t timer) calibrate(ctx context.Context, b batch) (timing, error) {
 	rep := t.o.Repetition
 	if rep <= 0 {
-		rep = defaultRep
+		rep = min(defaultRep, t.o.Budget/minReps)
 	}
 	begin := time.Now()
 	if _, err := b(ctx, 2, nil); err != nil { // connections, first touch

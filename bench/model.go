@@ -19,8 +19,6 @@ const (
 	// modelPasses is how often all figures are measured in turn, so that what else the machine does
 	// meets all alike; the least counts.
 	modelPasses = 6
-	// modelBudget is the time for a figure of one pass.
-	modelBudget = 12 * time.Millisecond
 	// warmups is how many collectives there are before a communicator's shared memory.
 	warmups = 32
 )
@@ -35,7 +33,8 @@ type gauge struct {
 // survey measures a model, as often as its figures are asked for.
 type survey struct {
 	c      *mpi.Comm
-	m      *plan.Model // the default's figures but for those that are measured
+	budget time.Duration // for a figure of one pass
+	m      *plan.Model   // the default's figures but for those that are measured
 	gauges []gauge
 	pairs  []*mpi.Comm // freed but after an error, when a peer may still be at it
 	passes int
@@ -45,14 +44,14 @@ type survey struct {
 // first rank of its host and of another: the one-way time, the time of an exchange, how they read
 // each other's memory, if they can, and combine what comes from there, what a core takes to reduce and to copy, how long they and all take to
 // meet in shared memory, and so what it is to wait for a turn on a processor that several share. Link classes that
-// the communicator does not have keep the default's figures. All ranks call it
-// and get the same model; the communicator is left with what decides on plans by default.
-func MeasureModel(ctx context.Context, c *mpi.Comm, name string) (*plan.Model, error) {
-	return measureModel(ctx, c, name, modelSizes, modelPasses)
+// the communicator does not have keep the default's figures. The budget is the time for each figure, of which there are
+// some 70. All ranks call it and get the same model; the communicator is left with what decides on plans by default.
+func MeasureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration) (*plan.Model, error) {
+	return measureModel(ctx, c, name, budget, modelSizes, modelPasses)
 }
 
-func measureModel(ctx context.Context, c *mpi.Comm, name string, sizes []int, passes int) (*plan.Model, error) {
-	s, err := newSurvey(ctx, c, name, sizes)
+func measureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration, sizes []int, passes int) (*plan.Model, error) {
+	s, err := newSurvey(ctx, c, name, budget/time.Duration(passes), sizes)
 	if err != nil {
 		return nil, err
 	}
@@ -64,11 +63,11 @@ func measureModel(ctx context.Context, c *mpi.Comm, name string, sizes []int, pa
 }
 
 // newSurvey readies the measurements. Collective, as are its methods.
-func newSurvey(ctx context.Context, c *mpi.Comm, name string, sizes []int) (*survey, error) {
+func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Duration, sizes []int) (*survey, error) {
 	m := collective.DefaultModel(c)
 	m.Name = name
 	m.Folded, m.Pieces, m.Given, m.Read, m.Mapped, m.Cross = nil, nil, nil, nil, nil, 0
-	s := &survey{c: c, m: m, gauges: coreGauges(m, sizes)}
+	s := &survey{c: c, budget: budget, m: m, gauges: coreGauges(m, sizes)}
 	near, far := -1, -1
 	for r := 1; r < c.Size(); r++ {
 		switch networked := c.Networked(r); { // which one of the same host may be
@@ -98,19 +97,19 @@ func newSurvey(ctx context.Context, c *mpi.Comm, name string, sizes []int) (*sur
 			continue
 		}
 		s.pairs = append(s.pairs, pair)
-		some, err := linkGauges(ctx, pair, m, class.link, sizes)
+		some, err := s.linkGauges(ctx, pair, class.link, sizes)
 		if err != nil {
 			return nil, err
 		}
 		s.gauges = append(s.gauges, some...)
 		if class.link == &m.Host {
-			if some, err = crossGauge(ctx, pair, func(t float64) { m.Cross = t }); err != nil {
+			if some, err = s.crossGauge(ctx, pair, func(t float64) { m.Cross = t }); err != nil {
 				return nil, err
 			}
 			s.gauges = append(s.gauges, some...)
 		}
 	}
-	some, err := crossGauge(ctx, c, func(t float64) {
+	some, err := s.crossGauge(ctx, c, func(t float64) {
 		if c.RanksPerCore() > 1 { // of the pair each has its own
 			m.Switch = max(0, t-m.Cross)
 		} else {
@@ -178,7 +177,8 @@ func at(c *plan.Curve, bytes int, seconds float64) {
 // linkGauges time single messages and exchanges between the two ranks of a pair, as the
 // steps of collectives that they are: by the executor, and on the scale on which
 // collectives are measured; and their exchanges through shared memory and by reading, on one host.
-func linkGauges(ctx context.Context, pair *mpi.Comm, m *plan.Model, link *plan.Link, sizes []int) ([]gauge, error) {
+func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link, sizes []int) ([]gauge, error) {
+	m := s.m
 	if err := meet(ctx, pair); err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func linkGauges(ctx context.Context, pair *mpi.Comm, m *plan.Model, link *plan.L
 		for _, n := range sizes {
 			gauges = append(gauges, gauge{
 				take: func(ctx context.Context) (float64, error) {
-					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{n}, Budget: modelBudget})
+					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{n}, Budget: s.budget})
 					return t / 1e6, err
 				},
 				set: func(t float64) {
@@ -248,7 +248,7 @@ func ascending(c plan.Curve) plan.Curve {
 }
 
 // crossGauge times a meeting in shared memory of the ranks of one host, if they can meet.
-func crossGauge(ctx context.Context, c *mpi.Comm, set func(seconds float64)) ([]gauge, error) {
+func (s *survey) crossGauge(ctx context.Context, c *mpi.Comm, set func(seconds float64)) ([]gauge, error) {
 	if err := meet(ctx, c); err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func crossGauge(ctx context.Context, c *mpi.Comm, set func(seconds float64)) ([]
 	force.Force = map[plan.Kind]string{plan.Barrier: collective.MemoryPlan}
 	return []gauge{{
 		take: func(ctx context.Context) (float64, error) {
-			t, err := timePlan(ctx, c, force, op, heap{}, Options{Sizes: []int{0}, Budget: modelBudget})
+			t, err := timePlan(ctx, c, force, op, heap{}, Options{Sizes: []int{0}, Budget: s.budget})
 			return t / 1e6, err
 		},
 		set: set,

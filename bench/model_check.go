@@ -28,7 +28,7 @@ type ModelCheck struct {
 // Tune does, by turns, so that what else the machine does meets both alike. All ranks call it and get the same results.
 func CheckModel(ctx context.Context, c *mpi.Comm, name string, names []string, o Options) (*plan.Model, ModelCheck, error) {
 	k := ModelCheck{Ranks: c.Size()}
-	s, err := newSurvey(ctx, c, name, modelSizes)
+	s, err := newSurvey(ctx, c, name, o.Budget/modelPasses, modelSizes)
 	if err != nil {
 		return nil, k, err
 	}

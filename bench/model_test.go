@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -35,7 +36,7 @@ func TestMeasureModelFreesItsCommunicators(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if m, err := measureModel(ctx, c, "test", []int{8}, 1); err != nil || len(m.Pieces) != 1 || len(m.Given) != 1 {
+		if m, err := measureModel(ctx, c, "test", 10*time.Millisecond, []int{8}, 1); err != nil || len(m.Pieces) != 1 || len(m.Given) != 1 {
 			return fmt.Errorf("%+v, %w", m, err)
 		}
 		after, err := count()

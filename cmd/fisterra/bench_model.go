@@ -39,13 +39,20 @@ func (s *siteFlags) run(ctx context.Context, env environment, what string, main 
 
 // measurable are the cases that were asked for, and an error if they cannot be measured.
 func (s *siteFlags) measurable() (kinds []plan.Kind, sizes []int, err error) {
-	if s.budget <= 0 {
-		return nil, nil, usageError(fmt.Errorf("--budget %v: want a time above 0, such as 50ms", s.budget))
+	if err = s.checkBudget(); err == nil {
+		kinds, sizes, err = s.cases()
 	}
-	if kinds, sizes, err = s.cases(); err == nil {
+	if err == nil {
 		err = benchError(bench.CheckCases(names(kinds), sizes))
 	}
 	return kinds, sizes, err
+}
+
+func (s *siteFlags) checkBudget() error {
+	if s.budget > 0 {
+		return nil
+	}
+	return usageError(fmt.Errorf("--budget %v: want a time above 0, such as 50ms", s.budget))
 }
 
 // cases are the collectives and sizes that were asked for; an error is one of usage.
@@ -99,7 +106,7 @@ func benchModelCommand(env environment) *cobra.Command {
 		Use:   "model",
 		Short: "Measure α, β and γ here, by which plans are priced",
 		Long: `model measures α, β and γ. With --check it measures every plan of the collectives (--op) at every size
-(--sizes, --budget) by turns with them, prints predicted and measured times, and fails with status 4 unless
+(--sizes) by turns with them, prints predicted and measured times, and fails with status 4 unless
 each chosen plan takes at most 15 % longer than the best (25 % with more than two ranks) and, with two
 ranks, 90 % of the predictions are within 30 % of the measured times.`,
 		Args: noArguments,
@@ -114,7 +121,10 @@ ranks, 90 % of the predictions are within 30 % of the measured times.`,
 					return s.check(ctx, env, w, kinds, sizes)
 				}
 			} else {
-				for _, name := range []string{"op", "sizes", "budget"} {
+				if err := s.checkBudget(); err != nil {
+					return err
+				}
+				for _, name := range []string{"op", "sizes"} {
 					if cmd.Flags().Changed(name) {
 						return usageError(fmt.Errorf("--%s without --check: only that measures plans", name))
 					}
@@ -146,7 +156,7 @@ func (s *siteFlags) defaults(f *pflag.FlagSet, name, value string) {
 
 // model measures a model and prints it.
 func (s *siteFlags) model(ctx context.Context, env environment, w *mpi.World) (*plan.Model, error) {
-	m, err := bench.MeasureModel(ctx, w.Comm(), "measured")
+	m, err := bench.MeasureModel(ctx, w.Comm(), "measured", s.budget)
 	if err == nil && w.Rank() == 0 {
 		printModel(env, m)
 	}
@@ -188,7 +198,7 @@ func (s *siteFlags) measureFlags(f *pflag.FlagSet) {
 	s.add(f)
 	f.IntVarP(&s.ranks, "ranks", "n", 2, "number of ranks to start when alone")
 	f.StringVar(&s.file, "file", "", "site file to write")
-	f.DurationVar(&s.budget, "budget", 50*time.Millisecond, "time per plan and size")
+	f.DurationVar(&s.budget, "budget", 300*time.Millisecond, "time per plan and size, and for each of the model's figures, some 70")
 }
 
 func printModel(env environment, m *plan.Model) {
@@ -227,7 +237,7 @@ on. With --transport mpi the system library's own collectives compete, too.`,
 }
 
 func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kinds []plan.Kind, sizes []int) error {
-	m, err := bench.MeasureModel(ctx, w.Comm(), "measured")
+	m, err := bench.MeasureModel(ctx, w.Comm(), "measured", s.budget)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func TestMPICollectivesOfTheLibrary(t *testing.T) {
 			if r := ranks("sh", "-c", differ, lab.Fisterra(t)); r.Code != exitUsage || !strings.Contains(r.Stderr, `--collectives is "native" on rank 0, "fisterra" on rank 1`) {
 				t.Errorf("ranks that differ: %v", r)
 			}
-			if l.Part == lab.OpenMPI.Part { // measuring a model takes half a minute, and knows no library from another
+			if l.Part == lab.OpenMPI.Part { // measuring knows no library from another
 				site := filepath.Join(t.TempDir(), "site.json")
 				r := ranks(lab.Fisterra(t), words("bench tune --transport mpi --op allreduce,alltoall --sizes 64K --budget 5ms --file", site)...)
 				if r.Code != 0 || !strings.Contains(r.Stdout, "library=") {

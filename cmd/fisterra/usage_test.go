@@ -113,6 +113,7 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		{"bench tune -n 0", []int{exitUsage}},
 		{"bench model -n 0", []int{exitUsage}},
 		{"bench tune --budget -1s", []int{exitUsage}},
+		{"bench model --budget -1s", []int{exitUsage}},
 		{"bench model --check --budget 0", []int{exitUsage}},
 		{"bench tune --op allreduce,exscan", []int{exitUsage}},
 		{"bench tune --sizes 8,7", []int{exitUsage}},
