@@ -264,6 +264,7 @@ echo "the tasks ended with code $?"
 		return func() bool { return strings.Contains(log(restart), "saved a checkpoint") }
 	}
 	eventually(t, longWait, "the first incarnation saves", s.Dir, saves(0), state)
+	s.Background(t)
 	old := startedLine.FindStringSubmatch(log(0))
 	if old == nil || old[2] != s.Nodes[1] {
 		t.Fatalf("the step is not on %s:\n%s", s.Nodes[1], state())

@@ -16,13 +16,14 @@ import (
 
 // long is a run that ends only because somebody ends it. That it saves by itself
 // now and then shows that all its ranks train.
-var long = words("--", endless, "--checkpoint-every 20")
+var long = words("--", endless, "--checkpoint-every 100")
 
 // running waits until a job of submit trains after so many restarts: its ranks have
-// met, made steps and saved.
+// met, made steps and saved. From then on it leaves the processors to other tests.
 func running(t *testing.T, s *lab.Slurm, id string, restarts int) {
 	t.Helper()
 	awaitLog(t, s, id, fmt.Sprintf(`(?s)job \d+, restart %d, .*saved a checkpoint`, restarts), longWait)
+	s.Background(t)
 }
 
 // limitTime gives a job another time limit, in minutes, counted from its beginning.
@@ -52,6 +53,7 @@ func resumed(t *testing.T, s *lab.Slurm, id string, restarts int) int {
 	t.Helper()
 	again := regexp.MustCompile(fmt.Sprintf(`(?s)job \d+, restart %d, .*?resumed from a checkpoint[^\n]* step=(\d+)`, restarts))
 	m := again.FindStringSubmatch(awaitLog(t, s, id, again.String(), longWait))
+	s.Background(t)
 	step, err := strconv.Atoi(m[1])
 	if err != nil {
 		t.Fatal(err)
