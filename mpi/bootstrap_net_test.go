@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -201,6 +202,11 @@ func TestMungeVouches(t *testing.T) {
 	}
 	if _, _, err := m.decode(ctx, cred); err == nil || !strings.Contains(err.Error(), "Replayed") {
 		t.Errorf("a credential shown twice: %v", err)
+	}
+	again := append(binary.BigEndian.AppendUint32(nil, uint32(len(cred))), cred...)
+	answer, err := m.askOnce(ctx, mungeDecode, mungeDecoded, mungeRetries, again)
+	if r := (mungeReader{b: answer}); err != nil || r.status() != nil {
+		t.Errorf("a credential shown again since the answer was lost: %q, %v", answer, err)
 	}
 	cred[len(cred)/2] ^= 1
 	if _, _, err := m.decode(ctx, cred); err == nil {

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -29,7 +32,9 @@ const (
 	mungeMaxBytes    = 64 << 10
 	mungeCredTime    = 60 // seconds a credential lives
 	mungeAnyGroup    = 0xffffffff
-	mungeWait        = 5 * time.Second
+	mungeWait        = 5 * time.Second       // for an answer, also of a daemon that is busy
+	mungePause       = 50 * time.Millisecond // at least, and twice as much at most, before a busy one is asked again
+	mungeRetries     = 5                     // at most, as the daemon counts them
 	mungeDefaultPath = "/run/munge/munge.socket.2"
 )
 
@@ -132,9 +137,35 @@ func (m *munge) decode(ctx context.Context, cred []byte) (uid int, payload []byt
 
 var errMungeShort = errors.New("munge: the answer is too short")
 
+// ask has the daemon do something. All ranks of a host ask it at the same moment, and one that finds the socket's
+// queue full is turned away by the kernel at once: so a daemon that is busy is asked again.
 func (m *munge) ask(ctx context.Context, request, answer byte, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, mungeWait)
 	defer cancel()
+	for retry := byte(0); ; retry = min(retry+1, mungeRetries) {
+		got, err := m.askOnce(ctx, request, answer, retry, body)
+		if err == nil || !mungeIsBusy(err) {
+			return got, err
+		}
+		timer := time.NewTimer(mungePause + rand.N(mungePause)) // not all ranks at once again
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		}
+	}
+}
+
+// mungeIsBusy reports whether an attempt failed for want of a place in the daemon's queue, or was dropped by the daemon.
+// A socket that is not there, or that nobody listens on, is not busy.
+func mungeIsBusy(err error) bool {
+	return slices.ContainsFunc([]error{syscall.EAGAIN, syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF},
+		func(busy error) bool { return errors.Is(err, busy) })
+}
+
+// askOnce makes one attempt. The daemon is told which, since it takes a credential that is shown again for a theft otherwise.
+func (m *munge) askOnce(ctx context.Context, request, answer, retry byte, body []byte) ([]byte, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", m.socket)
 	if err != nil {
@@ -147,7 +178,7 @@ func (m *munge) ask(ctx context.Context, request, answer byte, body []byte) ([]b
 	}
 	be := binary.BigEndian
 	msg := be.AppendUint32(nil, mungeMagic)
-	msg = append(msg, mungeVersion, request, 0)
+	msg = append(msg, mungeVersion, request, retry)
 	msg = be.AppendUint32(msg, uint32(len(body)))
 	if _, err := conn.Write(append(msg, body...)); err != nil {
 		return nil, err

@@ -1,0 +1,97 @@
+package mpi
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// answerMunge takes the next connection as a munge daemon would, and answers a wish for a credential.
+func answerMunge(l net.Listener) error {
+	conn, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var head [mungeHeadBytes]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return err
+	}
+	be := binary.BigEndian
+	if _, err := io.ReadFull(conn, make([]byte, be.Uint32(head[7:]))); err != nil {
+		return err
+	}
+	body := append([]byte{0, 0, 0, 0, 0, 4}, "cred"...)
+	answer := be.AppendUint32(nil, mungeMagic)
+	answer = append(answer, mungeVersion, mungeEncoded, 0)
+	answer = be.AppendUint32(answer, uint32(len(body)))
+	_, err = conn.Write(append(answer, body...))
+	return err
+}
+
+// A daemon whose queue is full at the moment is there: it is asked again until ctx ends.
+func TestMungeWithAFullQueue(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "socket")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrUnix{Name: socket})
+	}
+	if err == nil {
+		err = unix.Listen(fd, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for err == nil {
+		var conn net.Conn
+		if conn, err = net.Dial("unix", socket); err == nil {
+			defer conn.Close()
+		}
+	}
+	if !errors.Is(err, syscall.EAGAIN) {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := (&munge{socket: socket}).encode(ctx, nil); !errors.Is(err, syscall.EAGAIN) || ctx.Err() == nil {
+		t.Errorf("%v, and the context: %v; want a full queue until the context has ended", err, ctx.Err())
+	}
+}
+
+// A daemon that drops a connection is asked again. One that is not there is not waited for.
+func TestMungeThatDropsAConnection(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "socket")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	answered := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			conn.Close()
+			err = answerMunge(l)
+		}
+		answered <- err
+	}()
+	if cred, err := (&munge{socket: socket}).encode(t.Context(), nil); string(cred) != "cred" || err != nil {
+		t.Errorf("%q, %v", cred, err)
+	} else if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	for _, err := range []error{syscall.ENOENT, syscall.ENOTDIR, syscall.EACCES, syscall.ECONNREFUSED} {
+		if mungeIsBusy(&net.OpError{Op: "dial", Err: err}) {
+			t.Errorf("%v is taken for a busy daemon", err)
+		}
+	}
+}
