@@ -13,6 +13,8 @@ import (
 // Shrink makes a communicator of the members that are still alive. It works
 // on a revoked communicator. All survivors call it and get the same members
 // in the same order; a member that others have given up gets ErrPeerLost about itself.
+// A call that ends with its context can be repeated: it goes on with the same agreement, also where
+// the others have come to it meanwhile. Two calls on one communicator must not overlap.
 //
 // The survivors agree on who is lost by a rotating coordinator (Chandra and
 // Toueg 1996): the lowest living rank asks everyone for the losses it knows, decides their
@@ -33,6 +35,12 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 
 	lost, err := e.agreeLost(ctx, id)
 	if err != nil {
+		// The count names the agreement, so the next call must come to the one that the others have, or had, in mind.
+		c.mu.Lock()
+		if c.shrinks == id.n {
+			c.shrinks--
+		}
+		c.mu.Unlock()
 		return nil, c.fail("shrink", ProcNull, AnyTag, err, "")
 	}
 	if slices.Contains(lost, c.rank) {

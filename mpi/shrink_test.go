@@ -1,9 +1,13 @@
 package mpi
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -23,6 +27,44 @@ func TestFreeForgetsShrinks(t *testing.T) {
 	if len(p.e.shrinks) != 1 || p.e.shrinks[shrinkID{comm: p.c, n: 1}] != kept {
 		t.Errorf("%d agreements are kept, want that of the world only", len(p.e.shrinks))
 	}
+}
+
+// TestShrinkGivenUpCanBeRepeated: a rank that has given up a Shrink comes to the same agreement by the next, and so to the
+// communicator of one that has called it only once.
+func TestShrinkGivenUpCanBeRepeated(t *testing.T) {
+	worlds, err := Local(2, LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	over, end := context.WithCancel(ctx)
+	end()
+	if _, err := worlds[1].Comm().Shrink(over); !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v, want the context's error", err)
+	}
+	shrunk := make([]*Comm, 2)
+	var all sync.WaitGroup
+	for r, w := range worlds {
+		all.Go(func() {
+			var err error
+			if shrunk[r], err = w.Comm().Shrink(ctx); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	all.Wait()
+	if !t.Failed() && shrunk[0].context != shrunk[1].context {
+		t.Errorf("contexts %#x and %#x", shrunk[0].context, shrunk[1].context)
+	}
+	for _, w := range worlds {
+		all.Go(func() {
+			if err := w.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestShrinkAgrees plays one survivor of four, world rank 2 unless it says otherwise, whose
