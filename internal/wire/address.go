@@ -1,14 +1,17 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 )
 
-// Resolve is the address that a host's name, or an address as text, stands for on all ranks: the first
-// IPv4 address of the name, else its first.
+// Resolve is the address that a host's name, or an address as text, stands for on all ranks. Of several addresses it is
+// the lowest, since name servers give them in rotating order: of IPv4 before IPv6, and of either one of loopback only if
+// there is no other.
 func Resolve(ctx context.Context, host string) (netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr.Unmap(), nil
@@ -20,10 +23,22 @@ func Resolve(ctx context.Context, host string) (netip.Addr, error) {
 	if len(found) == 0 {
 		return netip.Addr{}, fmt.Errorf("the name %q has no address", host)
 	}
-	for _, a := range found {
-		if a.Unmap().Is4() {
-			return a.Unmap(), nil
+	return preferred(found), nil
+}
+
+// preferred is the address that all ranks take of a name's, in whatever order each has them.
+func preferred(found []netip.Addr) netip.Addr {
+	unlike := func(a netip.Addr) (n int) {
+		if !a.Is4() {
+			n += 2
 		}
+		if a.IsLoopback() {
+			n++
+		}
+		return n
 	}
-	return found[0].Unmap(), nil
+	return slices.MinFunc(found, func(a, b netip.Addr) int {
+		a, b = a.Unmap(), b.Unmap()
+		return cmp.Or(unlike(a)-unlike(b), a.Compare(b))
+	}).Unmap()
 }
