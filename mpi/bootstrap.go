@@ -50,6 +50,7 @@ type meeting struct {
 
 	// Position 0 only.
 	door    *wire.Door
+	place   string // where it listens, and why there
 	joiners chan joiner
 	keyFile *secretFile
 	told    []net.Conn // of ranks that go on from a comparison to agree, or have no more to say
@@ -98,7 +99,7 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 	}
 	if l.size == 1 {
 		m.secret, m.keys = wire.NewSecret(), "none needed"
-		m.address, m.why = netip.AddrFrom4([4]byte{127, 0, 0, 1}), "a single rank"
+		m.address, m.why = loopback, "a single rank"
 		return nil
 	}
 	if m.address, m.why, err = published(ctx, m.cfg, l); err != nil {
@@ -126,7 +127,7 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 		}
 		m.keyFile = keyring.file
 	}
-	listener, err := m.listen(ctx)
+	listener, why, err := m.listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -144,6 +145,7 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 		}
 	}
 	m.door = wire.OpenDoor(listener, door)
+	m.place = fmt.Sprintf("%s (%s)", m.door.Addr(), why)
 	return m.tellManager(ctx, keyring)
 }
 
@@ -195,72 +197,88 @@ func (m *meeting) keyring(ctx context.Context) (k *keyring, err error) {
 	return k, nil
 }
 
-// listen opens the listener that the other ranks look for.
-func (m *meeting) listen(ctx context.Context) (net.Listener, error) {
+// listen opens the listener that the other ranks look for, and says why it is there.
+func (m *meeting) listen(ctx context.Context) (listener net.Listener, why string, err error) {
 	switch {
 	case m.l.rootFD >= 0:
 		f, err := inherit(wire.EnvRootFD, m.l.rootFD)
 		if err != nil {
-			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
+			return nil, "", fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
 		}
 		defer f.Close()
 		listener, err := net.FileListener(f)
 		if err != nil {
-			return nil, fmt.Errorf("mpi: %w: %s is %d: %w", ErrLauncher, wire.EnvRootFD, m.l.rootFD, err)
+			return nil, "", fmt.Errorf("mpi: %w: %s is %d: %w", ErrLauncher, wire.EnvRootFD, m.l.rootFD, err)
 		}
-		return listener, nil
+		return listener, "the launcher's", nil
 	case m.l.root != "":
 		var config net.ListenConfig
 		listener, err := config.Listen(ctx, "tcp", m.l.root)
 		if err != nil {
-			return nil, fmt.Errorf("mpi: %w: %s is %q, where rank 0 cannot listen: %w", ErrLauncher, wire.EnvRoot, m.l.root, err)
+			return nil, "", fmt.Errorf("mpi: %w: %s is %q, where rank 0 cannot listen: %w", ErrLauncher, wire.EnvRoot, m.l.root, err)
 		}
-		return listener, nil
+		return listener, "as the launcher says", nil
 	case m.manager != nil:
-		listener, err := listenOn(ctx, m.address, 0)
+		listener, err := listenOn(ctx, m.address.String(), 0)
 		if err != nil {
-			return nil, noPlace(ctx, fmt.Errorf("position 0 cannot listen: %w", err))
+			return nil, "", noPlace(ctx, fmt.Errorf("position 0 cannot listen: %w", err))
 		}
-		return listener, nil
+		return listener, m.why, nil
 	}
-	address, _, err := ordinaryRoot(ctx, m.l)
-	if err != nil {
-		return nil, noPlace(ctx, err)
-	}
+	host, why := rootPlace(ctx, m.l)
 	var taken []string
 	for _, port := range m.l.rendezvousPorts() {
-		listener, err := listenOn(ctx, address, port)
+		listener, err := listenOn(ctx, host, port)
 		if err == nil {
-			return listener, nil
+			return listener, why, nil
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
-			return nil, noPlace(ctx, fmt.Errorf("position 0 cannot listen: %w", err))
+			return nil, "", noPlace(ctx, fmt.Errorf("position 0 cannot listen: %w", err))
 		}
 		taken = append(taken, fmt.Sprint(port))
 	}
-	return nil, noPlace(ctx, fmt.Errorf("position 0 cannot listen on %s: all %d ports are taken (%s)", address, len(taken), strings.Join(taken, ",")))
+	return nil, "", noPlace(ctx, fmt.Errorf("position 0 cannot listen (%s): all %d ports are taken (%s)", why, len(taken), strings.Join(taken, ",")))
 }
 
-func listenOn(ctx context.Context, address netip.Addr, port int) (net.Listener, error) {
+// listenOn listens on a port of an address; "" is all addresses.
+func listenOn(ctx context.Context, address string, port int) (net.Listener, error) {
 	var config net.ListenConfig
-	return config.Listen(ctx, "tcp", netip.AddrPortFrom(address, uint16(port)).String())
+	return config.Listen(ctx, "tcp", net.JoinHostPort(address, fmt.Sprint(port)))
 }
 
-// ordinaryRoot is the address at which position 0 of a step is looked for:
-// every task can compute it.
-func ordinaryRoot(ctx context.Context, l *launch) (netip.Addr, string, error) {
-	if l.size == l.localSize {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), "all ranks are on this host", nil
-	}
-	if l.node == 0 {
-		return ordinary(ctx, l.step.Layout.Nodes[0])
+// allHere reports whether all ranks are on this host.
+func (l *launch) allHere() bool { return l.size == l.localSize }
+
+// rootPlace is the address on which position 0 of a step listens; "" is all. The others look for it by its host's name.
+// Where that leads to loopback on the host itself (a custom of some distributions), it cannot know which of its
+// addresses they find by it.
+func rootPlace(ctx context.Context, l *launch) (address, why string) {
+	if l.allHere() {
+		return loopback.String(), "all ranks are on this host"
 	}
 	host := l.step.Layout.Nodes[0]
 	addr, err := wire.Resolve(ctx, host)
-	if err != nil {
-		return addr, "", fmt.Errorf("address of %s, where position 0 is: %w", host, err)
+	if err != nil || addr.IsLoopback() {
+		return "", fmt.Sprintf("all addresses, since the name %q leads to none here that others can reach", host)
 	}
-	return addr, "", nil
+	return addr.String(), "address of " + host
+}
+
+// rootAddress is where the others look for position 0 of a step: every task can compute it.
+func rootAddress(ctx context.Context, l *launch) (netip.Addr, error) {
+	if l.allHere() {
+		return loopback, nil
+	}
+	host := l.step.Layout.Nodes[0]
+	if l.node == 0 {
+		addr, _, err := ordinary(ctx, host)
+		return addr, err
+	}
+	addr, err := wire.Resolve(ctx, host)
+	if err != nil {
+		return addr, fmt.Errorf("address of %s, where position 0 is: %w", host, err)
+	}
+	return addr, nil
 }
 
 // rendezvousPorts are the ports that position 0 tries in this order: those that

@@ -12,8 +12,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 )
 
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
 // published is the address of this rank that its peers connect to, and why it
-// is that one. All listeners of a rank but the first one of position 0 are on it.
+// is that one. All listeners of a rank but the first one of position 0 (rootPlace) are on it.
 func published(ctx context.Context, cfg *Config, l *launch) (addr netip.Addr, why string, err error) {
 	if cfg.AddressRule != "" {
 		rule, err := ib.ParseRule(cfg.AddressRule, nil)
@@ -35,9 +37,8 @@ func published(ctx context.Context, cfg *Config, l *launch) (addr netip.Addr, wh
 			return root.Addr(), "as the launcher's", nil
 		}
 	}
-	alone := l.size == l.localSize && l.size > 0
-	if alone {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), "all ranks are on this host", nil
+	if l.allHere() && l.size > 0 {
+		return loopback, "all ranks are on this host", nil
 	}
 	if addr, why, err = ordinary(ctx, l.host); err != nil {
 		err = noPlace(ctx, err)

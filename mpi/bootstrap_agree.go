@@ -247,7 +247,7 @@ func (m *meeting) missing(ctx context.Context, came map[int]joiner) error {
 		}
 	}
 	slices.Sort(absent)
-	return fmt.Errorf("mpi: waited for %d ranks, %s did not come: %w", m.l.size, rankList(absent), context.Cause(ctx))
+	return fmt.Errorf("mpi: waited for %d ranks on %s, %s did not come: %w", m.l.size, m.place, rankList(absent), context.Cause(ctx))
 }
 
 // present is the part of every other rank.

@@ -66,7 +66,7 @@ func (m *meeting) targets(ctx context.Context) ([]string, error) {
 		return []string{m.l.root}, nil
 	}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		address, _, err := ordinaryRoot(ctx, m.l)
+		address, err := rootAddress(ctx, m.l)
 		if err == nil {
 			var targets []string
 			for _, port := range m.l.rendezvousPorts() {

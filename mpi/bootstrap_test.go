@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
+	"github.com/fisterra-hpc/fisterra/slurm"
 )
 
 const patience = time.Minute
@@ -106,7 +107,7 @@ func TestBootstrapRankMissing(t *testing.T) {
 	procs := []*proc{1: j.start(t, 1, 4)}
 	procs[0] = j.start(t, 0, 4)
 	for _, p := range procs {
-		if line := p.await(t, "failed", 2*patience); !strings.Contains(line, "ranks 2,3 did not come") {
+		if line := p.await(t, "failed", 2*patience); !strings.Contains(line, fmt.Sprintf("waited for 4 ranks on %s (the launcher's), ranks 2,3 did not come", j.root.Addr())) {
 			t.Errorf("rank %d: %s", p.rank, line)
 		}
 	}
@@ -333,8 +334,34 @@ func TestInitErrorsOfThisHost(t *testing.T) {
 		}
 	}
 	l := withoutPorts(t)
-	if _, err := (&meeting{cfg: &Config{}, l: l}).listen(t.Context()); !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), "all 16 ports are taken") {
+	if _, _, err := (&meeting{cfg: &Config{}, l: l}).listen(t.Context()); !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), "all 16 ports are taken") {
 		t.Errorf("no port left: %v, want ErrTransport", err)
+	}
+}
+
+// Where the name of position 0's host leads to loopback on itself, the others find it at whichever address they have for it.
+func TestRootListensWhereItIsLookedFor(t *testing.T) {
+	for _, c := range []struct {
+		localSize int
+		all       bool
+		why       string
+	}{
+		{1, true, `the name "localhost" leads to none`},
+		{2, false, "all ranks are on this host"},
+	} {
+		layout, err := slurm.NewLayout([]string{"localhost", "n1"}, []int{1, 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &launch{kind: BySlurm, size: 2, localSize: c.localSize, job: stepID(t) + ".0", rootFD: -1, step: &slurm.Job{Layout: layout}}
+		listener, why, err := (&meeting{cfg: &Config{}, l: l}).listen(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener.Close()
+		if at := listener.Addr().(*net.TCPAddr); at.IP.IsUnspecified() != c.all || !strings.Contains(why, c.why) {
+			t.Errorf("%d of 2 ranks here: on %v (%s)", c.localSize, at, why)
+		}
 	}
 }
 

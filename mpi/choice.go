@@ -94,7 +94,7 @@ func chooseMPI(cfg *Config, l *launch, survey func() error) (choice, error) {
 		if err := requireDevice(survey); err != nil {
 			return choice{}, err
 		}
-	case cfg.InfiniBand == "off" && (l.size < 0 || l.size != l.localSize) && survey() == nil:
+	case cfg.InfiniBand == "off" && (l.size < 0 || !l.allHere()) && survey() == nil:
 		return choice{}, fmt.Errorf("mpi: %w: InfiniBand is off, but transport mpi leaves the network to the system's MPI library, which uses the RDMA device of this host; "+
 			"use auto or tcp, or leave InfiniBand to auto and tell the library by its own variables (UCX_TLS, OMPI_MCA_btl, FI_PROVIDER)", ErrTransport)
 	}

@@ -73,7 +73,7 @@ func openTree(ctx context.Context, m *meeting) (*tree, error) {
 	if m.l.size == 1 {
 		return t, nil
 	}
-	listener, err := listenOn(ctx, m.address, 0)
+	listener, err := listenOn(ctx, m.address.String(), 0)
 	if err != nil {
 		return nil, fmt.Errorf("mpi: listening on the published address (%s): %w", m.why, err)
 	}
