@@ -68,9 +68,10 @@ type meeting struct {
 type joiner struct {
 	rank    int
 	conn    net.Conn
-	kind    byte // of the frame: a card, or a finding
+	kind    byte // of the frame: a card, a finding, or why it goes no further
 	card    card
 	finding finding
+	refusal refusal
 	err     error // its connection broke after all
 }
 

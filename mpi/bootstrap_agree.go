@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
@@ -76,7 +76,7 @@ func (m *meeting) agree(ctx context.Context, addresses map[string][]byte) (*tree
 	defer cancel()
 	t, err := openTree(ctx, m)
 	if err != nil {
-		m.close()
+		m.giveUp(ctx, err)
 		return nil, nil, err
 	}
 	own := card{
@@ -130,6 +130,8 @@ func (m *meeting) hear(rank int, conn net.Conn) {
 		case frameFinding:
 			j.finding, j.err = decodeJSON[finding](body)
 			said = j.finding.Rank
+		case frameRefusal:
+			j.refusal, j.err = decodeJSON[refusal](body)
 		default:
 			j.err = fmt.Errorf("malformed card: frame %d", j.kind)
 		}
@@ -165,25 +167,33 @@ func (m *meeting) dismiss() {
 // come yet, to tell them: they would look for it in vain until StartTimeout.
 const refusalWait = 5 * time.Second
 
-// collect waits at position 0 for what every other rank tells: all the same kind of thing.
-func (m *meeting) collect(ctx context.Context, kind byte) (came map[int]joiner, err error) {
-	came = map[int]joiner{}
+// collect waits at position 0 for what every other rank tells: all the same kind of thing. Where there will be no world,
+// as err says or what a rank tells, it waits for the others only to tell them.
+func (m *meeting) collect(ctx context.Context, kind byte, err error) (map[int]joiner, error) {
+	came := map[int]joiner{}
+	broke := map[int]error{}    // of ranks that have come, and not again since
 	var enough <-chan time.Time // once there is an err
 	for len(came) < m.l.size-1 {
+		if err != nil && enough == nil {
+			enough = time.After(refusalWait)
+		}
 		select {
 		case j := <-m.joiners:
-			if before, twice := came[j.rank]; twice { // it lost its first connection
-				before.conn.Close()
-				delete(came, j.rank)
-			}
 			if j.err != nil {
 				m.cfg.log().Warn("a rank came and broke off", "rank", j.rank, "reason", j.err)
 				j.conn.Close()
+				broke[j.rank] = j.err
 				continue
 			}
+			if before, twice := came[j.rank]; twice { // it lost its first connection
+				before.conn.Close()
+			}
 			came[j.rank] = j
-			if j.kind != kind && err == nil {
-				enough = time.After(refusalWait)
+			switch {
+			case err != nil:
+			case j.kind == frameRefusal:
+				err = j.refusal.err()
+			case j.kind != kind:
 				err = fmt.Errorf("mpi: %w: ranks %d and %d have been told different things of the transport to use "+
 					"(Config.Transport, InfiniBand, OutlivesRanks), or by different launchers", ErrLayout, m.l.rank, j.rank)
 			}
@@ -191,12 +201,26 @@ func (m *meeting) collect(ctx context.Context, kind byte) (came map[int]joiner, 
 			return came, err
 		case <-ctx.Done():
 			if err == nil {
-				err = m.missing(ctx, came)
+				err = m.missing(ctx, came, broke)
 			}
 			return came, err
 		}
 	}
 	return came, err
+}
+
+// giveUp ends the meeting of a rank that cannot go on, and tells the others why: they would wait for it until StartTimeout.
+func (m *meeting) giveUp(ctx context.Context, err error) {
+	err = fmt.Errorf("mpi: rank %d on %s came and broke off: %w", m.l.rank, m.l.host, err)
+	switch {
+	case m.door != nil:
+		came, _ := m.collect(ctx, frameCard, err)
+		turnAway(came, err)
+	case m.conn != nil:
+		m.conn.SetDeadline(time.Now().Add(time.Second))
+		m.conn.Write(wire.AppendFrame(nil, frameRefusal, encodeJSON(refuse(err)))) // else position 0 finds the connection closed
+	}
+	m.close()
 }
 
 // turnAway tells ranks why there will be no world.
@@ -212,7 +236,7 @@ func turnAway(came map[int]joiner, why error) {
 // gather is position 0's part: it waits for every rank, compares, and
 // answers each.
 func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
-	came, err := m.collect(ctx, frameCard)
+	came, err := m.collect(ctx, frameCard, nil)
 	var r *roster
 	if err == nil {
 		cards := []card{own}
@@ -238,16 +262,24 @@ func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
 	return nil
 }
 
-// missing names the ranks that have not come in time.
-func (m *meeting) missing(ctx context.Context, came map[int]joiner) error {
+// missing names the ranks that have not come in time, and those that have come in vain.
+func (m *meeting) missing(ctx context.Context, came map[int]joiner, broke map[int]error) error {
 	var absent []int
+	var missed []string
 	for rank := range m.l.size {
-		if _, ok := came[rank]; !ok && rank != m.l.rank {
+		if _, ok := came[rank]; ok || rank == m.l.rank {
+			continue
+		}
+		if why, ok := broke[rank]; ok {
+			missed = append(missed, fmt.Sprintf("rank %d came and broke off (%v)", rank, why))
+		} else {
 			absent = append(absent, rank)
 		}
 	}
-	slices.Sort(absent)
-	return fmt.Errorf("mpi: waited for %d ranks on %s, %s did not come: %w", m.l.size, m.place, rankList(absent), context.Cause(ctx))
+	if len(absent) > 0 {
+		missed = append([]string{rankList(absent) + " did not come"}, missed...)
+	}
+	return fmt.Errorf("mpi: waited for %d ranks on %s, %s: %w", m.l.size, m.place, strings.Join(missed, ", "), context.Cause(ctx))
 }
 
 // present is the part of every other rank.

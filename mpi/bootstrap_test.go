@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -166,6 +167,71 @@ func TestBootstrapRefusesLateRanks(t *testing.T) {
 		if err := <-refused; !errors.Is(err, ErrLayout) {
 			t.Errorf("%v, want ErrLayout", err)
 		}
+	}
+}
+
+// A rank that has met the others and cannot go on tells them why, and which it is.
+func TestBootstrapRankBreaksOff(t *testing.T) {
+	for broken := range 2 {
+		j := newJob(t)
+		failed := make(chan error)
+		for rank := range 3 {
+			l := &launch{kind: ByFisterra, rank: rank, size: 3, localRank: rank, localSize: 3, node: -1, local: -1, job: "test", root: j.root.Addr().String(), aliveFD: -1}
+			l.secretFD, l.rootFD = inherited(t, j, rank)
+			go func() {
+				cfg := &Config{StartTimeout: patience / 2}
+				m, err := meet(t.Context(), cfg, l)
+				if err == nil && rank == broken {
+					m.address = netip.MustParseAddr("192.0.2.1") // no host's
+				}
+				if err == nil {
+					_, err = openOver(t.Context(), cfg, l, m, "tcp")
+				}
+				failed <- fmt.Errorf("rank %d: %w", rank, err)
+			}()
+		}
+		j.root.Close() // the rank has its own descriptor of it
+		told := 0
+		for range 3 {
+			err := <-failed
+			if !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), "tcp on 192.0.2.1") {
+				t.Errorf("rank %d broke off; %v", broken, err)
+			}
+			if strings.Contains(err.Error(), fmt.Sprintf("rank %d on %s came and broke off", broken, shortHostname())) {
+				told++
+			}
+		}
+		if told != 2 {
+			t.Errorf("rank %d broke off; %d of 2 others were told so", broken, told)
+		}
+	}
+}
+
+// The end of a connection that a rank has given up, and that position 0 hears of late, leaves the rank's next one alone.
+func TestCollectKeepsTheSecondConnection(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	m := &meeting{cfg: &Config{}, l: &launch{size: 3}, joiners: make(chan joiner, 3)}
+	first, _ := net.Pipe()
+	second, _ := net.Pipe()
+	m.joiners <- joiner{rank: 1, conn: second, kind: frameCard}
+	m.joiners <- joiner{rank: 1, conn: first, err: io.EOF}
+	m.joiners <- joiner{rank: 2, conn: second, kind: frameCard}
+	came, err := m.collect(ctx, frameCard, nil)
+	if err != nil || came[1].conn != second {
+		t.Errorf("%v, %v", came, err)
+	}
+}
+
+// Who was there for a while is told from who was not.
+func TestMissingTellsWhoBrokeOff(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(startTimeout(time.Second))
+	m := &meeting{l: &launch{size: 5}, place: "10.0.0.1:16384 (address of n0)"}
+	err := m.missing(ctx, map[int]joiner{2: {}}, map[int]error{1: io.EOF})
+	const want = "waited for 5 ranks on 10.0.0.1:16384 (address of n0), ranks 3,4 did not come, rank 1 came and broke off (EOF): "
+	if !errors.Is(err, ErrStartTimeout) || !strings.Contains(err.Error(), want) {
+		t.Error(err)
 	}
 }
 

@@ -155,7 +155,7 @@ func (m *meeting) compare(ctx context.Context, own finding) (choice, error) {
 			return choice{}, err
 		}
 	} else {
-		came, err := m.collect(ctx, frameFinding)
+		came, err := m.collect(ctx, frameFinding, nil)
 		var c choice
 		if err == nil {
 			found := []finding{own}

@@ -104,14 +104,16 @@ func openOwn(ctx context.Context, cfg *Config, l *launch, transport string) (*Wo
 func openOver(ctx context.Context, cfg *Config, l *launch, m *meeting, transport string) (*World, error) {
 	set, err := newSleepSet()
 	if err != nil {
-		m.close()
-		return nil, fmt.Errorf("mpi: %w", err)
+		err = fmt.Errorf("mpi: %w", err)
+		m.giveUp(ctx, err)
+		return nil, err
 	}
 	p, err := openProviders(cfg, l, m, set, transport)
 	if err != nil {
-		m.close()
+		err = fmt.Errorf("mpi: %w: %w", ErrTransport, err)
+		m.giveUp(ctx, err)
 		set.close()
-		return nil, fmt.Errorf("mpi: %w: %w", ErrTransport, err)
+		return nil, err
 	}
 	t, r, err := m.agree(ctx, p.addresses)
 	if err != nil {
