@@ -71,13 +71,12 @@ func detect(lookup func(string) (string, bool)) (*launch, error) {
 	case pmi.Present(lookup), e.has("PMI_RANK") && e.has("PMI_SIZE"):
 		l.pmi(&e)
 	case e.has("PMIX_RANK"):
+		l.kind, l.reason = ByPMIx, "PMIX_RANK"
 		// srun --mpi=pmix: the step says all that is needed, without libpmix.
-		if step, err := slurm.FromEnv(lookup); err == nil {
-			l.fromStep(step)
-			l.kind, l.reason = ByPMIx, "PMIX_RANK inside a Slurm step"
+		if l.inStep(&e) {
+			l.reason += " inside a Slurm step"
 			break
 		}
-		l.kind, l.reason = ByPMIx, "PMIX_RANK"
 		l.rank = e.number("PMIX_RANK", 0)
 		l.job = e.text("PMIX_NAMESPACE", "")
 		l.size = -1 // only libpmix knows
@@ -152,8 +151,7 @@ func (l *launch) pmi(e *environment) {
 			break
 		}
 	}
-	if step, err := slurm.FromEnv(e.lookup); err == nil {
-		l.fromStep(step)
+	if l.inStep(e) {
 		l.kind, l.reason = ByPMI2, l.reason+" inside a Slurm step"
 		return
 	}
@@ -164,6 +162,20 @@ func (l *launch) pmi(e *environment) {
 	} else {
 		l.size = -1 // PMI_PORT: the process manager says it
 	}
+}
+
+// inStep takes what Slurm says of a rank of a process manager, and reports whether it is a task of a step. That there is no
+// such task is no error: the process manager may be another's. That Slurm says it wrongly is one.
+func (l *launch) inStep(e *environment) bool {
+	step, err := slurm.FromEnv(e.lookup)
+	switch {
+	case err == nil:
+		l.fromStep(step)
+	case errors.Is(err, slurm.ErrNotSlurm), errors.Is(err, slurm.ErrNoStep), errors.Is(err, slurm.ErrDaemonStep):
+	case e.err == nil:
+		e.err = err
+	}
+	return err == nil
 }
 
 func (l *launch) fromStep(step *slurm.Job) {

@@ -188,6 +188,10 @@ func TestDetectOrder(t *testing.T) {
 		{"no secret", with(fisterra, wire.EnvSecretFD, ""), "", "FISTERRA_SECRET_FD is not set"},
 		{"no size", with(fisterra, wire.EnvSize, ""), "", "FISTERRA_SIZE is not set"},
 		{"batch shell", map[string]string{"SLURM_JOB_ID": "5", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, "", "srun"},
+		{"half a step with pmi2", with(step, "SLURM_NODEID", "", "PMI_FD", "7", "PMI_RANK", "0", "PMI_SIZE", "1"), "", "SLURM_NODEID"},
+		{"half a step with pmix", with(step, "SLURM_NODEID", "", "PMIX_RANK", "0"), "", "SLURM_NODEID"},
+		{"pmi2 in a step that contradicts itself", with(step, "PMI_FD", "7", "PMI_RANK", "0", "PMI_SIZE", "1", "SLURM_STEP_NUM_TASKS", "3"), "", "SLURM_STEP_TASKS_PER_NODE"},
+		{"pmix without a step", map[string]string{"PMIX_RANK": "0", "PMIX_NAMESPACE": "prterun", "SLURM_JOB_ID": "5"}, ByPMIx, ""},
 		{"half a step", with(step, "SLURM_NODEID", ""), "", "SLURM_NODEID"},
 	} {
 		l, err := detect(lookupIn(c.env))
