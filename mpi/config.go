@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 )
@@ -40,7 +41,7 @@ type Config struct {
 
 	// PeerTimeout is how long a silent rank is waited for before it counts as
 	// lost, and, if that is longer than usual, one that is to connect for the first message. 0 is
-	// 5 s; negative turns heartbeats off. It has no meaning for Transport "mpi": the
+	// 5 s; negative turns heartbeats off; less than [MinPeerTimeout] is refused, and more than a day is a day. It has no meaning for Transport "mpi": the
 	// launcher notices who has died, and nobody who is silent.
 	PeerTimeout time.Duration
 
@@ -83,10 +84,21 @@ func (c *Config) peerTimeout() time.Duration {
 	case c.PeerTimeout < 0:
 		return 0
 	}
-	return c.PeerTimeout
+	return min(c.PeerTimeout, silence)
 }
 
-// silence is the longest that a rank is waited for without heartbeats.
+// MinPeerTimeout is the shortest Config.PeerTimeout: ranks that wait for less take each other's pauses for their end.
+const MinPeerTimeout = 10 * time.Millisecond
+
+// check refuses values that no rank could run with.
+func (c *Config) check() error {
+	if c.PeerTimeout > 0 && c.PeerTimeout < MinPeerTimeout {
+		return fmt.Errorf("mpi: %w: PeerTimeout %v is less than %v; use one such as 5s, or a negative one for no heartbeats", ErrTransport, c.PeerTimeout, MinPeerTimeout)
+	}
+	return nil
+}
+
+// silence is the longest that a rank is waited for, also without heartbeats.
 const silence = 24 * time.Hour
 
 // firstContact is how long a rank may take to connect, for a transport where it usually may take so long: no shorter than

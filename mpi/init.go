@@ -34,6 +34,9 @@ func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
 	l, err := detect(cfg.lookup())
 	if err != nil {
 		return nil, err

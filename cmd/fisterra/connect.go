@@ -72,8 +72,8 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 	if err := checkStartTimeout(c.start); err != nil {
 		return nil, usageError(err)
 	}
-	if c.peerTimeout < 0 {
-		return nil, usageError(fmt.Errorf("--peer-timeout %v: want a time such as 5s, or 0 for no heartbeats", c.peerTimeout))
+	if c.peerTimeout != 0 && c.peerTimeout < mpi.MinPeerTimeout {
+		return nil, usageError(fmt.Errorf("--peer-timeout %v: want a time such as 5s, at least %v, or 0 for no heartbeats", c.peerTimeout, mpi.MinPeerTimeout))
 	}
 	timeout := c.peerTimeout
 	if timeout == 0 {
