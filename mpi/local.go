@@ -46,7 +46,7 @@ func Local(n int, o LocalOptions) ([]*World, error) {
 		providers[r] = p
 		members[r] = Member{Rank: r, Position: r, Host: o.Host(r), Addresses: map[string][]byte{p.Name(): p.Address()}}
 	}
-	circle := &circle{living: n, lost: make([]bool, n), left: make(chan struct{})}
+	circle := &circle{living: n, gone: make([]bool, n), left: make(chan struct{})}
 	worlds := make([]*World, n)
 	for r := range n {
 		a := Assembly{Rank: r, Members: members, Providers: providers[r : r+1], Launcher: "sim", Log: o.Log, Still: o.Still}
@@ -86,9 +86,9 @@ type localSeat struct {
 	rank   int
 }
 
-func (s localSeat) AnnounceLost(rank int, why string) {
+func (s localSeat) AnnounceLost(rank int, _ string) {
 	if !s.fabric.Killed(s.rank) {
-		s.circle.AnnounceLost(rank, why)
+		s.leave(rank)
 	}
 }
 
@@ -96,43 +96,35 @@ func (s localSeat) Bye(ctx context.Context) error {
 	if s.fabric.Killed(s.rank) {
 		return nil
 	}
-	return s.circle.Bye(ctx)
+	return s.bye(ctx, s.rank)
 }
 
-// circle is the Membership of worlds in one process: goodbyes are counted.
-// Losses come from the fabric.
+// circle is what the seats of worlds in one process share: who is still there. Losses come from the fabric.
 type circle struct {
 	mu     sync.Mutex
-	living int // not lost and not yet leaving
-	lost   []bool
-	left   chan struct{} // closed when nobody is missing
-	closed bool
+	living int           // not gone
+	gone   []bool        // by rank: lost, or has said goodbye
+	left   chan struct{} // closed when nobody is living
 }
 
 func (c *circle) Start(MembershipEvents) {}
 func (c *circle) Abort(int, string)      {}
 func (c *circle) Close()                 {}
 
-func (c *circle) AnnounceLost(rank int, _ string) {
+func (c *circle) leave(rank int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.lost[rank] {
-		c.lost[rank] = true
-		c.leave()
+	if c.gone[rank] {
+		return
 	}
-}
-
-func (c *circle) leave() {
-	if c.living--; c.living <= 0 && !c.closed {
-		c.closed = true
+	c.gone[rank] = true
+	if c.living--; c.living == 0 {
 		close(c.left)
 	}
 }
 
-func (c *circle) Bye(ctx context.Context) error {
-	c.mu.Lock()
-	c.leave()
-	c.mu.Unlock()
+func (c *circle) bye(ctx context.Context, rank int) error {
+	c.leave(rank)
 	select {
 	case <-c.left:
 		return nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 )
 
 // TestBufferBackAmidCopy: a receive ends with its context while another goroutine of its rank is placing the message. From
@@ -86,5 +88,25 @@ func TestWaitAnyOfTwoWorlds(t *testing.T) {
 		if err := <-closed; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestGoodbyeOfTheLostCountsOnce: a rank that others have given up and that says goodbye itself is one rank: who is there still is
+// waited for.
+func TestGoodbyeOfTheLostCountsOnce(t *testing.T) {
+	c := &circle{living: 3, gone: make([]bool, 3), left: make(chan struct{})}
+	fabric := sim.New(sim.Config{Ranks: 3})
+	seat := func(rank int) localSeat { return localSeat{c, fabric, rank} }
+	over, end := context.WithCancel(t.Context())
+	end()
+	if err := seat(1).Bye(over); err != context.Canceled {
+		t.Error(err)
+	}
+	seat(0).AnnounceLost(1, "silent")
+	if err := seat(0).Bye(over); err != context.Canceled {
+		t.Errorf("%v, although rank 2 has not left", err)
+	}
+	if err := seat(2).Bye(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
