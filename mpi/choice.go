@@ -49,6 +49,11 @@ const own = "shared memory on one host, else TCP"
 // library. Only where the choice is left open do hosts matter: consult tells then what was found on this
 // one, or on those of all ranks. survey is nil if an RDMA device is usable.
 func choose(cfg *Config, l *launch, survey func() error, consult func() (choice, error)) (choice, error) {
+	switch cfg.InfiniBand {
+	case "", "auto", "on", "off":
+	default:
+		return choice{}, fmt.Errorf("mpi: %w: InfiniBand %q is none of auto, on, off", ErrTransport, cfg.InfiniBand)
+	}
 	switch cfg.Transport {
 	case "", "auto":
 	case "shm", "tcp":
@@ -69,20 +74,18 @@ func choose(cfg *Config, l *launch, survey func() error, consult func() (choice,
 			return choice{}, err
 		}
 		return byLibrary(cfg, l, "InfiniBand is on, which the system's MPI library drives"), nil
-	case "", "auto":
-		if l.size == 1 || !l.canStartMPI() {
-			return choice{transport: "auto", reason: own}, nil
-		}
-		if !cfg.OutlivesRanks {
-			return consult()
-		}
-		if survey() != nil {
-			return choice{transport: "auto", reason: own + ": no usable RDMA device"}, nil
-		}
-		return choice{transport: "auto", warns: true, reason: own + ": an RDMA device is usable, but with the MPI library that would drive it one lost rank ends the job, " +
-			"and this run is to go on without those that are lost; InfiniBand on takes the library"}, nil
 	}
-	return choice{}, fmt.Errorf("mpi: %w: InfiniBand %q is none of auto, on, off", ErrTransport, cfg.InfiniBand)
+	if l.size == 1 || !l.canStartMPI() {
+		return choice{transport: "auto", reason: own}, nil
+	}
+	if !cfg.OutlivesRanks {
+		return consult()
+	}
+	if survey() != nil {
+		return choice{transport: "auto", reason: own + ": no usable RDMA device"}, nil
+	}
+	return choice{transport: "auto", warns: true, reason: own + ": an RDMA device is usable, but with the MPI library that would drive it one lost rank ends the job, " +
+		"and this run is to go on without those that are lost; InfiniBand on takes the library"}, nil
 }
 
 // chooseMPI is the choice where the system's MPI library is asked for by name. The library

@@ -45,6 +45,9 @@ func TestChooseByWhatTheHostHas(t *testing.T) {
 		{name: "that with mpi", cfg: Config{OutlivesRanks: true, Transport: "mpi"}, launcher: ByPMI2, want: "mpi", why: "asked for; one lost rank", warns: true},
 		{name: "that with tcp", cfg: Config{OutlivesRanks: true, Transport: "tcp"}, launcher: ByPMI2, want: "tcp", why: "asked for"},
 		{name: "asked for", cfg: Config{Transport: "tcp"}, launcher: ByOpenMPI, want: "tcp", why: "asked for"},
+		{name: "unknown InfiniBand", cfg: Config{InfiniBand: "maybe"}, launcher: ByOpenMPI, err: `InfiniBand "maybe" is none`},
+		{name: "unknown InfiniBand with tcp", cfg: Config{Transport: "tcp", InfiniBand: "maybe"}, launcher: ByOpenMPI, err: `InfiniBand "maybe" is none`},
+		{name: "unknown InfiniBand with mpi", cfg: Config{Transport: "mpi", InfiniBand: "maybe"}, launcher: ByOpenMPI, err: `InfiniBand "maybe" is none`},
 		{name: "unknown", cfg: Config{Transport: "pigeon"}, launcher: ByOpenMPI, err: `"pigeon" is none`},
 	} {
 		l, survey := &launch{kind: c.launcher, size: 2, localSize: c.local}, func() error { return c.device }
