@@ -83,6 +83,26 @@ func TestClusterBootstrap(t *testing.T) {
 	}
 }
 
+// Without munge and without a directory for keys, ranks meet through their step's PMIx server, wherever position 0 is.
+func TestClusterBootstrapByPMIx(t *testing.T) {
+	c, binary := onCluster(t, 2)
+	c.HideMunge()
+	for _, s := range []struct {
+		ranks int
+		first int // position of rank 0
+		args  []string
+	}{
+		{4, 0, []string{"-N2", "-n4", "--ntasks-per-node=2"}},
+		{3, 1, []string{"-N2", "-n3", "--distribution=arbitrary", "--nodelist=" + c.Nodes[1] + "," + c.Nodes[0] + "," + c.Nodes[1]}},
+	} {
+		// slurm.conf would lead to the socket that Slurm itself uses.
+		r := runStep(t, c, binary, "", append(append([]string{"--mpi=pmix"}, s.args...), "env", "-u", "SLURM_CONF")...)
+		if n := strings.Count(r.Stdout, "parted <nil>"); r.Code != 0 || n != s.ranks || !strings.Contains(r.Stdout, fmt.Sprintf("ready 0 %d ", s.first)) {
+			t.Errorf("%v: %d of %d parted well: %v", s.args, n, s.ranks, r)
+		}
+	}
+}
+
 // Ranks of two nodes use Open MPI where both have an RDMA device, after they have agreed on it
 // beside the process manager, and their own transports where one has not.
 func TestClusterAgreesOnTheTransport(t *testing.T) {

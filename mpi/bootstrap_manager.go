@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
@@ -53,10 +54,17 @@ func (m *meeting) askManager(ctx context.Context) error {
 		}
 		m.manager = client
 	case ByOpenMPI, ByPMIx:
+		var keys error // why the ranks of a step need PMIx
 		if l.step != nil {
-			return nil // the step's own rendezvous
+			// A directory for keys is the same for all, and what is wrong with it is said there.
+			if _, keys = findKeyring(ctx, m.cfg, l, m.cfg.lookup()); keys == nil || m.cfg.SecretDir != "" {
+				return nil // the step's own rendezvous
+			}
 		}
 		client, err := pmix.Open(ctx, m.cfg.lookup(), pmix.Config{Log: m.cfg.log()})
+		if err != nil && keys != nil {
+			return fmt.Errorf("%w; nor can they meet through PMIx: %w", keys, err)
+		}
 		if err != nil {
 			return fmt.Errorf("mpi: %w: started by %s (%s) with more than one rank, which can meet only through its PMIx server; "+
 				"else start with fisterra run, srun or mpiexec.hydra: %w", ErrLauncher, l.kind, l.reason, err)
@@ -65,22 +73,31 @@ func (m *meeting) askManager(ctx context.Context) error {
 			_ = client.Finalize(ctx) // the disagreement is what matters
 			return fmt.Errorf("mpi: %w: the environment says rank %d of %d, the PMIx server rank %d of %d", ErrLauncher, l.rank, l.size, client.Rank(), client.Size())
 		}
+		m.manager = pmixSpace{client}
+		if l.step != nil {
+			return nil // Slurm has said the rest
+		}
 		l.rank, l.size, l.job = client.Rank(), client.Size(), client.JobID()
 		l.localRank = client.LocalRank()
 		if n := client.LocalSize(); n > 0 {
 			l.localSize = n
 		}
-		m.manager = pmixSpace{client}
 	}
 	return nil
 }
 
-// pmixSpace is PMIx's space as far as it is needed: what position 0, which is
-// rank 0 here, has put.
+// pmixSpace is PMIx's space as far as it is needed: only position 0 puts anything.
 type pmixSpace struct{ *pmix.Client }
 
-func (s pmixSpace) Get(ctx context.Context, key string) ([]byte, error) {
-	return s.Client.Get(ctx, 0, key)
+// Get is what position 0 has put. Values are kept by rank there, and that one's is not known: in a step whose ranks were
+// dealt out by a list of hosts it need not be 0.
+func (s pmixSpace) Get(ctx context.Context, key string) (value []byte, err error) {
+	for rank := range s.Size() {
+		if value, err = s.Client.Get(ctx, rank, key); !errors.Is(err, pmix.ErrNotFound) {
+			return value, err
+		}
+	}
+	return nil, err
 }
 
 // managerKeepsSecrets reports whether only ranks of this job can read the space.

@@ -17,14 +17,15 @@ import (
 // Where the ranks of a job get their secret:
 //
 //   - Fisterra's launcher passes it by an inherited descriptor.
-//   - Under a process manager reached by PMI_FD, position 0 puts it into the
-//     key-value space: only processes that inherited such a descriptor can read it.
-//     PMI_PORT is a TCP port that answers anybody, so it is not trusted with a secret;
-//     a PMIx server, which any process of its host can deceive, only where nothing
-//     below works.
+//   - Ranks that meet through a process manager reached by PMI_FD find it in the
+//     key-value space, where position 0 has put it: only processes that inherited such a
+//     descriptor can read it. (Tasks of srun --mpi=pmi2 meet so only where they need not, or cannot, agree
+//     on a transport first: choice_agree.go.) PMI_PORT is a TCP port that answers anybody, so
+//     it is not trusted with a secret.
 //   - Else munge, where its socket answers: position 0 gives it to each rank
 //     whose credential shows the same uid (secret_exchange.go).
 //   - Else a file of mode 0600 in Config.SecretDir, which all nodes share.
+//   - Else the space of a PMIx server, where there is one. Any process of its host can deceive it.
 //   - Else there is none, and ranks refuse to run.
 
 // inheritedSecret reads the launcher's descriptor. The descriptor is closed, and
