@@ -1,7 +1,5 @@
 package slurm
 
-import "strconv"
-
 // Allocation is what Slurm tells every process of a job, the batch script
 // included.
 type Allocation struct {
@@ -13,29 +11,6 @@ type Allocation struct {
 	// Restart is SLURM_RESTART_COUNT: how often the job was requeued. A process of
 	// an earlier incarnation may still be alive; it has a lower number.
 	Restart int
-	Array   *Array // nil unless the job is a task of an array
-	Het     *Het   // nil unless the job is heterogeneous
-}
-
-// Array is the job's place in a job array.
-type Array struct {
-	JobID               int // of the array; each task has a JobID of its own as well
-	TaskID              int
-	Count               int
-	Min, Max, Increment int
-}
-
-// Het describes a heterogeneous job. A step over several groups has one rank
-// space over all of them, and its own variables already cover the union.
-type Het struct {
-	Groups []HetGroup
-}
-
-// HetGroup is one component of a heterogeneous job.
-type HetGroup struct {
-	JobID    int
-	NodeList string
-	Tasks    int
 }
 
 // AllocationFromEnv reads what a batch script or another launcher's rank also
@@ -59,7 +34,7 @@ func (e *env) allocation() Allocation {
 		}
 		return 0
 	}
-	a := Allocation{
+	return Allocation{
 		JobID:     id("SLURM_JOB_ID", "SLURM_JOBID"),
 		Name:      e.get("SLURM_JOB_NAME"),
 		Partition: e.get("SLURM_JOB_PARTITION"),
@@ -67,27 +42,4 @@ func (e *env) allocation() Allocation {
 		NodeList:  e.get("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
 		Restart:   e.optional("SLURM_RESTART_COUNT", maxID),
 	}
-	if e.has("SLURM_ARRAY_JOB_ID") {
-		a.Array = &Array{
-			JobID:     id("SLURM_ARRAY_JOB_ID"),
-			TaskID:    e.optional("SLURM_ARRAY_TASK_ID", maxID),
-			Count:     e.optional("SLURM_ARRAY_TASK_COUNT", maxID),
-			Min:       e.optional("SLURM_ARRAY_TASK_MIN", maxID),
-			Max:       e.optional("SLURM_ARRAY_TASK_MAX", maxID),
-			Increment: e.optional("SLURM_ARRAY_TASK_STEP", maxID),
-		}
-	}
-	const maxGroups = 4096
-	if n := e.optional("SLURM_HET_SIZE", maxGroups); n > 0 && e.err == nil {
-		a.Het = &Het{Groups: make([]HetGroup, n)}
-		for i := range a.Het.Groups {
-			suffix := "_HET_GROUP_" + strconv.Itoa(i)
-			a.Het.Groups[i] = HetGroup{
-				JobID:    id("SLURM_JOB_ID" + suffix),
-				NodeList: e.get("SLURM_JOB_NODELIST" + suffix),
-				Tasks:    e.optional("SLURM_NTASKS"+suffix, maxTasks),
-			}
-		}
-	}
-	return a
 }

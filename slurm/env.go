@@ -20,13 +20,12 @@ type Job struct {
 	Local  int    // SLURM_LOCALID
 	Layout *Layout
 
-	NodeName     string       // SLURMD_NODENAME
-	GTIDs        []int        // ranks on this node by local id; nil when not told
-	Distribution Distribution // zero when Slurm does not say, which is common
-	Ports        []int        // reserved on every node of the step, ascending; nil when none are
-	CPUsPerTask  int          // 0 when --cpus-per-task was not given
-	CPUsOnNode   int          // 0 when not told
-	MPI          string       // SLURM_MPI_TYPE: "pmi2", "pmix", ...; "" when not told
+	NodeName    string // SLURMD_NODENAME
+	GTIDs       []int  // ranks on this node by local id; nil when not told
+	Ports       []int  // reserved on every node of the step, ascending; nil when none are
+	CPUsPerTask int    // 0 when --cpus-per-task was not given
+	CPUsOnNode  int    // 0 when not told
+	MPI         string // SLURM_MPI_TYPE: "pmi2", "pmix", ...; "" when not told
 	// TFServer holds the addresses of TFSERVER, one per node; nil when it is not set.
 	TFServer []string
 }
@@ -90,7 +89,7 @@ func FromEnv(lookup Lookup) (*Job, error) {
 		e.err = e.layout(j, size, &told)
 	}
 	if e.err == nil {
-		e.err = e.distribution(j)
+		e.err = e.gtids(j)
 	}
 	if e.err == nil {
 		e.err = e.ports(j)
@@ -257,20 +256,14 @@ func (e *env) layout(j *Job, size int, told *sources) error {
 	return from(told.nodes, err)
 }
 
-func (e *env) distribution(j *Job) error {
+func (e *env) gtids(j *Job) error {
+	text := e.get("SLURM_GTIDS")
+	if text == "" {
+		return nil
+	}
 	var err error
-	if text := e.get("SLURM_DISTRIBUTION"); text != "" {
-		j.Distribution = ParseDistribution(text)
-		if j.Distribution.Plane == 0 {
-			j.Distribution.Plane = e.optional("SLURM_DIST_PLANESIZE", maxTasks)
-		}
-	}
-	if text := e.get("SLURM_GTIDS"); text != "" {
-		if j.GTIDs, err = parseRanks(text); err != nil {
-			return from("SLURM_GTIDS", err)
-		}
-	}
-	return e.err
+	j.GTIDs, err = parseRanks(text)
+	return from("SLURM_GTIDS", err)
 }
 
 func (e *env) ports(j *Job) error {
