@@ -124,10 +124,6 @@ func TestValuesOfAllSizes(t *testing.T) {
 		if s.longest > 700 || s.longest < 600 {
 			t.Errorf("PMI-%d: the longest value on the wire had %d bytes", version, s.longest)
 		}
-		all, err := c.Exchange(t.Context(), "address", []byte("10.0.0.1:99"))
-		if err != nil || len(all) != 1 || string(all[0]) != "10.0.0.1:99" {
-			t.Errorf("PMI-%d: exchange: %q, %v", version, all, err)
-		}
 		for _, x := range []struct {
 			key   string
 			value []byte
@@ -305,23 +301,4 @@ type earlyDeadline struct{ context.Context }
 func (c earlyDeadline) Deadline() (time.Time, bool) {
 	deadline, ok := c.Context.Deadline()
 	return deadline.Add(-50 * time.Millisecond), ok
-}
-
-// The launcher is told to kill the others in the words of the recorded abort.
-func TestAbort(t *testing.T) {
-	tr := readTranscript(t, "abort2.rank1.txt")
-	tr.env = map[string]string{"PMI_JOBID": "67.0", "PMI_RANK": "1", "PMI_SIZE": "4", "SLURM_MPI_TYPE": "pmi2"}
-	fd, conn := socketPair(t)
-	tr.env["PMI_FD"] = strconv.Itoa(fd)
-	done := serve(conn, tr.lines)
-	c, err := Open(t.Context(), func(name string) (string, bool) { v, ok := tr.env[name]; return v, ok }, Config{})
-	if err != nil {
-		t.Fatal(err, <-done)
-	}
-	if err := c.Abort(3, "rank 1 gives up"); err != nil {
-		t.Error(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }

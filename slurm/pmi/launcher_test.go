@@ -31,6 +31,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// version is that of the protocol.
+func (c *Client) version() int {
+	if _, two := c.protocol.(*protocol2); two {
+		return 2
+	}
+	return 1
+}
+
 // peer exchanges a value of several parts with all others and says goodbye.
 func peer(version string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -47,11 +55,18 @@ func peer(version string) error {
 		return bytes.Repeat([]byte{byte(rank), ';', '\n', ' ', 0xff}, 400+rank)
 	}
 	for round := range 2 {
-		all, err := c.Exchange(ctx, fmt.Sprintf("round%d", round), valueOf(c.Rank()+round))
-		if err != nil {
+		key := func(rank int) string { return fmt.Sprintf("round%d-%d", round, rank) }
+		if err := c.Put(ctx, key(c.Rank()), valueOf(c.Rank()+round)); err != nil {
 			return err
 		}
-		for rank, got := range all {
+		if err := c.Fence(ctx); err != nil {
+			return err
+		}
+		for rank := range c.Size() {
+			got, err := c.Get(ctx, key(rank))
+			if err != nil {
+				return err
+			}
 			if !bytes.Equal(got, valueOf(rank+round)) {
 				return fmt.Errorf("rank %d of %d: %d bytes from rank %d differ", c.Rank(), c.Size(), len(got), rank)
 			}
@@ -60,7 +75,7 @@ func peer(version string) error {
 	if _, err := c.Get(ctx, "nobody-put-this"); !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("a key nobody put: %w", err)
 	}
-	fmt.Printf("rank %d of %d, PMI-%d, job %q: ok\n", c.Rank(), c.Size(), c.Version(), c.JobID())
+	fmt.Printf("rank %d of %d, PMI-%d, job %q: ok\n", c.Rank(), c.Size(), c.version(), c.JobID())
 	return c.Finalize(ctx)
 }
 

@@ -54,14 +54,12 @@ type identity struct {
 
 // protocol is what differs between PMI-1 and PMI-2.
 type protocol interface {
-	version() int
 	start(who identity) (identity, error)
 	partBytes(key string) int // of a value that fits one request
 	put(key, value string) error
 	get(key string) (string, error)
 	fence() error
 	finalize() error
-	abort(code int, text string) error
 }
 
 // Rank is this process's rank.
@@ -73,9 +71,6 @@ func (c *Client) Size() int { return c.who.size }
 // JobID names the job: "JOB.STEP" under Slurm, the name of the key-value space
 // elsewhere. All ranks have the same; no other job of the process manager has it.
 func (c *Client) JobID() string { return c.who.job }
-
-// Version is 1 or 2.
-func (c *Client) Version() int { return c.protocol.version() }
 
 // Put publishes a value of up to MaxValueBytes under a key of at most MaxKeyBytes
 // letters, digits, '.', '_' and '-'. Others see it after a Fence that all ranks
@@ -135,38 +130,12 @@ func (c *Client) Fence(ctx context.Context) error {
 	return c.do(ctx, "fence", "", c.cfg.FenceTimeout, func() error { return c.protocol.fence() })
 }
 
-// Exchange gathers one value from each rank on all of them, by rank: Put, Fence
-// and Size times Get. All ranks must call it, with the same new key.
-func (c *Client) Exchange(ctx context.Context, key string, value []byte) ([][]byte, error) {
-	if err := c.Put(ctx, fmt.Sprintf("%s-%d", key, c.Rank()), value); err != nil {
-		return nil, err
-	}
-	if err := c.Fence(ctx); err != nil {
-		return nil, err
-	}
-	all := make([][]byte, c.Size())
-	for rank := range all {
-		var err error
-		if all[rank], err = c.Get(ctx, fmt.Sprintf("%s-%d", key, rank)); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
 // Finalize says goodbye and closes the connection. Hydra takes a process that
 // ends without it for a failure and kills the others. After the last Fence let
 // ranks meet once more over their own connections before they finalize: a fence
 // may end here while others still dial this process.
 func (c *Client) Finalize(ctx context.Context) error {
 	err := c.do(ctx, "finalize", "", c.cfg.Timeout, func() error { return c.protocol.finalize() })
-	return errors.Join(err, c.Close())
-}
-
-// Abort asks the process manager to kill all ranks, this one included, and
-// closes the connection. It does not wait; what code and text come to differs.
-func (c *Client) Abort(code int, text string) error {
-	err := c.do(context.Background(), "abort", "", c.cfg.Timeout, func() error { return c.protocol.abort(code, text) })
 	return errors.Join(err, c.Close())
 }
 

@@ -13,8 +13,6 @@ type protocol1 struct {
 	keyBytes, valueBytes int
 }
 
-func (p *protocol1) version() int { return 1 }
-
 // start opens the conversation. Rank and size come from the environment or, over
 // PMI_PORT, from the greeting: PMI-1 has no request for them.
 func (p *protocol1) start(who identity) (identity, error) {
@@ -82,8 +80,4 @@ func (p *protocol1) fence() error {
 func (p *protocol1) finalize() error {
 	_, err := p.link.call("finalize_ack", newMessage("finalize"))
 	return err
-}
-
-func (p *protocol1) abort(code int, _ string) error {
-	return p.link.send(newMessage("abort", "exitcode", strconv.Itoa(code)))
 }

@@ -3,7 +3,6 @@ package pmi
 import (
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // protocol2 is PMI-2: messages with a length, one key-value space per job.
@@ -11,8 +10,6 @@ type protocol2 struct {
 	link *link
 	job  string // as PMI_JOBID has it; empty under Hydra, which accepts that
 }
-
-func (p *protocol2) version() int { return 2 }
 
 func (p *protocol2) start(who identity) (identity, error) {
 	if err := p.link.greet(2, 0); err != nil {
@@ -75,14 +72,4 @@ func (p *protocol2) fence() error {
 func (p *protocol2) finalize() error {
 	_, err := p.link.call("finalize-response", newMessage("finalize"))
 	return err
-}
-
-func (p *protocol2) abort(_ int, text string) error {
-	clean := strings.Map(func(r rune) rune {
-		if r == ';' || r < ' ' {
-			return ','
-		}
-		return r
-	}, text)
-	return p.link.send(newMessage("abort", "isworld", "TRUE", "msg", clean[:min(len(clean), maxPartBytes)]))
 }

@@ -257,8 +257,8 @@ func TestClientOverRecordedServers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err, <-done)
 			}
-			if client.Rank() != 3 || client.Size() != 8 || client.Version() != c.version || c.job != "" && client.JobID() != c.job {
-				t.Errorf("rank %d of %d, job %q, PMI-%d", client.Rank(), client.Size(), client.JobID(), client.Version())
+			if client.Rank() != 3 || client.Size() != 8 || client.version() != c.version || c.job != "" && client.JobID() != c.job {
+				t.Errorf("rank %d of %d, job %q, PMI-%d", client.Rank(), client.Size(), client.JobID(), client.version())
 			}
 			if flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0); errno != 0 || flags&syscall.FD_CLOEXEC == 0 {
 				t.Errorf("children would inherit the socket: flags %#x, %v", flags, errno)
@@ -320,8 +320,8 @@ func TestClientOverPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if client.Rank() != 2 || client.Size() != 4 || client.Version() != 1 || client.JobID() != "kvs_22152_0_1427119377_vm" {
-		t.Errorf("rank %d of %d, job %q, PMI-%d", client.Rank(), client.Size(), client.JobID(), client.Version())
+	if client.Rank() != 2 || client.Size() != 4 || client.version() != 1 || client.JobID() != "kvs_22152_0_1427119377_vm" {
+		t.Errorf("rank %d of %d, job %q, PMI-%d", client.Rank(), client.Size(), client.JobID(), client.version())
 	}
 	ctx := context.Background()
 	if err := client.Put(ctx, "addr-3", []byte("10.77.0.2:39783")); err != nil {
