@@ -30,7 +30,6 @@ const (
 	rankWildcard   = 1<<32 - 2 // UINT32_MAX-1
 	scopeGlobal    = 3
 	typeBool       = 1
-	typeString     = 3
 	typeInt        = 6
 	typeUint16     = 13
 	typeUint32     = 14
@@ -53,7 +52,6 @@ const (
 	attrJobSize   = "pmix.job.size"
 	attrLocalSize = "pmix.local.size"
 	attrLocalRank = "pmix.lrank"
-	attrHostname  = "pmix.hname"
 )
 
 // proc is a pmix_proc_t.
@@ -83,7 +81,7 @@ func encode(attributes []info) []byte {
 	return b
 }
 
-// decode reads the numbers, strings and byte objects we ask for out of a pmix_value_t
+// decode reads the numbers and byte objects we ask for out of a pmix_value_t
 // that the library allocated, and frees it.
 func decode(p uintptr) (number uint64, data []byte, err error) {
 	if p == 0 {
@@ -103,8 +101,6 @@ func decode(p uintptr) (number uint64, data []byte, err error) {
 		return word & 0xffff, nil, nil
 	case typeUint32:
 		return word & 0xffffffff, nil, nil
-	case typeString:
-		data = []byte(clib.String(uintptr(word), 1<<20))
 	case typeByteObject:
 		n := binary.NativeEndian.Uint64(value[valueData+8:])
 		if n > 1<<30 {

@@ -9,18 +9,15 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/clib"
 )
 
-type functions struct{ init, finalize, put, commit, fence, get, abort, errorString uintptr }
+type functions struct{ init, finalize, put, commit, fence, get, errorString uintptr }
 
 // sonames are tried in this order. Debian keeps the library in a directory of its own
 // and links it into the loader's path only with the development files.
 var sonames = []string{"libpmix.so.2", "/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so.2",
 	"/usr/lib/aarch64-linux-gnu/pmix2/lib/libpmix.so.2", "/usr/lib64/libpmix.so.2", "libpmix.so"}
 
-func (c *Client) load() error {
-	names := sonames
-	if c.cfg.Library != "" {
-		names = []string{c.cfg.Library}
-	}
+// load opens the first library of these names that is there.
+func (c *Client) load(names []string) error {
 	var lib *clib.Library
 	var tried []string
 	for _, name := range names {
@@ -44,7 +41,7 @@ func (c *Client) load() error {
 		name string
 	}{
 		{&c.fn.init, "PMIx_Init"}, {&c.fn.finalize, "PMIx_Finalize"}, {&c.fn.put, "PMIx_Put"}, {&c.fn.commit, "PMIx_Commit"},
-		{&c.fn.fence, "PMIx_Fence"}, {&c.fn.get, "PMIx_Get"}, {&c.fn.abort, "PMIx_Abort"},
+		{&c.fn.fence, "PMIx_Fence"}, {&c.fn.get, "PMIx_Get"},
 		{&c.fn.errorString, "PMIx_Error_string"}, {&text, "PMIx_Get_version"},
 	} {
 		if *s.at = lib.Sym(s.name); *s.at == 0 {

@@ -29,8 +29,6 @@ type Lookup = func(name string) (value string, ok bool)
 
 // Config has tuning that is seldom needed.
 type Config struct {
-	// Library is the file or soname of libpmix; empty: the usual names and places.
-	Library string
 	// Timeout bounds each call whose context has no deadline. 0 is 60 s.
 	Timeout time.Duration
 	// Log receives what was loaded; nil discards.
@@ -76,7 +74,7 @@ func Open(ctx context.Context, lookup Lookup, cfg Config) (*Client, error) {
 	c := &Client{cfg: cfg, turn: make(chan struct{}, 1), local: -1}
 	c.turn <- struct{}{}
 	signals := clib.Signals()
-	if err := c.load(); err != nil {
+	if err := c.load(sonames); err != nil {
 		return nil, &Error{Op: "init", Rank: -1, Err: err}
 	}
 	self := make([]byte, procBytes)
@@ -137,15 +135,6 @@ func (c *Client) LocalSize() int { return c.localSize }
 // JobID names the job: the PMIx namespace, which no other job of the server has.
 func (c *Client) JobID() string { return c.namespace }
 
-// Library says which libpmix was loaded.
-func (c *Client) Library() (path, version string) { return c.path, c.version }
-
-// Host is the name of the node on which a rank runs, as the server knows it.
-func (c *Client) Host(ctx context.Context, rank int) (string, error) {
-	_, data, err := c.get(ctx, uint32(rank), attrHostname)
-	return string(data), err
-}
-
 // Put publishes a value under a key of this rank. Others see it after a Fence that all
 // ranks have called. The value is copied.
 func (c *Client) Put(ctx context.Context, key string, value []byte) error {
@@ -205,25 +194,6 @@ func (c *Client) Get(ctx context.Context, rank int, key string) ([]byte, error) 
 	return data, err
 }
 
-// Exchange gathers one value from each rank on all of them, by rank: Put, Fence and
-// Size times Get. All ranks must call it, with the same new key.
-func (c *Client) Exchange(ctx context.Context, key string, value []byte) ([][]byte, error) {
-	if err := c.Put(ctx, key, value); err != nil {
-		return nil, err
-	}
-	if err := c.Fence(ctx); err != nil {
-		return nil, err
-	}
-	all := make([][]byte, c.size)
-	for rank := range all {
-		var err error
-		if all[rank], err = c.Get(ctx, rank, key); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
 func (c *Client) number(ctx context.Context, rank uint32, key string) (int, error) {
 	n, _, err := c.get(ctx, rank, key)
 	return int(n), err
@@ -275,19 +245,6 @@ func (c *Client) Finalize(ctx context.Context) error {
 		return err
 	}
 	return c.check("finalize", "", -1, status)
-}
-
-// Abort asks the server to kill all ranks, this one included, with an exit code and a
-// text for its log. It may return before they die; the caller then exits.
-func (c *Client) Abort(ctx context.Context, code int, text string) error {
-	message := clib.Bytes(text)
-	status, err := c.call(ctx, "abort", "", -1, func(time.Duration) uintptr {
-		return clib.Call(c.fn.abort, uintptr(code), uintptr(unsafe.Pointer(&message[0])), 0, 0)
-	})
-	if err != nil {
-		return err
-	}
-	return c.check("abort", "", -1, status)
 }
 
 // call runs f, which blocks inside the library, until it returns, ctx ends, or Config.Timeout is over where ctx has

@@ -23,7 +23,6 @@ var programs = map[string]func(context.Context, *Client) error{
 	"exchange": exchange,
 	"lonely":   lonely,
 	"deserted": deserted,
-	"abort":    abort,
 }
 
 func TestMain(m *testing.M) {
@@ -61,7 +60,7 @@ func exchange(ctx context.Context, c *Client) error {
 	}
 	say := func(rank, n int) []byte { return bytes.Repeat([]byte{byte(rank), 0, ';', '\n', 0xff}, n) }
 	start := time.Now()
-	all, err := c.Exchange(ctx, "address", say(c.Rank(), 5))
+	all, err := gather(ctx, c, "address", say(c.Rank(), 5))
 	if err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func exchange(ctx context.Context, c *Client) error {
 	if err := c.Put(ctx, "empty", nil); err != nil {
 		return err
 	}
-	all, err = c.Exchange(ctx, "large", say(c.Rank(), 10_000))
+	all, err = gather(ctx, c, "large", say(c.Rank(), 10_000))
 	if err != nil {
 		return err
 	}
@@ -101,13 +100,8 @@ func exchange(ctx context.Context, c *Client) error {
 	if _, err := c.Get(ctx, c.Size(), "address"); !errors.Is(err, ErrRank) {
 		return fmt.Errorf("rank %d of %d: %v", c.Size(), c.Size(), err)
 	}
-	host, err := c.Host(ctx, c.Rank())
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return err
-	}
-	path, version := c.Library()
-	fmt.Printf("rank %d of %d, local %d of %d, host %q, job %s, %s (%s), exchange took %v\n", c.Rank(), c.Size(), c.LocalRank(), c.LocalSize(), host,
-		c.JobID(), path, version, took.Round(10*time.Microsecond))
+	fmt.Printf("rank %d of %d, local %d of %d, job %s, %s (%s), exchange took %v\n", c.Rank(), c.Size(), c.LocalRank(), c.LocalSize(),
+		c.JobID(), c.path, c.version, took.Round(10*time.Microsecond))
 	if err := c.Finalize(ctx); err != nil {
 		return err
 	}
@@ -115,6 +109,24 @@ func exchange(ctx context.Context, c *Client) error {
 		return fmt.Errorf("put after finalize: %v, want ErrClosed", err)
 	}
 	return nil
+}
+
+// gather has every rank say something under a new key, and returns what all said, by rank.
+func gather(ctx context.Context, c *Client, key string, value []byte) ([][]byte, error) {
+	if err := c.Put(ctx, key, value); err != nil {
+		return nil, err
+	}
+	if err := c.Fence(ctx); err != nil {
+		return nil, err
+	}
+	all := make([][]byte, c.Size())
+	for rank := range all {
+		var err error
+		if all[rank], err = c.Get(ctx, rank, key); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // lonely: a fence that one rank never joins ends with its context.
@@ -157,16 +169,6 @@ func deserted(ctx context.Context, c *Client) error {
 	}
 	<-ctx.Done() // ended by the launcher
 	return err
-}
-
-func abort(ctx context.Context, c *Client) error {
-	if c.Rank() == 1 {
-		if err := c.Abort(ctx, 7, "rank 1 has had enough"); err != nil {
-			return err
-		}
-	}
-	<-ctx.Done()
-	return ctx.Err()
 }
 
 func part(t *testing.T) {
@@ -217,15 +219,6 @@ func TestFenceNoticesADeserter(t *testing.T) {
 	t.Log(r.Stdout)
 }
 
-func TestAbortEndsTheJob(t *testing.T) {
-	start := time.Now()
-	r := mpirun(t, 2, "abort")
-	if r.Code == 0 || r.Err != nil || time.Since(start) > time.Minute {
-		t.Fatalf("after %v: %v", time.Since(start), r)
-	}
-	t.Logf("exit code %d after %v", r.Code, time.Since(start))
-}
-
 func TestClusterExchange(t *testing.T) {
 	part(t)
 	s := lab.Cluster(t, 2, 2)
@@ -248,13 +241,13 @@ func TestOpenWithoutServer(t *testing.T) {
 	if !Present(lookup) {
 		t.Error("a server named by the environment is not present")
 	}
-	_, err = Open(t.Context(), lookup, Config{Library: "libno_such_pmix.so"})
+	err = (&Client{}).load([]string{"libno_such_pmix.so"})
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(err.Error(), "libno_such_pmix.so") && clib.Available {
-		t.Errorf("Open with an absent library = %v, want ErrNoLibrary with its name", err)
+		t.Errorf("an absent library: %v, want ErrNoLibrary with its name", err)
 	}
 	if clib.Available {
-		if _, err = Open(t.Context(), lookup, Config{Library: "libc.so.6"}); !errors.Is(err, ErrVersion) {
-			t.Errorf("Open with libc = %v, want ErrVersion", err)
+		if err = (&Client{}).load([]string{"libc.so.6"}); !errors.Is(err, ErrVersion) {
+			t.Errorf("libc: %v, want ErrVersion", err)
 		}
 	}
 }
