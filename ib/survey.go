@@ -77,7 +77,7 @@ func (s *Survey) devices(h *Host) {
 	default:
 		names := make([]string, len(s.Devices))
 		for i, d := range s.Devices {
-			names[i] = strings.TrimSpace(d.Name + " " + d.Type)
+			names[i] = d.String()
 		}
 		s.add(true, looked, "%s", strings.Join(names, ", "))
 	}

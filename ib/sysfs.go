@@ -15,12 +15,31 @@ import (
 type Device struct {
 	Name     string // "mlx5_0"
 	Type     string // "MT4123", as hca_type; "" if not told
-	Firmware string
-	GUID     string // "b859:9f03:00d4:1234"
+	Firmware string // "20.31.1014"; "" if not told
+	GUID     string // "b859:9f03:00d4:1234"; "" if not told
 	// Verbs is the device file for user programs, "/dev/infiniband/uverbs0"; "" when
 	// the kernel offers none (module ib_uverbs not loaded).
 	Verbs string
 	Ports []Port // by number
+}
+
+// String names the device, with what the kernel tells of it: "mlx5_0 MT4123 (firmware 20.31.1014, GUID b859:9f03:00d4:1234)".
+func (d *Device) String() string {
+	text := d.Name
+	if d.Type != "" {
+		text += " " + d.Type
+	}
+	var told []string
+	if d.Firmware != "" {
+		told = append(told, "firmware "+d.Firmware)
+	}
+	if d.GUID != "" {
+		told = append(told, "GUID "+d.GUID)
+	}
+	if len(told) > 0 {
+		text += " (" + strings.Join(told, ", ") + ")"
+	}
+	return text
 }
 
 // Port is one port of a device.
@@ -31,8 +50,6 @@ type Port struct {
 	LinkLayer string // "InfiniBand" or "Ethernet" (RoCE)
 	Rate      string // "100 Gb/sec (4X EDR)"
 	LID       int    // 0 on Ethernet
-	SMLID     int    // LID of the subnet manager
-	GIDs      []GID  // those in use, by index
 	// Interfaces are the network interfaces over this port: the IPoIB ones of an
 	// InfiniBand port, the Ethernet one of a RoCE port.
 	Interfaces []Interface
@@ -40,14 +57,6 @@ type Port struct {
 
 // Active reports whether the port carries traffic.
 func (p *Port) Active() bool { return p.State == "ACTIVE" }
-
-// GID is an entry of a port's table of global ids.
-type GID struct {
-	Index     int
-	Value     string // eight groups of four hexadecimal digits
-	Type      string // "IB/RoCE v1" or "RoCE v2"; "" if not told
-	Interface string // the network interface it belongs to, "" on InfiniBand
-}
 
 // Interface is a network interface over an RDMA port.
 type Interface struct {
@@ -163,27 +172,14 @@ func readPort(dir string, number int, interfaces []portInterface) Port {
 		Rate:      read(dir, "rate"),
 	}
 	p.LID, _ = readInt(dir, "lid")
-	p.SMLID, _ = readInt(dir, "sm_lid")
 	if p.LinkLayer == "" { // kernels before 2.6.38 knew only InfiniBand
 		p.LinkLayer = "InfiniBand"
 	}
-	over := make(map[string]bool)
-	indices, _ := list(filepath.Join(dir, "gids"))
+	over := make(map[string]bool) // by the port's global ids, of which the Ethernet ones name their interfaces
+	indices, _ := list(filepath.Join(dir, "gid_attrs", "ndevs"))
 	for _, index := range indices[:min(len(indices), maxGIDs)] {
-		n, err := strconv.Atoi(index)
-		value := read(dir, "gids", index)
-		if err != nil || strings.Trim(value, "0:") == "" {
-			continue
-		}
-		// An entry whose group below the subnet prefix is empty stands for nothing.
-		if strings.HasPrefix(value, "fe80:") && strings.Trim(value[5:], "0:") == "" {
-			continue
-		}
-		g := GID{Index: n, Value: value, Type: read(dir, "gid_attrs", "types", index), Interface: read(dir, "gid_attrs", "ndevs", index)}
-		over[g.Interface] = true
-		p.GIDs = append(p.GIDs, g)
+		over[read(dir, "gid_attrs", "ndevs", index)] = true
 	}
-	slices.SortFunc(p.GIDs, func(a, b GID) int { return a.Index - b.Index })
 	for _, i := range interfaces {
 		if i.port == number || i.port == 0 || over[i.Name] {
 			p.Interfaces = append(p.Interfaces, i.Interface)
