@@ -99,9 +99,13 @@ func decide(cfg *Config, found []finding) (choice, error) {
 	return c, nil
 }
 
-// consult makes the choice of all ranks of a step together, and of any other rank for itself, since there
-// they can meet only by what may be read once. The meeting is the caller's to go on with or close; nil
-// where there was none. It blocks until all ranks have come, ctx ends, or StartTimeout is over.
+// consult makes the choice. A process manager's connection can be opened once in a process, and the MPI library needs it. So in a
+// Slurm step the ranks first meet without it, on a port that follows from the step's variables, and position 0
+// decides. If the choice is our own transports, that meeting simply goes on. If there is no key for such a meeting (no
+// munge, no secret directory), and outside a step, each rank decides by its own host alone.
+//
+// The meeting is the caller's to go on with or close; nil where there was none. It blocks until all ranks have come, ctx
+// ends, or StartTimeout is over.
 func consult(ctx context.Context, cfg *Config, l *launch, own finding) (choice, *meeting, error) {
 	if l.step == nil {
 		c, err := decide(cfg, []finding{own})

@@ -17,12 +17,16 @@ import (
 // the others have come to it meanwhile. Two calls on one communicator must not overlap.
 //
 // The survivors agree on who is lost by a rotating coordinator (Chandra and
-// Toueg 1996): the lowest living rank asks everyone for the losses it knows, decides their
-// union and tells everyone. If it dies meanwhile, the next one asks again, and
-// whoever has heard a decision answers with it, and listens to the dead one no more otherwise. If one that
-// others had given up turns out to be the lowest living after all, since those who had are lost, it is asked.
-// A rank that has heard nothing asks the next coordinator in turn, since that may have heard, and
-// gone on.
+// Toueg 1996), the lowest rank not known to be lost. It asks everyone for the losses they know,
+// decides their union and tells everyone. If it dies meanwhile, the next one asks again, and
+// whoever has heard a decision answers with it. A rank that has heard nothing asks each new coordinator
+// whether it has been decided, since that one may have heard, and gone on.
+//
+// Whoever has answered coordinator k ignores decisions of coordinators below k, since k may not know of
+// them. With ranks 0, 1 and 2: 0 decides, and dies before rank 1 has heard. 1 takes it for lost and asks 2. If 0's
+// decision has come to 2 before that, 2 answers with it. If not, 2 answers with the losses it knows, and when 0's decision
+// comes after all, it counts no more: 1 decides for both. But if k is lost, too, a rank below it that others had given up
+// may turn out to be the lowest that lives. It is asked again, and then its decision counts.
 func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 	e, ok := c.dev.(*engine)
 	if !ok {
@@ -80,7 +84,7 @@ type shrinkState struct {
 	lost    []int
 	asked   map[int]bool  // members this rank has asked
 	answers map[int][]int // what they said to it as coordinator
-	round   int           // the last whose coordinator, of that rank, this one has answered: those before it decide nothing unless asked later
+	round   int           // the highest coordinator that this rank has answered: the decisions of lower ones do not count unless they are asked after it
 	waiting []int         // members that have asked and wait to be told
 	w       *waiter
 }
@@ -91,8 +95,8 @@ func (s *shrinkState) changed() {
 	}
 }
 
-// listen has this rank hear the coordinator of a rank, and those before it only when that one is lost and they have been
-// asked again: they may have decided without it.
+// listen notes that this rank has answered a coordinator. The decisions of lower ones do not count from now on, also of those
+// that it has asked.
 func (s *shrinkState) listen(rank int) {
 	if rank > s.round {
 		s.round = rank

@@ -55,9 +55,10 @@ func (t *tree) learn(f fact, from *edge) {
 	}
 }
 
-// learnGone takes that a rank which said goodbye has ended too soon: who waits for it waits in vain. That does not
-// happen to ranks that wait for all in Close: whoever sees one of them end has heard from it before that all have said
-// goodbye. Callers hold the lock.
+// learnGone takes the news that a rank is gone. A rank says goodbye and then waits until all have. If it ends before that, it
+// is gone, and whoever waits for it must be told. A regular end is not mistaken for this: a rank closes its connections only
+// after it has passed on the last goodbye, so its neighbours know that all have left before they see it close. Callers
+// hold the lock.
 func (t *tree) learnGone(f fact, from *edge) {
 	if _, known := t.gone[f.Rank]; known || !t.left[f.Rank] || t.isParted() {
 		return
