@@ -40,7 +40,7 @@ const strangers = 64
 // meeting is a rank on its way into a world, between meet and agree.
 type meeting struct {
 	cfg      *Config
-	l        *launch
+	l        *origin
 	deadline time.Time
 
 	secret  []byte
@@ -55,11 +55,11 @@ type meeting struct {
 	keyFile *secretFile
 	told    []net.Conn // of ranks that go on from a comparison to agree, or have no more to say
 	// The others: an authenticated connection to position 0.
-	conn net.Conn
-	root int // rank of position 0
+	conn     net.Conn
+	zeroRank int // rank of position 0
 	// Under a process manager: to be finished when all have met.
-	manager manager
-	rootAt  string // there: where position 0 listens
+	manager     manager
+	zeroAddress string // there: where position 0 listens
 
 	done chan struct{} // closed by close
 }
@@ -77,7 +77,7 @@ type joiner struct {
 
 // meet blocks until this rank has the job's secret and, unless it is position
 // 0, has reached position 0; until ctx ends or StartTimeout is over.
-func meet(ctx context.Context, cfg *Config, l *launch) (*meeting, error) {
+func meet(ctx context.Context, cfg *Config, l *origin) (*meeting, error) {
 	m := &meeting{cfg: cfg, l: l, deadline: time.Now().Add(cfg.startTimeout()), done: make(chan struct{})}
 	ctx, cancel := context.WithDeadlineCause(ctx, m.deadline, startTimeout(cfg.startTimeout()))
 	defer cancel()
@@ -106,7 +106,7 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 	if m.address, m.why, err = published(ctx, m.cfg, l); err != nil {
 		return err
 	}
-	if !l.atRoot() && m.manager != nil {
+	if !l.atPositionZero() && m.manager != nil {
 		if err := m.hearManager(ctx); err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if !l.atRoot() {
+	if !l.atPositionZero() {
 		return m.join(ctx, keyring)
 	}
 	if m.secret == nil {
@@ -157,8 +157,8 @@ func onlyFor(p wire.Peer, purpose wire.Purpose) wire.Verdict {
 	return wire.Refused
 }
 
-// atRoot reports whether this rank is position 0.
-func (l *launch) atRoot() bool {
+// atPositionZero reports whether this rank is position 0.
+func (l *origin) atPositionZero() bool {
 	if l.node >= 0 && l.local >= 0 {
 		return l.node == 0 && l.local == 0
 	}
@@ -184,8 +184,8 @@ func (m *meeting) keyring(ctx context.Context) (k *keyring, err error) {
 	case m.secret != nil:
 		m.keys = space
 		return nil, nil
-	case m.manager != nil && m.l.atRoot():
-		k, err = m.rootKeyring(ctx)
+	case m.manager != nil && m.l.atPositionZero():
+		k, err = m.zeroKeyring(ctx)
 	default:
 		k, err = findKeyring(ctx, m.cfg, m.l, m.cfg.lookup())
 	}
@@ -226,7 +226,7 @@ func (m *meeting) listen(ctx context.Context) (listener net.Listener, why string
 		}
 		return listener, m.why, nil
 	}
-	host, why := rootPlace(ctx, m.l)
+	host, why := zeroPlace(ctx, m.l)
 	var taken []string
 	for _, port := range m.l.rendezvousPorts() {
 		listener, err := listenOn(ctx, host, port)
@@ -248,12 +248,12 @@ func listenOn(ctx context.Context, address string, port int) (net.Listener, erro
 }
 
 // allHere reports whether all ranks are on this host.
-func (l *launch) allHere() bool { return l.size == l.localSize }
+func (l *origin) allHere() bool { return l.size == l.localSize }
 
-// rootPlace is the address on which position 0 of a step listens; "" is all. The others look for it by its host's name.
+// zeroPlace is the address on which position 0 of a step listens; "" is all. The others look for it by its host's name.
 // Where that leads to loopback on the host itself (a custom of some distributions), it cannot know which of its
 // addresses they find by it.
-func rootPlace(ctx context.Context, l *launch) (address, why string) {
+func zeroPlace(ctx context.Context, l *origin) (address, why string) {
 	if l.allHere() {
 		return loopback.String(), "all ranks are on this host"
 	}
@@ -265,8 +265,8 @@ func rootPlace(ctx context.Context, l *launch) (address, why string) {
 	return addr.String(), "address of " + host
 }
 
-// rootAddress is where the others look for position 0 of a step: every task can compute it.
-func rootAddress(ctx context.Context, l *launch) (netip.Addr, error) {
+// zeroHostAddress is where the others look for position 0 of a step: every task can compute it.
+func zeroHostAddress(ctx context.Context, l *origin) (netip.Addr, error) {
 	if l.allHere() {
 		return loopback, nil
 	}
@@ -285,7 +285,7 @@ func rootAddress(ctx context.Context, l *launch) (netip.Addr, error) {
 // rendezvousPorts are the ports that position 0 tries in this order: those that
 // Slurm reserved for the step, then a window that follows from job and step, outside the
 // kernel's range for outgoing connections.
-func (l *launch) rendezvousPorts() []int {
+func (l *origin) rendezvousPorts() []int {
 	var ports []int
 	if l.step != nil {
 		ports = append(ports, l.step.Ports[:min(len(l.step.Ports), rendezvousPorts)]...)

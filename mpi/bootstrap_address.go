@@ -15,8 +15,8 @@ import (
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // published is the address of this rank that its peers connect to, and why it
-// is that one. All listeners of a rank but the first one of position 0 (rootPlace) are on it.
-func published(ctx context.Context, cfg *Config, l *launch) (addr netip.Addr, why string, err error) {
+// is that one. All listeners of a rank but the first one of position 0 (zeroPlace) are on it.
+func published(ctx context.Context, cfg *Config, l *origin) (addr netip.Addr, why string, err error) {
 	if cfg.AddressRule != "" {
 		rule, err := ib.ParseRule(cfg.AddressRule, nil)
 		var text string

@@ -85,11 +85,11 @@ func (m *meeting) agree(ctx context.Context, addresses map[string][]byte) (*tree
 	}
 	switch {
 	case m.l.size == 1:
-		err = m.alone(t, own)
+		err = m.singleRank(t, own)
 	case m.door != nil:
-		err = m.gather(ctx, t, own)
+		err = m.collectCards(ctx, t, own)
 	default:
-		err = m.present(caller, t, own)
+		err = m.sendCard(caller, t, own)
 	}
 	if err == nil {
 		err = m.leaveManager(ctx)
@@ -102,8 +102,8 @@ func (m *meeting) agree(ctx context.Context, addresses map[string][]byte) (*tree
 	return t, t.roster, nil
 }
 
-func (m *meeting) alone(t *tree, own card) error {
-	r, err := assemble([]card{own})
+func (m *meeting) singleRank(t *tree, own card) error {
+	r, err := newRoster([]card{own})
 	if err == nil {
 		t.adopt(r)
 	}
@@ -233,9 +233,9 @@ func turnAway(came map[int]joiner, why error) {
 	}
 }
 
-// gather is position 0's part: it waits for every rank, compares, and
+// collectCards is position 0's part: it waits for every rank, compares, and
 // answers each.
-func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
+func (m *meeting) collectCards(ctx context.Context, t *tree, own card) error {
 	came, err := m.collect(ctx, frameCard, nil)
 	var r *roster
 	if err == nil {
@@ -243,7 +243,7 @@ func (m *meeting) gather(ctx context.Context, t *tree, own card) error {
 		for _, j := range came {
 			cards = append(cards, j.card)
 		}
-		r, err = assemble(cards)
+		r, err = newRoster(cards)
 	}
 	if err != nil {
 		turnAway(came, err)
@@ -282,8 +282,8 @@ func (m *meeting) missing(ctx context.Context, came map[int]joiner, broke map[in
 	return fmt.Errorf("mpi: waited for %d ranks on %s, %s: %w", m.l.size, m.place, strings.Join(missed, ", "), context.Cause(ctx))
 }
 
-// present is the part of every other rank.
-func (m *meeting) present(ctx context.Context, t *tree, own card) error {
+// sendCard is the part of every other rank.
+func (m *meeting) sendCard(ctx context.Context, t *tree, own card) error {
 	body, err := m.ask(ctx, frameCard, encodeJSON(own), frameWelcome)
 	if err != nil {
 		return err
@@ -307,17 +307,17 @@ func (m *meeting) ask(ctx context.Context, kind byte, body []byte, want byte) ([
 		return nil, err
 	}
 	if _, err := m.conn.Write(wire.AppendFrame(nil, kind, body)); err != nil {
-		return nil, fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.root, err)
+		return nil, fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.zeroRank, err)
 	}
 	kind, answer, err := wire.ReadFrame(m.conn, nil, maxCardBytes)
 	if err != nil {
 		switch {
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("mpi: position 0 (rank %d) did not answer in time: %w", m.root, context.Cause(ctx))
+			return nil, fmt.Errorf("mpi: position 0 (rank %d) did not answer in time: %w", m.zeroRank, context.Cause(ctx))
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, fmt.Errorf("mpi: position 0 (rank %d) did not answer: %w", m.root, startTimeout(m.cfg.startTimeout()))
+			return nil, fmt.Errorf("mpi: position 0 (rank %d) did not answer: %w", m.zeroRank, startTimeout(m.cfg.startTimeout()))
 		}
-		return nil, fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.root, err)
+		return nil, fmt.Errorf("mpi: position 0 (rank %d) left while the ranks met: %w", m.zeroRank, err)
 	}
 	switch kind {
 	case want:

@@ -67,9 +67,9 @@ func encodeJSON(v any) []byte {
 	return b
 }
 
-// assemble makes the roster of the cards of all ranks, or says what they
+// newRoster makes the roster of the cards of all ranks, or says what they
 // disagree on.
-func assemble(cards []card) (*roster, error) {
+func newRoster(cards []card) (*roster, error) {
 	slices.SortFunc(cards, func(a, b card) int { return cmp.Compare(a.Rank, b.Rank) })
 	if err := compareLayouts(cards); err != nil {
 		return nil, err

@@ -60,13 +60,13 @@ func reason(before, now error) error {
 // targets are the places where position 0 may listen.
 func (m *meeting) targets(ctx context.Context) ([]string, error) {
 	switch {
-	case m.rootAt != "":
-		return []string{m.rootAt}, nil
+	case m.zeroAddress != "":
+		return []string{m.zeroAddress}, nil
 	case m.l.root != "":
 		return []string{m.l.root}, nil
 	}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		address, err := rootAddress(ctx, m.l)
+		address, err := zeroHostAddress(ctx, m.l)
 		if err == nil {
 			var targets []string
 			for _, port := range m.l.rendezvousPorts() {
@@ -136,6 +136,6 @@ func (m *meeting) try(ctx context.Context, target string, k *keyring) error {
 		conn.Close()
 		return err
 	}
-	m.conn, m.root = conn, peer.Rank
+	m.conn, m.zeroRank = conn, peer.Rank
 	return nil
 }

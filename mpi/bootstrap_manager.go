@@ -109,9 +109,9 @@ func (m *meeting) managerKeepsSecrets() bool {
 	return isPMI && ok && fd != ""
 }
 
-// rootKeyring is position 0's choice of how the others come by the secret; nil:
+// zeroKeyring is position 0's choice of how the others come by the secret; nil:
 // through the space itself.
-func (m *meeting) rootKeyring(ctx context.Context) (*keyring, error) {
+func (m *meeting) zeroKeyring(ctx context.Context) (*keyring, error) {
 	if m.managerKeepsSecrets() {
 		return nil, nil
 	}
@@ -159,7 +159,7 @@ func (m *meeting) hearManager(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("mpi: %w: where position 0 listens: %w", ErrLauncher, err)
 	}
-	m.rootAt, m.secret = n.Address, n.Secret
+	m.zeroAddress, m.secret = n.Address, n.Secret
 	return nil
 }
 

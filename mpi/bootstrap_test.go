@@ -144,7 +144,7 @@ func TestBootstrapRefusesLateRanks(t *testing.T) {
 	j := newJob(t)
 	refused := make(chan error)
 	for rank := range 3 {
-		l := &launch{kind: ByFisterra, rank: rank, size: 3, localRank: rank, localSize: 3, node: -1, local: -1, job: "test", root: j.root.Addr().String(), aliveFD: -1}
+		l := &origin{kind: ByFisterra, rank: rank, size: 3, localRank: rank, localSize: 3, node: -1, local: -1, job: "test", root: j.root.Addr().String(), aliveFD: -1}
 		l.secretFD, l.rootFD = inherited(t, j, rank)
 		go func() {
 			if rank == 2 {
@@ -156,7 +156,7 @@ func TestBootstrapRefusesLateRanks(t *testing.T) {
 			case rank == 1: // was told which transport to use
 				_, _, err = m.agree(t.Context(), nil)
 			default:
-				_, err = m.compare(t.Context(), finding{Rank: rank})
+				_, err = m.agreeOnTransport(t.Context(), finding{Rank: rank})
 				m.close()
 			}
 			refused <- fmt.Errorf("rank %d: %w", rank, err)
@@ -176,7 +176,7 @@ func TestBootstrapRankBreaksOff(t *testing.T) {
 		j := newJob(t)
 		failed := make(chan error)
 		for rank := range 3 {
-			l := &launch{kind: ByFisterra, rank: rank, size: 3, localRank: rank, localSize: 3, node: -1, local: -1, job: "test", root: j.root.Addr().String(), aliveFD: -1}
+			l := &origin{kind: ByFisterra, rank: rank, size: 3, localRank: rank, localSize: 3, node: -1, local: -1, job: "test", root: j.root.Addr().String(), aliveFD: -1}
 			l.secretFD, l.rootFD = inherited(t, j, rank)
 			go func() {
 				cfg := &Config{StartTimeout: patience / 2}
@@ -185,7 +185,7 @@ func TestBootstrapRankBreaksOff(t *testing.T) {
 					m.address = netip.MustParseAddr("192.0.2.1") // no host's
 				}
 				if err == nil {
-					_, err = openOver(t.Context(), cfg, l, m, "tcp")
+					_, err = openMet(t.Context(), cfg, l, m, "tcp")
 				}
 				failed <- fmt.Errorf("rank %d: %w", rank, err)
 			}()
@@ -211,7 +211,7 @@ func TestBootstrapRankBreaksOff(t *testing.T) {
 func TestCollectKeepsTheSecondConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	m := &meeting{cfg: &Config{}, l: &launch{size: 3}, joiners: make(chan joiner, 3)}
+	m := &meeting{cfg: &Config{}, l: &origin{size: 3}, joiners: make(chan joiner, 3)}
 	first, _ := net.Pipe()
 	second, _ := net.Pipe()
 	m.joiners <- joiner{rank: 1, conn: second, kind: frameCard}
@@ -227,7 +227,7 @@ func TestCollectKeepsTheSecondConnection(t *testing.T) {
 func TestMissingTellsWhoBrokeOff(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(startTimeout(time.Second))
-	m := &meeting{l: &launch{size: 5}, place: "10.0.0.1:16384 (address of n0)"}
+	m := &meeting{l: &origin{size: 5}, place: "10.0.0.1:16384 (address of n0)"}
 	err := m.missing(ctx, map[int]joiner{2: {}}, map[int]error{1: io.EOF})
 	const want = "waited for 5 ranks on 10.0.0.1:16384 (address of n0), ranks 3,4 did not come, rank 1 came and broke off (EOF): "
 	if !errors.Is(err, ErrStartTimeout) || !strings.Contains(err.Error(), want) {
@@ -237,7 +237,7 @@ func TestMissingTellsWhoBrokeOff(t *testing.T) {
 
 // A rank that nobody takes any more finds its connection closed, also if it comes when the meeting is over.
 func TestBootstrapClosesOnRanksThatCame(t *testing.T) {
-	m := &meeting{cfg: &Config{}, l: &launch{rank: 0, size: 3}, deadline: time.Now().Add(patience), joiners: make(chan joiner, 3), done: make(chan struct{})}
+	m := &meeting{cfg: &Config{}, l: &origin{rank: 0, size: 3}, deadline: time.Now().Add(patience), joiners: make(chan joiner, 3), done: make(chan struct{})}
 	come := func(rank int) net.Conn {
 		here, there := net.Pipe()
 		go m.hear(rank, here)
@@ -346,7 +346,7 @@ func slurmEnv(rank, size int, job string) []string {
 func TestBootstrapSlurmStep(t *testing.T) {
 	dir := t.TempDir()
 	jobID := fmt.Sprint(10000 + os.Getpid()%50000)
-	probe := launch{job: jobID + ".0"}
+	probe := origin{job: jobID + ".0"}
 	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", probe.rendezvousPorts()[0]))
 	if err != nil {
 		t.Skip("the port of this test is in use:", err)
@@ -419,16 +419,16 @@ func TestRootListensWhereItIsLookedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &launch{kind: BySlurm, size: 2, localSize: c.localSize, rootFD: -1, step: &slurm.Job{Layout: layout}}
-		if address, why := rootPlace(t.Context(), l); address != c.address || !strings.Contains(why, c.why) {
+		l := &origin{kind: BySlurm, size: 2, localSize: c.localSize, rootFD: -1, step: &slurm.Job{Layout: layout}}
+		if address, why := zeroPlace(t.Context(), l); address != c.address || !strings.Contains(why, c.why) {
 			t.Errorf("%d of 2 ranks here: on %q (%s)", c.localSize, address, why)
 		}
 	}
 }
 
 // withoutPorts is position 0 of a step on a host where it finds no port.
-func withoutPorts(t *testing.T) *launch {
-	l := &launch{kind: BySlurm, size: 2, localSize: 2, job: stepID(t) + ".0", rootFD: -1}
+func withoutPorts(t *testing.T) *origin {
+	l := &origin{kind: BySlurm, size: 2, localSize: 2, job: stepID(t) + ".0", rootFD: -1}
 	for _, port := range l.rendezvousPorts() {
 		if taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil { // else somebody else has it
 			t.Cleanup(func() { taken.Close() })
@@ -546,7 +546,7 @@ func TestGivingUpBoundsTheGoodbye(t *testing.T) {
 }
 
 func FuzzRoster(f *testing.F) {
-	good, _ := assemble([]card{{Protocol: 1, Rank: 0, Size: 2, Node: -1, Local: -1, Host: "a"}, {Protocol: 1, Rank: 1, Size: 2, Node: -1, Local: -1, Host: "b"}})
+	good, _ := newRoster([]card{{Protocol: 1, Rank: 0, Size: 2, Node: -1, Local: -1, Host: "a"}, {Protocol: 1, Rank: 1, Size: 2, Node: -1, Local: -1, Host: "b"}})
 	f.Add(encodeJSON(good))
 	f.Add(encodeJSON(card{Rank: 3}))
 	f.Fuzz(func(t *testing.T, raw []byte) {

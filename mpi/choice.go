@@ -19,7 +19,7 @@ type choice struct {
 }
 
 // report writes the choice and its reason to the start-up lines, once as a warning.
-func (c choice) report(ctx context.Context, log *slog.Logger, l *launch) {
+func (c choice) report(ctx context.Context, log *slog.Logger, l *origin) {
 	level := slog.LevelInfo
 	if c.warns && l.rank == 0 {
 		level = slog.LevelWarn
@@ -46,9 +46,9 @@ func (c choice) explain(err error) error {
 const own = "shared memory on one host, else TCP"
 
 // choose decides between Fisterra's own transports and the system's MPI
-// library. Only where the choice is left open do hosts matter: consult tells then what was found on this
+// library. Only where the choice is left open do hosts matter: chooseTogether tells then what was found on this
 // one, or on those of all ranks. survey is nil if an RDMA device is usable.
-func choose(cfg *Config, l *launch, survey func() error, consult func() (choice, error)) (choice, error) {
+func choose(cfg *Config, l *origin, survey func() error, consult func() (choice, error)) (choice, error) {
 	switch cfg.InfiniBand {
 	case "", "auto", "on", "off":
 	default:
@@ -91,7 +91,7 @@ func choose(cfg *Config, l *launch, survey func() error, consult func() (choice,
 // chooseMPI is the choice where the system's MPI library is asked for by name. The library
 // looks for its network itself: with InfiniBand off that is refused only where it would take what is
 // to be left alone, which needs a device and ranks on several hosts.
-func chooseMPI(cfg *Config, l *launch, survey func() error) (choice, error) {
+func chooseMPI(cfg *Config, l *origin, survey func() error) (choice, error) {
 	switch {
 	case cfg.InfiniBand == "on":
 		if err := requireDevice(survey); err != nil {
@@ -105,7 +105,7 @@ func chooseMPI(cfg *Config, l *launch, survey func() error) (choice, error) {
 }
 
 // byLibrary is the choice of the MPI library by the user.
-func byLibrary(cfg *Config, l *launch, why string) choice {
+func byLibrary(cfg *Config, l *origin, why string) choice {
 	c := choice{transport: "mpi", reason: why}
 	if cfg.OutlivesRanks && l.size != 1 {
 		c.warns = true
@@ -124,7 +124,7 @@ func requireDevice(survey func() error) error {
 
 // canStartMPI reports whether the system's MPI library finds its ranks under
 // this launcher.
-func (l *launch) canStartMPI() bool {
+func (l *origin) canStartMPI() bool {
 	switch l.kind {
 	case ByOpenMPI, ByMPICH, ByPMI2, ByPMIx:
 		return true

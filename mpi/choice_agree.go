@@ -27,8 +27,8 @@ type finding struct {
 	Missing string // why not
 }
 
-// look finds out what this rank's host has. The library is not opened in vain.
-func look(l *launch, survey func() error, library func() (*native.Library, error)) finding {
+// surveyHost finds out what this rank's host has. The library is not opened in vain.
+func surveyHost(l *origin, survey func() error, library func() (*native.Library, error)) finding {
 	f := finding{Rank: l.rank, Host: l.host}
 	if err := survey(); err != nil {
 		f.Device, _, _ = strings.Cut(err.Error(), "; looked for\n")
@@ -99,14 +99,14 @@ func decide(cfg *Config, found []finding) (choice, error) {
 	return c, nil
 }
 
-// consult makes the choice. A process manager's connection can be opened once in a process, and the MPI library needs it. So in a
+// chooseTogether makes the choice. A process manager's connection can be opened once in a process, and the MPI library needs it. So in a
 // Slurm step the ranks first meet without it, on a port that follows from the step's variables, and position 0
 // decides. If the choice is our own transports, that meeting simply goes on. If there is no key for such a meeting (no
 // munge, no secret directory), and outside a step, each rank decides by its own host alone.
 //
 // The meeting is the caller's to go on with or close; nil where there was none. It blocks until all ranks have come, ctx
 // ends, or StartTimeout is over.
-func consult(ctx context.Context, cfg *Config, l *launch, own finding) (choice, *meeting, error) {
+func chooseTogether(ctx context.Context, cfg *Config, l *origin, own finding) (choice, *meeting, error) {
 	if l.step == nil {
 		c, err := decide(cfg, []finding{own})
 		return c, nil, err
@@ -126,7 +126,7 @@ func consult(ctx context.Context, cfg *Config, l *launch, own finding) (choice, 
 	m, err := meet(ctx, cfg, &task)
 	if err == nil {
 		var c choice
-		if c, err = m.compare(ctx, own); err == nil {
+		if c, err = m.agreeOnTransport(ctx, own); err == nil {
 			return c, m, nil
 		}
 		m.close()
@@ -144,8 +144,8 @@ type verdict struct {
 	Warns     bool
 }
 
-// compare tells position 0 what this rank has found, and returns what it decides for all.
-func (m *meeting) compare(ctx context.Context, own finding) (choice, error) {
+// agreeOnTransport tells position 0 what this rank has found, and returns what it decides for all.
+func (m *meeting) agreeOnTransport(ctx context.Context, own finding) (choice, error) {
 	caller := ctx
 	ctx, cancel := context.WithDeadlineCause(ctx, m.deadline, startTimeout(m.cfg.startTimeout()))
 	defer cancel()
@@ -173,13 +173,13 @@ func (m *meeting) compare(ctx context.Context, own finding) (choice, error) {
 			return choice{}, err
 		}
 		v = verdict{Transport: c.transport, Reason: c.reason, Warns: c.warns}
-		m.tell(came, v)
+		m.sendVerdict(came, v)
 	}
 	return choice{transport: v.Transport, reason: v.Reason, warns: v.Warns, byHost: true, agreed: true}, nil
 }
 
-// tell gives the ranks the verdict, and hears them again.
-func (m *meeting) tell(came map[int]joiner, v verdict) {
+// sendVerdict gives the ranks the verdict, and hears them again.
+func (m *meeting) sendVerdict(came map[int]joiner, v verdict) {
 	frame := wire.AppendFrame(nil, frameVerdict, encodeJSON(v))
 	for rank, j := range came {
 		m.told = append(m.told, j.conn)

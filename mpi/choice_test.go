@@ -50,9 +50,9 @@ func TestChooseByWhatTheHostHas(t *testing.T) {
 		{name: "unknown InfiniBand with mpi", cfg: Config{Transport: "mpi", InfiniBand: "maybe"}, launcher: ByOpenMPI, err: `InfiniBand "maybe" is none`},
 		{name: "unknown", cfg: Config{Transport: "pigeon"}, launcher: ByOpenMPI, err: `"pigeon" is none`},
 	} {
-		l, survey := &launch{kind: c.launcher, size: 2, localSize: c.local}, func() error { return c.device }
+		l, survey := &origin{kind: c.launcher, size: 2, localSize: c.local}, func() error { return c.device }
 		got, err := choose(&c.cfg, l, survey, func() (choice, error) {
-			return decide(&c.cfg, []finding{look(l, survey, func() (*native.Library, error) { return &native.Library{Name: "mpich"}, c.library })})
+			return decide(&c.cfg, []finding{surveyHost(l, survey, func() (*native.Library, error) { return &native.Library{Name: "mpich"}, c.library })})
 		})
 		switch {
 		case c.err != "" && (!errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), c.err)):
@@ -124,12 +124,12 @@ func TestRankThatCannotAgreeSaysWhy(t *testing.T) {
 		t.Skip("this machine has a munge daemon")
 	}
 	none := func(string) (string, bool) { return "", false }
-	l := &launch{kind: ByPMI2, rank: 1, size: 2, job: "7.0", step: &slurm.Job{}}
+	l := &origin{kind: ByPMI2, rank: 1, size: 2, job: "7.0", step: &slurm.Job{}}
 	absent := filepath.Join(t.TempDir(), "absent")
-	if c, _, err := consult(t.Context(), &Config{Lookup: none, SecretDir: absent}, l, finding{Device: "none"}); !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), absent) {
+	if c, _, err := chooseTogether(t.Context(), &Config{Lookup: none, SecretDir: absent}, l, finding{Device: "none"}); !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), absent) {
 		t.Errorf("a secret directory that this host does not have: %+v, %v, want ErrLauncher", c, err)
 	}
-	c, _, err := consult(t.Context(), &Config{Lookup: none}, l, finding{Device: "none"})
+	c, _, err := chooseTogether(t.Context(), &Config{Lookup: none}, l, finding{Device: "none"})
 	if err != nil || c.transport != "auto" {
 		t.Fatalf("without munge: %+v, %v, want the rank's own choice", c, err)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/slurm/pmi"
 )
 
-// launch is what the environment says of who started this process and which
+// origin is what the environment says of who started this process and which
 // rank of how many it is.
-type launch struct {
+type origin struct {
 	kind   string // one of the By constants
 	reason string // the variables that decided it
 
@@ -54,9 +54,9 @@ const (
 // the variables of other MPI launchers, because under mpirun those of Slurm
 // describe the launcher's daemons. A batch shell, which has SLURM_PROCID but no
 // step, is refused rather than taken for one rank.
-func detect(lookup func(string) (string, bool)) (*launch, error) {
+func detect(lookup func(string) (string, bool)) (*origin, error) {
 	e := environment{lookup: lookup}
-	l := &launch{localRank: -1, localSize: -1, node: -1, local: -1, rootFD: -1, secretFD: -1, aliveFD: -1}
+	l := &origin{localRank: -1, localSize: -1, node: -1, local: -1, rootFD: -1, secretFD: -1, aliveFD: -1}
 	switch {
 	case e.has(wire.EnvRank):
 		l.kind, l.reason = ByFisterra, wire.EnvRank
@@ -104,7 +104,7 @@ func detect(lookup func(string) (string, bool)) (*launch, error) {
 }
 
 // nativeKind is the launcher as the system's MPI library is to know it.
-func (l *launch) nativeKind(e *environment) native.LauncherKind {
+func (l *origin) nativeKind(e *environment) native.LauncherKind {
 	switch {
 	case l.kind == ByOpenMPI:
 		return native.ByOpenMPI
@@ -124,7 +124,7 @@ func (l *launch) nativeKind(e *environment) native.LauncherKind {
 	return native.NoLauncher
 }
 
-func (l *launch) fisterra(e *environment) {
+func (l *origin) fisterra(e *environment) {
 	l.rank = e.number(wire.EnvRank, 0)
 	l.size = e.number(wire.EnvSize, 1)
 	l.localRank = e.optional(wire.EnvLocalRank)
@@ -143,7 +143,7 @@ func (l *launch) fisterra(e *environment) {
 }
 
 // pmi is a rank of a process manager: srun --mpi=pmi2, or mpiexec.hydra and its relatives.
-func (l *launch) pmi(e *environment) {
+func (l *origin) pmi(e *environment) {
 	l.kind, l.reason = ByMPICH, "PMI_RANK"
 	for _, name := range []string{"PMI_FD", "PMI_PORT"} {
 		if e.has(name) {
@@ -166,7 +166,7 @@ func (l *launch) pmi(e *environment) {
 
 // inStep takes what Slurm says of a rank of a process manager, and reports whether it is a task of a step. That there is no
 // such task is no error: the process manager may be another's. That Slurm says it wrongly is one.
-func (l *launch) inStep(e *environment) bool {
+func (l *origin) inStep(e *environment) bool {
 	step, err := slurm.FromEnv(e.lookup)
 	switch {
 	case err == nil:
@@ -178,7 +178,7 @@ func (l *launch) inStep(e *environment) bool {
 	return err == nil
 }
 
-func (l *launch) fromStep(step *slurm.Job) {
+func (l *origin) fromStep(step *slurm.Job) {
 	l.step = step
 	l.rank, l.size = step.Rank, step.Size()
 	l.localRank, l.localSize = step.Local, step.Layout.Tasks[step.Node]
@@ -189,7 +189,7 @@ func (l *launch) fromStep(step *slurm.Job) {
 }
 
 // identity is the job.step.restart of the hello.
-func (l *launch) identity() string { return fmt.Sprintf("%s.%d", l.job, l.restart) }
+func (l *origin) identity() string { return fmt.Sprintf("%s.%d", l.job, l.restart) }
 
 // environment reads variables and keeps the first thing that is wrong.
 type environment struct {

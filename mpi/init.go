@@ -52,7 +52,7 @@ func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 	survey := func() error { return host.Survey().Err() }
 	var met *meeting // of ranks that have agreed on the choice
 	choice, err := choose(cfg, l, survey, func() (c choice, err error) {
-		c, met, err = consult(ctx, cfg, l, look(l, survey, library))
+		c, met, err = chooseTogether(ctx, cfg, l, surveyHost(l, survey, library))
 		return c, err
 	})
 	if err != nil {
@@ -79,9 +79,9 @@ func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 			met.close()
 		}
 	case met != nil:
-		w, err = openOver(ctx, cfg, l, met, choice.transport)
+		w, err = openMet(ctx, cfg, l, met, choice.transport)
 	default:
-		w, err = openOwn(ctx, cfg, l, choice.transport)
+		w, err = meetAndOpen(ctx, cfg, l, choice.transport)
 	}
 	if err != nil {
 		return nil, choice.explain(err)
@@ -90,8 +90,8 @@ func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 	return w, nil
 }
 
-// openOwn makes this process a rank of a world over Fisterra's own transports.
-func openOwn(ctx context.Context, cfg *Config, l *launch, transport string) (*World, error) {
+// meetAndOpen makes this process a rank of a world over Fisterra's own transports.
+func meetAndOpen(ctx context.Context, cfg *Config, l *origin, transport string) (*World, error) {
 	own := *cfg
 	if cfg.InfiniBand == "off" {
 		own.AddressRule = ""
@@ -100,11 +100,11 @@ func openOwn(ctx context.Context, cfg *Config, l *launch, transport string) (*Wo
 	if err != nil {
 		return nil, err
 	}
-	return openOver(ctx, &own, l, m, transport)
+	return openMet(ctx, &own, l, m, transport)
 }
 
-// openOver is openOwn for ranks that have met. It ends the meeting.
-func openOver(ctx context.Context, cfg *Config, l *launch, m *meeting, transport string) (*World, error) {
+// openMet is meetAndOpen for ranks that have met. It ends the meeting.
+func openMet(ctx context.Context, cfg *Config, l *origin, m *meeting, transport string) (*World, error) {
 	set, err := newSleepSet()
 	if err != nil {
 		err = fmt.Errorf("mpi: %w", err)
@@ -154,7 +154,7 @@ func (o *opened) close() {
 }
 
 // openProviders opens what the choice names, in order of preference.
-func openProviders(cfg *Config, l *launch, m *meeting, set *sleepSet, choice string) (o *opened, err error) {
+func openProviders(cfg *Config, l *origin, m *meeting, set *sleepSet, choice string) (o *opened, err error) {
 	o = &opened{addresses: map[string][]byte{}}
 	if l.size == 1 {
 		return o, nil

@@ -13,7 +13,7 @@ import (
 // library, which open opens. The library brings the ranks together and carries their cards,
 // from which every rank makes the same roster, or the same refusal. It blocks until all ranks have
 // come, ctx ends, or StartTimeout is over.
-func openNative(ctx context.Context, cfg *Config, l *launch, open func() (*native.Library, error)) (*World, error) {
+func openNative(ctx context.Context, cfg *Config, l *origin, open func() (*native.Library, error)) (*World, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.startTimeout(), startTimeout(cfg.startTimeout()))
 	defer cancel()
 	if l.kind == ByFisterra && l.size > 1 {
@@ -70,7 +70,7 @@ type nativeCard struct {
 	Launched int // its rank as the launcher told, -1 if not
 }
 
-func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *launch) (*World, error) {
+func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *origin) (*World, error) {
 	if l.host == "" {
 		l.host = shortHostname()
 	}
@@ -96,7 +96,7 @@ func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *launch) 
 		}
 		cards[r] = c.Card
 	}
-	roster, err := assemble(cards)
+	roster, err := newRoster(cards)
 	if err != nil {
 		return nil, fmt.Errorf("mpi: %w", err)
 	}

@@ -47,7 +47,7 @@ func inheritedSecret(fd int) ([]byte, error) {
 // job's, so that no other job and no other incarnation reads it.
 type secretFile struct{ path string }
 
-func newSecretFile(dir string, l *launch) secretFile {
+func newSecretFile(dir string, l *origin) secretFile {
 	name := strings.ReplaceAll(l.identity(), string(filepath.Separator), "_")
 	return secretFile{filepath.Join(dir, "fisterra-"+name+".key")}
 }
@@ -113,7 +113,7 @@ type keyring struct {
 }
 
 // findKeyring prefers munge, since it leaves nothing on a disk.
-func findKeyring(ctx context.Context, cfg *Config, l *launch, lookup func(string) (string, bool)) (*keyring, error) {
+func findKeyring(ctx context.Context, cfg *Config, l *origin, lookup func(string) (string, bool)) (*keyring, error) {
 	m, err := findMunge(ctx, lookup)
 	if err == nil {
 		return &keyring{exchange: &exchange{munge: m, job: l.identity()}, how: "munge at " + m.socket}, nil

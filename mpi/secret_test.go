@@ -13,7 +13,7 @@ import (
 
 func TestSecretFile(t *testing.T) {
 	dir := t.TempDir()
-	f := newSecretFile(dir, &launch{job: "12.0", restart: 1})
+	f := newSecretFile(dir, &origin{job: "12.0", restart: 1})
 	if filepath.Base(f.path) != "fisterra-12.0.1.key" {
 		t.Error(f.path)
 	}
