@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"sync"
@@ -499,6 +500,70 @@ func TestRanksThatCannotBe(t *testing.T) {
 	for _, n := range []int{0, -1, MaxRanks + 1, math.MaxInt} {
 		if o, err := Run(t.Context(), Config{Ranks: n, Program: "true"}); !errors.Is(err, ErrStart) || !errors.Is(err, ErrRanks) {
 			t.Errorf("%d: %+v, %v", n, o, err)
+		}
+	}
+}
+
+// Go ends a program that has 10,000 threads, and there may be more ranks.
+func TestRanksTakeNoThreads(t *testing.T) {
+	const ranks = 200
+	threads := func() int { return pprof.Lookup("threadcreate").Count() }
+	gate := filepath.Join(t.TempDir(), "gate")
+	if err := unix.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.OpenFile(gate, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	before, during := threads(), 0
+	all := &lineCount{want: ranks, reached: func() {
+		during = threads()
+		open.Write(bytes.Repeat([]byte("\n"), ranks)) // each reads one
+	}}
+	o, err := Run(t.Context(), Config{Ranks: ranks, Stdout: all, Program: "sh", Args: []string{"-c", "echo there; read x <" + gate}})
+	if err != nil || o.Code != 0 {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	if during-before > ranks/2 {
+		t.Errorf("%d threads before, %d with %d ranks", before, during, ranks)
+	}
+}
+
+// lineCount calls a function when so many lines have been written.
+type lineCount struct {
+	want    int
+	reached func()
+}
+
+func (l *lineCount) Write(b []byte) (int, error) {
+	if n := bytes.Count(b, []byte("\n")); n > 0 {
+		if l.want -= n; l.want == 0 {
+			l.reached()
+		}
+	}
+	return len(b), nil
+}
+
+// Either way to wait for a child leaves it to be waited for.
+func TestAwaitEnd(t *testing.T) {
+	for name, await := range map[string]func(pid int){"pidfd": awaitEnd, "looking": awaitByLooking} {
+		cmd := exec.Command("cat")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if hasEnded(cmd.Process.Pid) {
+			t.Errorf("%s: cat has ended before its input", name)
+		}
+		in.Close()
+		await(cmd.Process.Pid)
+		if err := cmd.Wait(); err != nil || !cmd.ProcessState.Exited() {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -25,23 +25,16 @@ type process struct {
 	asked atomic.Bool
 }
 
-func (p *process) isRunning() bool { return !p.over.Load() && !p.hasEnded() }
+func (p *process) isRunning() bool { return !p.over.Load() && !hasEnded(p.pid) }
 
 func (p *process) signal(s syscall.Signal) {
 	if p.over.Load() {
 		return
 	}
-	if !p.hasEnded() {
+	if !hasEnded(p.pid) {
 		p.asked.Store(true)
 	}
 	_ = syscall.Kill(-p.pid, s) // ESRCH: it has just ended
-}
-
-// hasEnded is true for one that has ended by itself, also before anybody has waited for it.
-func (p *process) hasEnded() bool {
-	var ended unix.Siginfo
-	err := unix.Waitid(unix.P_PID, p.pid, &ended, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-	return ended.Signo != 0 || err == unix.ECHILD
 }
 
 func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.File) (*process, error) {
@@ -182,8 +175,7 @@ func (p *process) sweep() {
 		defer close(reaped)
 		p.reapOrphans(over)
 	}()
-	for unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
-	}
+	awaitEnd(p.pid)
 	close(over)
 	<-reaped // while the group is surely the rank's
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
@@ -203,7 +195,7 @@ func (p *process) reapOrphans(over <-chan struct{}) {
 			return
 		case <-look.C:
 		}
-		for !p.hasEnded() { // else it would be the one that is found
+		for !hasEnded(p.pid) { // else it would be the one that is found
 			var info unix.Siginfo
 			err := unix.Waitid(unix.P_PGID, p.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 			pid := endedPID(&info)
