@@ -10,11 +10,18 @@ cd "$(dirname "$0")/.." || exit 1
 time=${1:-10s}; [ $# -gt 0 ] && shift
 roots=("$@"); [ $# -gt 0 ] || roots=(.)
 failed=() count=0
+# Copies its input to both outputs. Whoever opens /dev/stderr, as tee would, truncates the file that it is.
+copy() {
+  while IFS= read -r line || [ -n "$line" ]; do
+    printf '%s\n' "$line"
+    printf '%s\n' "$line" >&2
+  done
+}
 while IFS=: read -r file name; do
   dir=$(dirname "$file")
   echo "fuzz: $dir $name $time"
   count=$((count + 1))
-  if ! out=$(${GO:-go} test -run '^$' -fuzz "^$name\$" -fuzztime "$time" "./${dir#./}" 2>&1 | tee /dev/stderr); then
+  if ! out=$(${GO:-go} test -run '^$' -fuzz "^$name\$" -fuzztime "$time" "./${dir#./}" 2>&1 | copy); then
     if grep -q '^ *context deadline exceeded$' <<<"$out" && ! grep -q 'Failing input written' <<<"$out"; then
       echo "fuzz: $name: its time was up, and it found nothing"
     else

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,6 +108,39 @@ func TestNothingIsNoPass(t *testing.T) {
 	fuzz, err := exec.Command("../../scripts/fuzz.sh", "1s", t.TempDir()).CombinedOutput()
 	if err == nil || !strings.Contains(string(fuzz), "no targets") {
 		t.Errorf("fuzzing nothing: %v: %s", err, fuzz)
+	}
+}
+
+// The log of `make fuzz >log 2>&1` has everything, in order.
+func TestFuzzLogIsWhole(t *testing.T) {
+	dir := t.TempDir()
+	targets, fake := filepath.Join(dir, "targets"), filepath.Join(dir, "go")
+	if err := os.Mkdir(targets, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(targets, "x_test.go"), "func FuzzA(f *testing.F) {}\nfunc FuzzB(f *testing.F) {}\n")
+	write(t, fake, "#!/bin/sh\necho output of $5\nprintf 'no end'\n")
+	if err := os.Chmod(fake, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command("../../scripts/fuzz.sh", "1s", targets)
+	cmd.Env = append(os.Environ(), "GO="+fake)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Run(); err != nil {
+		t.Error(err)
+	}
+	got, err := os.ReadFile(log.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("fuzz: %[1]s FuzzA 1s\noutput of ^FuzzA$\nno end\nfuzz: %[1]s FuzzB 1s\noutput of ^FuzzB$\nno end\nfuzz: 2 targets passed\n", targets)
+	if string(got) != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 }
 
