@@ -5,7 +5,8 @@
 //
 //	go run ./internal/testsum [go test flags] -- PACKAGES
 //
-// It exits with the code of go test, or 2 where no packages are given: what tested nothing has not passed.
+// It exits with the code of go test, or 2 where no packages are given: what tested nothing has not passed. Nor has what
+// go test did not end with a verdict.
 package main
 
 import (
@@ -69,12 +70,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	err = cmd.Wait()
-	sum.close()
+	passed := sum.close(err)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return max(exit.ExitCode(), 1) // -1 when a signal ended it
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, "testsum:", err)
+	if !passed {
 		return 1
 	}
 	return 0

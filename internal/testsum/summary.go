@@ -45,7 +45,7 @@ type test struct {
 
 type skip struct{ pkg, test, reason string }
 
-// failure is a test that failed, or was running when its binary died.
+// failure is a test that failed, or was running when its binary or go test ended; or what else failed, without a gist.
 type failure struct {
 	pkg, test string
 	gist      []string
@@ -116,18 +116,23 @@ func (s *summary) packageEvent(p *pkg, e event) bool {
 	case "pass", "skip":
 		s.good++
 	case "fail":
-		s.bad++
-		// A test without a verdict of its own was running when the binary died.
-		for _, name := range slices.Sorted(maps.Keys(p.tests)) {
-			s.fail(e.Package, name, p.tests[name].output)
-		}
-		s.print(p.output)
+		s.failPackage(e.Package)
 	default:
 		return false
 	}
 	fmt.Fprint(s.out, p.verdict)
 	delete(s.packages, e.Package)
 	return true
+}
+
+// failPackage counts a package as failed. A test of it without a verdict of its own was running when its binary, or go test, ended.
+func (s *summary) failPackage(name string) {
+	s.bad++
+	p := s.packages[name]
+	for _, test := range slices.Sorted(maps.Keys(p.tests)) {
+		s.fail(name, test+", running when it ended", p.tests[test].output)
+	}
+	s.print(p.output)
 }
 
 // heartbeat names what is running, for a run that has been silent for a while.
@@ -147,8 +152,16 @@ func (s *summary) fail(pkg, test string, output []string) {
 	s.broken = append(s.broken, failure{pkg, test, gist(output)})
 }
 
-// close prints the closing lines: what was skipped and why, what failed, then the counts.
-func (s *summary) close() {
+// close prints the closing lines: what was skipped and why, what failed, then the counts. It is given how go test ended,
+// and reports whether all has passed.
+func (s *summary) close(ended error) bool {
+	for _, name := range slices.Sorted(maps.Keys(s.packages)) {
+		s.broken = append(s.broken, failure{pkg: name, test: "has no verdict"})
+		s.failPackage(name)
+	}
+	if ended != nil && s.bad == 0 {
+		s.broken = append(s.broken, failure{pkg: "go test:", test: ended.Error()})
+	}
 	if len(s.skipped) > 0 {
 		fmt.Fprintf(s.out, "\nskipped (%d), by reason:\n", len(s.skipped))
 		byReason := map[string][]string{}
@@ -171,12 +184,14 @@ func (s *summary) close() {
 		}
 		fmt.Fprintln(s.out)
 	}
-	word := "PASS"
-	if s.bad > 0 || s.failed > 0 {
-		word = "FAIL"
+	passed := ended == nil && s.bad == 0 && s.failed == 0
+	word := "FAIL"
+	if passed {
+		word = "PASS"
 	}
 	fmt.Fprintf(s.out, "%s: %d tests passed, %d failed, %d skipped; packages: %d ok, %d failed\n",
 		word, s.passed, s.failed, len(s.skipped), s.good, s.bad)
+	return passed
 }
 
 func (s *summary) print(lines []string) {

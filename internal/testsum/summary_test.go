@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,7 +42,9 @@ plain words of go test
 	for line := range strings.Lines(events) {
 		s.line([]byte(line))
 	}
-	s.close()
+	if s.close(nil) {
+		t.Error("passed")
+	}
 	want := `ok  	m/a	0.002s
     b_test.go:9: two is not three
 panic: it crashed
@@ -56,13 +59,43 @@ skipped (1), by reason:
 failed:
   m/b TestBad
     b_test.go:9: two is not three
-  m/b TestCrash
+  m/b TestCrash, running when it ended
 panic: it crashed
 
 FAIL: 1 tests passed, 1 failed, 1 skipped; packages: 1 ok, 1 failed
 `
 	if out.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
+
+// What go test has said nothing of has not passed.
+func TestNoVerdictIsNoPass(t *testing.T) {
+	running := `{"Action":"start","Package":"m/a"}
+{"Action":"run","Package":"m/a","Test":"TestSlow"}
+{"Action":"output","Package":"m/a","Test":"TestSlow","Output":"    said so far\n"}
+`
+	for name, tc := range map[string]struct {
+		events string
+		ended  error
+		want   string
+	}{
+		"killed": {running, errors.New("signal: terminated"),
+			"    said so far\nfailed:\n  m/a has no verdict\n  m/a TestSlow, running when it ended\n    said so far\n\nFAIL: 0 tests passed, 0 failed, 0 skipped; packages: 0 ok, 1 failed\n"},
+		"no word of it":    {running, nil, "FAIL: "},
+		"no event at all":  {"", errors.New("exit status 2"), "failed:\n  go test: exit status 2\n\nFAIL: 0 tests passed, 0 failed, 0 skipped; packages: 0 ok, 0 failed\n"},
+		"a good beginning": {`{"Action":"start","Package":"m/a"}` + "\n" + `{"Action":"pass","Package":"m/a"}` + "\n", errors.New("exit status 1"), "FAIL: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			s := newSummary(&out)
+			for line := range strings.Lines(tc.events) {
+				s.line([]byte(line))
+			}
+			if s.close(tc.ended) || !strings.Contains(out.String(), tc.want) {
+				t.Errorf("got:\n%s\nwant:\n%s", out.String(), tc.want)
+			}
+		})
 	}
 }
 
@@ -94,6 +127,14 @@ func TestRunPropagatesFailure(t *testing.T) {
 				t.Errorf("output lacks %q:\n%s%s", tc.want, out.String(), errs.String())
 			}
 		})
+	}
+}
+
+// go test refuses a time without a unit.
+func TestRefusedIsNoPass(t *testing.T) {
+	var out, errs bytes.Buffer
+	if code := run([]string{"-timeout", "840", "--", "."}, &out, &errs); code != 2 || !strings.Contains(out.String(), "FAIL: ") {
+		t.Errorf("exit %d: %s%s", code, out.String(), errs.String())
 	}
 }
 
