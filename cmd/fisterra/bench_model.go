@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -83,20 +84,19 @@ func (s *siteFlags) kinds() ([]plan.Kind, error) {
 	return kinds, nil
 }
 
-// write writes a site file, at rank 0.
-func (s *siteFlags) write(w *mpi.World, site *collective.Site) error {
+// write has a rank measure, and at rank 0 writes the site file.
+func (s *siteFlags) write(w *mpi.World, measure func() (*collective.Site, error)) error {
 	if w.Rank() != 0 || s.file == "" {
-		return nil
+		_, err := measure()
+		return err
 	}
-	f, err := os.Create(s.file)
-	if err != nil {
-		return fmt.Errorf("--file: %w", err)
-	}
-	if err := site.Write(f); err != nil {
-		f.Close()
-		return fmt.Errorf("--file: %w", err)
-	}
-	return f.Close()
+	return writeResult("--file", s.file, func(out io.Writer) error {
+		site, err := measure()
+		if err != nil {
+			return err
+		}
+		return site.Write(out)
+	})
 }
 
 func benchModelCommand(env environment) *cobra.Command {
@@ -131,11 +131,10 @@ ranks, 90 % of the predictions are within 30 % of the measured times.`,
 				}
 			}
 			return s.run(cmd.Context(), env, what, func(ctx context.Context, w *mpi.World) error {
-				m, err := measure(ctx, env, w)
-				if err != nil {
-					return err
-				}
-				return s.write(w, &collective.Site{Name: "measured", Model: m})
+				return s.write(w, func() (*collective.Site, error) {
+					m, err := measure(ctx, env, w)
+					return &collective.Site{Name: "measured", Model: m}, err
+				})
 			})
 		},
 	}
@@ -229,21 +228,24 @@ on. With --transport mpi the system library's own collectives compete, too.`,
 			if err != nil {
 				return err
 			}
-			return s.run(cmd.Context(), env, "tune", func(ctx context.Context, w *mpi.World) error { return s.tune(ctx, env, w, kinds, sizes) })
+			return s.run(cmd.Context(), env, "tune", func(ctx context.Context, w *mpi.World) error {
+				return s.write(w, func() (*collective.Site, error) { return s.tune(ctx, env, w, kinds, sizes) })
+			})
 		},
 	}
 	s.measureFlags(cmd.Flags())
 	return cmd
 }
 
-func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kinds []plan.Kind, sizes []int) error {
+// tune measures plans and what prices them, and prints their times.
+func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kinds []plan.Kind, sizes []int) (*collective.Site, error) {
 	m, err := bench.MeasureModel(ctx, w.Comm(), "measured", s.budget)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	points, err := bench.Tune(ctx, w.Comm(), m, names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
 	if err != nil {
-		return benchError(err)
+		return nil, benchError(err)
 	}
 	site := &collective.Site{Name: "measured", Model: m}
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
@@ -255,7 +257,7 @@ func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kin
 	if w.Rank() == 0 {
 		t.Flush()
 	}
-	return s.write(w, site)
+	return site, nil
 }
 
 func names(kinds []plan.Kind) []string {

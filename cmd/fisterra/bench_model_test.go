@@ -70,3 +70,13 @@ func TestBenchModelAlone(t *testing.T) {
 		}
 	}
 }
+
+// That the site file cannot be written is found out before anything is measured.
+func TestBenchModelUnwritableFile(t *testing.T) {
+	for _, args := range []string{"bench model", "bench tune --op barrier --sizes 8"} {
+		r := fisterra(t, words(args, "--budget 1ms --file /proc/none")...)
+		if r.Code != exitUsage || r.Stdout != "" || !strings.Contains(r.Stderr, "--file: open /proc/") {
+			t.Errorf("%s: %v", args, r)
+		}
+	}
+}

@@ -3,9 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
+	"io"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -72,19 +71,17 @@ what the ranks of a node need at least, who share their node's link and copy for
 			if err != nil {
 				return err
 			}
-			var drawing *os.File // opened before there is anything that would be lost
-			if s.plot != "" {
-				if drawing, err = os.OpenFile(s.plot, os.O_CREATE|os.O_WRONLY, 0o644); err != nil {
-					return usageError(fmt.Errorf("--plot: %w", err))
-				}
-				defer drawing.Close()
-			}
-			points, err := s.simulate(cmd.Context(), env, x)
-			if err != nil || drawing == nil {
+			if s.plot == "" {
+				_, err := s.simulate(cmd.Context(), env, x)
 				return err
 			}
-			_ = drawing.Truncate(0) // an earlier drawing, which was to be lost only now; a pipe has none
-			return errors.Join(bench.PlotScale(drawing, fmt.Sprintf("%s on %s, simulated; dashed: lower bound", s.op, s.network), points), drawing.Close())
+			return writeResult("--plot", s.plot, func(out io.Writer) error {
+				points, err := s.simulate(cmd.Context(), env, x)
+				if err != nil {
+					return err
+				}
+				return bench.PlotScale(out, fmt.Sprintf("%s on %s, simulated; dashed: lower bound", s.op, s.network), points)
+			})
 		},
 	}
 	s.add(cmd.Flags())

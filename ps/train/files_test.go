@@ -8,7 +8,6 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
-	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/ps"
@@ -252,22 +250,6 @@ func TestOutputBelongsToTheSuccessor(t *testing.T) {
 		text, _ := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
 		if got := strings.Count(string(text), "\n"); got != c.metrics || len(files) > min(c.metrics, 1) {
 			t.Errorf("%s: %d metrics in %q, want %d and no other file", c.when, got, files, c.metrics)
-		}
-	}
-}
-
-// Who may read what a run writes is said by the umask.
-func TestFilesHaveTheModeOfTheUmask(t *testing.T) {
-	for mask, want := range map[int]fs.FileMode{0o077: 0o600, 0o022: 0o644, 0o002: 0o644} {
-		file := filepath.Join(t.TempDir(), "model")
-		before := syscall.Umask(mask)
-		err := replaceFile(file, func(w io.Writer) error { _, err := io.WriteString(w, "x"); return err })
-		syscall.Umask(before)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info, err := os.Stat(file); err != nil || info.Mode() != want {
-			t.Errorf("umask %03o: %v, %v; want %v", mask, info.Mode(), err, want)
 		}
 	}
 }

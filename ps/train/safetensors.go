@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"unsafe"
 
+	"github.com/fisterra-hpc/fisterra/internal/wholefile"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
 
@@ -99,49 +97,12 @@ func writeTensors(path string, meta map[string]string, tensors []namedTensor) er
 	})
 }
 
-// replaceFile writes a new file beside path, brings it to the disk and renames
-// it over path.
-func replaceFile(path string, write func(io.Writer) error) (err error) {
-	f, err := createBeside(path)
-	if err != nil {
-		return fmt.Errorf("train: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-			err = fmt.Errorf("train: write %s: %w", path, err)
-		}
-	}()
-	if err := write(f); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	if dir, err := os.Open(filepath.Dir(path)); err == nil {
-		dir.Sync()
-		dir.Close()
+// replaceFile writes a file that is there as a whole or not at all.
+func replaceFile(path string, write func(io.Writer) error) error {
+	if err := wholefile.Replace(path, write); err != nil {
+		return fmt.Errorf("train: write %s: %w", path, err)
 	}
 	return nil
-}
-
-// createBeside makes a hidden file beside path under a number that no other has. Its mode is by the process's umask, which
-// os.CreateTemp does not ask.
-func createBeside(path string) (*os.File, error) {
-	for {
-		name := fmt.Sprintf(".%s.%d", filepath.Base(path), rand.Uint32())
-		f, err := os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-		if !errors.Is(err, fs.ErrExist) {
-			return f, err
-		}
-	}
 }
 
 // readTensors reads a file that writeTensors has written.

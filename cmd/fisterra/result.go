@@ -1,0 +1,21 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/fisterra-hpc/fisterra/internal/wholefile"
+)
+
+// writeResult writes the file of a flag, for which measure measures first: that the file cannot be written is known before.
+func writeResult(flag, path string, measure func(io.Writer) error) error {
+	var failed error
+	err := wholefile.Replace(path, func(w io.Writer) error {
+		failed = measure(w)
+		return failed
+	})
+	if err != nil && failed == nil {
+		return usageError(fmt.Errorf("%s: %w", flag, err))
+	}
+	return err
+}
