@@ -129,20 +129,22 @@ func collectiveOps() []collectiveOp {
 const elementBytes = 4
 
 // wholeElements refuses sizes with a part of an element.
-func wholeElements(size int) error {
-	if size%elementBytes != 0 {
-		return usage("%d bytes: sizes of collectives are multiples of %d, of float32", size, elementBytes)
+func wholeElements(sizes ...int) error {
+	for _, size := range sizes {
+		if size%elementBytes != 0 {
+			return usage("%d bytes: sizes of collectives are multiples of %d, of float32", size, elementBytes)
+		}
 	}
 	return nil
 }
 
 // measureCollective times one collective on vectors of such memory, at all sizes.
 func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in memory, o Options, row func(Row)) error {
+	if err := wholeElements(o.Sizes...); err != nil {
+		return err
+	}
 	t := timer{c: c, kind: Collective, o: o}
 	for _, size := range o.Sizes {
-		if err := wholeElements(size); err != nil {
-			return err
-		}
 		v, err := op.vectors(c, in, size/elementBytes)
 		if err != nil {
 			return err

@@ -44,20 +44,39 @@ type messages struct {
 	answer     []byte
 }
 
-// Messages measures a point-to-point operation. All ranks call it; rank 0
-// gets each row as soon as it is measured.
-func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(Row)) error {
-	x, ok := messageOps[op]
+// checkMessages finds what cannot be measured, in no time.
+func checkMessages(op string, ranks int, o Options) error {
+	_, ok := messageOps[op]
 	switch {
 	case !ok:
 		return usage("unknown operation %q", op)
-	case c.Size() < 2 || c.Size()%2 != 0:
-		return usage("%s on %d ranks: an even number is needed", op, c.Size())
-	case o.Window > MaxWindow:
-		return usage("%d messages in flight: at most %d may be", o.Window, MaxWindow)
-	case op != "mbw_mr" && op != "pairs" && c.Size() != 2:
-		return usage("%s on %d ranks: exactly 2 are needed (mbw_mr and pairs take more)", op, c.Size())
+	case op != "mbw_mr" && op != "pairs":
+		if err := exactlyTwo(op, ranks); err != nil {
+			return fmt.Errorf("%w (mbw_mr and pairs take more)", err)
+		}
+	case ranks < 2 || ranks%2 != 0:
+		return usage("%s on %d ranks: an even number is needed", op, ranks)
 	}
+	if o.Window > MaxWindow {
+		return usage("%d messages in flight: at most %d may be", o.Window, MaxWindow)
+	}
+	return nil
+}
+
+func exactlyTwo(op string, ranks int) error {
+	if ranks != 2 {
+		return usage("%s on %d ranks: exactly 2 are needed", op, ranks)
+	}
+	return nil
+}
+
+// Messages measures a point-to-point operation. All ranks call it; rank 0
+// gets each row as soon as it is measured.
+func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(Row)) error {
+	if err := checkMessages(op, c.Size(), o); err != nil {
+		return err
+	}
+	x := messageOps[op]
 	if o.Window <= 0 {
 		o.Window = defaultWindow
 	}

@@ -14,8 +14,8 @@ import (
 
 // oneSided measures put or get. All ranks call it.
 func oneSided(ctx context.Context, c *mpi.Comm, op string, o Options, row func(Row)) error {
-	if c.Size() != 2 {
-		return usage("%s on %d ranks: exactly 2 are needed", op, c.Size())
+	if err := exactlyTwo(op, c.Size()); err != nil {
+		return err
 	}
 	most := 1
 	for _, n := range o.Sizes {

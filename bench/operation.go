@@ -15,8 +15,12 @@ type Operation struct {
 	// Least and Most bound the sizes in bytes by default.
 	Least, Most int
 	// Run measures it. All ranks call it; rank 0 gets the rows.
-	Run func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error
+	Run   func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error
+	check func(ranks int, o Options) error
 }
+
+// Check finds, before there are ranks and in no time, what Run would refuse of so many ranks and the options. The error is ErrUsage.
+func (op Operation) Check(ranks int, o Options) error { return op.check(ranks, o) }
 
 // Kind is what an operation's columns are of, and which options mean something to it.
 type Kind int
@@ -33,7 +37,7 @@ func Operations() []Operation {
 	message := func(name, short, title string, most int) Operation {
 		return Operation{name, short, title, messageOps[name].kind, 1, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
 			return Messages(ctx, c, name, o, row)
-		}}
+		}, func(ranks int, o Options) error { return checkMessages(name, ranks, o) }}
 	}
 	ops := []Operation{
 		message("latency", "half a round trip of blocking messages", "Latency Test", 4*mib),
@@ -47,7 +51,7 @@ func Operations() []Operation {
 		ops = append(ops, Operation{op, "one-sided " + op + " and flush, on memory that ranks can share", title, Latency, 1, 4 * mib,
 			func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
 				return oneSided(ctx, c, op, o, row)
-			}})
+			}, func(ranks int, _ Options) error { return exactlyTwo(op, ranks) }})
 	}
 	for _, op := range collectiveOps() {
 		least, most := elementBytes, mib
@@ -56,7 +60,7 @@ func Operations() []Operation {
 		}
 		ops = append(ops, Operation{op.name, op.short, op.title, Collective, least, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
 			return measureCollective(ctx, c, op, shared{}, o, row)
-		}})
+		}, func(_ int, o Options) error { return wholeElements(o.Sizes...) }})
 	}
 	return ops
 }

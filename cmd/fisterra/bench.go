@@ -118,6 +118,7 @@ func (b *benchFlags) add(f *pflag.FlagSet, op bench.Operation) {
 // job is the measurement as a job, whose ranks agree on what is measured.
 func (b *benchFlags) job(env environment, op bench.Operation, o bench.Options, main func(context.Context, *mpi.World) error) *job {
 	return &job{env: env, connect: b.connectFlags, ranks: b.ranks, main: main,
+		check:  func(ranks int) error { return benchError(op.Check(ranks, o)) },
 		layout: []mpi.LayoutField{{Name: "operation", Value: op.Name}, {Name: "options", Value: fmt.Sprint(o)}}}
 }
 

@@ -272,12 +272,21 @@ func TestBenchRefuses(t *testing.T) {
 		{"latency --format nccl", "nccl"},
 		{"allreduce --format nccl -z", "-z"},
 		{"allreduce --sizes 7", "multiples of 4"},
-		{"latency -n 3", "3 ranks"},
+		{"latency -n 3", "latency on 3 ranks: exactly 2 are needed (mbw_mr and pairs take more)"},
+		{"pairs -n 3", "pairs on 3 ranks: an even number is needed"},
+		{"get -n 4", "get on 4 ranks: exactly 2 are needed"},
 		{"nothing", "nothing"},
 	} {
 		if r := fisterra(t, append([]string{"bench"}, strings.Fields(c.args)...)...); r.Code != exitUsage || !strings.Contains(r.Stderr, c.want) {
 			t.Errorf("%s: want code %d and %q: %s", c.args, exitUsage, c.want, r)
 		}
+	}
+}
+
+// So are numbers of ranks that a launcher has started, before anything is printed of them.
+func TestBenchRefusesRanksOfALauncher(t *testing.T) {
+	if r := fisterra(t, "run", "-n", "1", "--", lab.Fisterra(t), "bench", "latency"); r.Code != exitUsage || r.Stdout != "" || !strings.Contains(r.Stderr, "exactly 2 are needed") {
+		t.Error(r)
 	}
 }
 

@@ -26,6 +26,8 @@ type job struct {
 	outlivesRanks bool
 	// ranks is how many to start when alone.
 	ranks int
+	// check refuses what so many ranks cannot do: before any is started, where this process starts them; may be nil.
+	check func(ranks int) error
 	// launch adjusts how they are started; may be nil.
 	launch func(*launch.Config)
 	// main is what each rank does.
@@ -46,6 +48,11 @@ func (j *job) run(ctx context.Context, args []string) error {
 	single, err := alone(j.env)
 	if err != nil {
 		return err
+	}
+	if single && j.check != nil {
+		if err := j.check(j.ranks); err != nil {
+			return err
+		}
 	}
 	if single && j.ranks > 1 {
 		o, err := j.start(ctx, args)
@@ -90,7 +97,10 @@ func (j *job) join(ctx context.Context) error {
 	if err != nil {
 		return initError(err)
 	}
-	if err = j.configure(w, cfg.Log); err == nil {
+	if err = j.configure(w, cfg.Log); err == nil && j.check != nil {
+		err = j.check(w.Size())
+	}
+	if err == nil {
 		err = j.main(ctx, w)
 	}
 	var exit *exitError
