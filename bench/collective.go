@@ -138,6 +138,18 @@ func wholeElements(sizes ...int) error {
 	return nil
 }
 
+// checkSizes refuses what the collective cannot be measured of.
+func (op collectiveOp) checkSizes(sizes []int) error {
+	if op.send == none && op.recv == none {
+		for _, size := range sizes {
+			if size != 0 {
+				return usage("%s of %d bytes: it moves none", op.name, size)
+			}
+		}
+	}
+	return wholeElements(sizes...)
+}
+
 // measureCollective times one collective on vectors of such memory, at all sizes.
 func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in memory, o Options, row func(Row)) error {
 	if err := wholeElements(o.Sizes...); err != nil {

@@ -60,7 +60,7 @@ func Operations() []Operation {
 		}
 		ops = append(ops, Operation{op.name, op.short, op.title, Collective, least, most, func(ctx context.Context, c *mpi.Comm, o Options, row func(Row)) error {
 			return measureCollective(ctx, c, op, shared{}, o, row)
-		}, func(_ int, o Options) error { return wholeElements(o.Sizes...) }})
+		}, func(_ int, o Options) error { return op.checkSizes(o.Sizes) }})
 	}
 	return ops
 }

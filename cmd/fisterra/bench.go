@@ -84,8 +84,12 @@ func measureCommand(env environment, op bench.Operation) *cobra.Command {
 // add adds the flags that mean something to the operation, as OSU's programs do.
 func (b *benchFlags) add(f *pflag.FlagSet, op bench.Operation) {
 	f.IntVarP(&b.ranks, "ranks", "n", 2, "number of ranks to start when alone")
-	f.StringVarP(&b.size, "message-size", "m", "", "[MIN:]MAX message size in bytes, in powers of two")
-	f.StringVar(&b.sizes, "sizes", "", "message sizes in bytes, comma separated (instead of -m)")
+	if op.Most > 0 { // a barrier has no bytes
+		f.StringVarP(&b.size, "message-size", "m", "", "[MIN:]MAX message size in bytes, in powers of two")
+		f.StringVar(&b.sizes, "sizes", "", "message sizes in bytes, comma separated (instead of -m)")
+	} else {
+		f.StringVar(&b.sizes, "sizes", "0", "0: there are no bytes")
+	}
 	calls := "calls"
 	if op.Kind == bench.Windows {
 		calls = "windows of messages"

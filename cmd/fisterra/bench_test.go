@@ -273,6 +273,8 @@ func TestBenchRefuses(t *testing.T) {
 		{"allreduce --format nccl -z", "-z"},
 		{"allreduce --sizes 7", "multiples of 4"},
 		{"latency -n 3", "latency on 3 ranks: exactly 2 are needed (mbw_mr and pairs take more)"},
+		{"barrier -m 1024", "'m'"},
+		{"barrier --sizes 8,64", "barrier of 8 bytes: it moves none"},
 		{"pairs -n 3", "pairs on 3 ranks: an even number is needed"},
 		{"get -n 4", "get on 4 ranks: exactly 2 are needed"},
 		{"nothing", "nothing"},
