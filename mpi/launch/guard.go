@@ -17,8 +17,8 @@ import (
 )
 
 // The guard is a small process that outlives a launcher killed by SIGKILL: it reads
-// from its standard input which process groups of ranks there are, and when that ends without
-// a farewell it kills them. A rank itself dies with the launcher by the
+// from its standard input the name of the job, and then which process groups of ranks there are, and when that ends without
+// a farewell it kills them, and what has left them. A rank itself dies with the launcher by the
 // kernel's parent-death signal; what the rank has started would not.
 
 const farewell = "done"
@@ -28,8 +28,10 @@ type guard struct {
 	in  io.WriteCloser
 }
 
-func startGuard(command []string) (*guard, error) {
+func startGuard(command []string, job string) (*guard, error) {
 	cmd := exec.Command(command[0], command[1:]...)
+	// A launcher that is a rank itself has a job, whose guard must leave this one to its work.
+	cmd.Env = append(os.Environ(), wire.EnvJob+"=")
 	// A session of its own: a Ctrl-C at the terminal must not end it first.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()
@@ -39,6 +41,7 @@ func startGuard(command []string) (*guard, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	fmt.Fprintln(in, job)
 	return &guard{cmd: cmd, in: in}, nil
 }
 
@@ -56,7 +59,12 @@ func (g *guard) dismiss() {
 // RunGuard is the guard's whole program.
 func RunGuard(in io.Reader) {
 	var groups []int
-	for s := bufio.NewScanner(in); s.Scan(); {
+	s := bufio.NewScanner(in)
+	if !s.Scan() {
+		return // there are no ranks yet
+	}
+	job := s.Text()
+	for s.Scan() {
 		if s.Text() == farewell {
 			return
 		}
@@ -75,6 +83,31 @@ func RunGuard(in io.Reader) {
 	for _, pid := range groups {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 	}
+	killStrays(job)
+}
+
+// killStrays kills what has left the ranks' groups, wherever it is, and what that starts meanwhile.
+func killStrays(job string) {
+	for range 100 {
+		dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is a good one
+		found := false
+		for _, dir := range dirs {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			if err == nil && isOf(job, pid) {
+				found = true
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+// isOf reports whether a process has the job's name in its environment. One that has ended has none.
+func isOf(job string, pid int) bool {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return err == nil && slices.Contains(strings.Split(string(env), "\x00"), wire.EnvJob+"="+job)
 }
 
 // reapDescendants kills what the ranks have left behind: processes that left
@@ -99,7 +132,6 @@ func orphans(job string) []int {
 	if err != nil {
 		return nil
 	}
-	mark := wire.EnvJob + "=" + job + "\x00"
 	var pids []int
 	for _, t := range tasks {
 		b, err := os.ReadFile(t)
@@ -108,10 +140,7 @@ func orphans(job string) []int {
 		}
 		for _, w := range strings.Fields(string(b)) {
 			pid, err := strconv.Atoi(w)
-			if err != nil {
-				continue
-			}
-			if env, err := os.ReadFile("/proc/" + w + "/environ"); err == nil && strings.Contains(string(env), mark) {
+			if err == nil && isOf(job, pid) {
 				pids = append(pids, pid)
 			}
 		}

@@ -224,7 +224,7 @@ func (j *job) start() error {
 	j.closers = append(j.closers, aliveWrite)
 
 	if len(j.cfg.Guard) > 0 {
-		if j.guard, err = startGuard(j.cfg.Guard); err != nil {
+		if j.guard, err = startGuard(j.cfg.Guard, j.name); err != nil {
 			return fmt.Errorf("%w: guard: %w", ErrStart, err)
 		}
 	}

@@ -618,10 +618,10 @@ func TestOrphansAreReaped(t *testing.T) {
 }
 
 // TestLauncherKilled kills the launcher by SIGKILL: its ranks end, and what
-// they have started, too.
+// they have started, too, also in sessions of its own.
 func TestLauncherKilled(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "LAUNCH_TEST_ROLE=launcher", "LAUNCH_TEST_SCRIPT=echo $$; sleep 1000 & echo $!; wait")
+	cmd.Env = append(os.Environ(), "LAUNCH_TEST_ROLE=launcher", "LAUNCH_TEST_SCRIPT=echo $$; sleep 1000 & echo $!; setsid sleep 1000 & echo $!; wait")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -631,7 +631,7 @@ func TestLauncherKilled(t *testing.T) {
 	}
 	var pids strings.Builder
 	buf := make([]byte, 1024)
-	for strings.Count(pids.String(), "\n") < 4 {
+	for strings.Count(pids.String(), "\n") < 6 {
 		n, err := out.Read(buf)
 		if err != nil {
 			t.Fatalf("%v after %q", err, pids.String())
@@ -658,7 +658,7 @@ func TestGuardForgetsWhatHasEnded(t *testing.T) {
 		return cmd
 	}
 	first, second := group(), group()
-	RunGuard(strings.NewReader(fmt.Sprintf("%d\n%d\n%d\n", first.Process.Pid, second.Process.Pid, -first.Process.Pid)))
+	RunGuard(strings.NewReader(fmt.Sprintf("job\n%d\n%d\n%d\n", first.Process.Pid, second.Process.Pid, -first.Process.Pid)))
 	second.Wait()
 	if err := first.Process.Signal(syscall.Signal(0)); err != nil || second.ProcessState.Success() {
 		t.Errorf("the group that is over: %v; the other: %v", err, second.ProcessState)
@@ -674,7 +674,8 @@ func TestGuardIsToldOfTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	there := map[int]bool{}
-	for _, l := range strings.Fields(strings.TrimSuffix(string(b), farewell+"\n")) {
+	_, pids, _ := strings.Cut(string(b), "\n") // after the job's name
+	for _, l := range strings.Fields(strings.TrimSuffix(pids, farewell+"\n")) {
 		pid, err := strconv.Atoi(l)
 		if err != nil || pid > 0 == there[max(pid, -pid)] {
 			t.Fatalf("the guard was told %q", b)
