@@ -107,6 +107,29 @@ func TestWritesAreWholeLines(t *testing.T) {
 	}
 }
 
+// Whatever ends a line, the next one has its label; a terminal would show it in the middle of one otherwise, or not at all.
+func TestLabelsOfLines(t *testing.T) {
+	for _, c := range []struct {
+		said []string // in a read each
+		want string
+	}{
+		{[]string{"10 %\r20 %\r"}, "1: 10 %\r1: 20 %\r"},
+		{[]string{"10 %\r", "20 %\r", "done\n"}, "1: 10 %\r1: 20 %\r1: done\n"},
+		{[]string{"a\r\nb\n\nc"}, "1: a\r\n1: b\n1: \n1: c\n"},
+		{[]string{"a\r", "\nb\r", "c\r", "\n\n"}, "1: a\r\n1: b\r1: c\r\n1: \n"},
+	} {
+		var out bytes.Buffer
+		var reads []io.Reader
+		for _, s := range c.said {
+			reads = append(reads, strings.NewReader(s))
+		}
+		newLines(&out).copy(io.MultiReader(reads...), "1: ", &rankLog{})
+		if out.String() != c.want {
+			t.Errorf("%q: %q, want %q", c.said, out.String(), c.want)
+		}
+	}
+}
+
 // pieces keeps each Write by itself.
 type pieces []string
 

@@ -46,6 +46,7 @@ const maxLine = 64 << 10
 func (l *lines) copy(r io.Reader, prefix string, log *rankLog) {
 	buf := make([]byte, 0, maxLine)
 	whole := true // at the beginning of a line
+	half := false // of an end of a line of two characters, if another comes
 	for {
 		n, err := r.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
@@ -61,8 +62,9 @@ func (l *lines) copy(r io.Reader, prefix string, log *rankLog) {
 			text = append(text, '\n')
 		}
 		if len(text) > 0 {
-			l.write(text, prefix, whole)
+			l.write(text, prefix, whole && !(half && text[0] == '\n'))
 			whole = endsLine(text, whole)
+			half = text[len(text)-1] == '\r'
 		}
 		if err != nil {
 			return
@@ -89,14 +91,27 @@ func (l *lines) write(text []byte, prefix string, whole bool) {
 		return
 	}
 	l.text = l.text[:0]
-	for line := range bytes.Lines(text) {
+	for len(text) > 0 {
 		if whole {
 			l.text = append(l.text, prefix...)
 		}
-		l.text = append(l.text, line...)
-		whole = true
+		n := lineEnd(text)
+		l.text = append(l.text, text[:n]...)
+		text, whole = text[n:], true
 	}
 	l.w.Write(l.text)
+}
+
+// lineEnd is where the first line of text ends. Both ends of a line together, as of text from elsewhere, are one.
+func lineEnd(text []byte) int {
+	i := bytes.IndexAny(text, "\n\r")
+	switch {
+	case i < 0:
+		return len(text)
+	case bytes.HasPrefix(text[i:], []byte("\r\n")):
+		return i + 2
+	}
+	return i + 1
 }
 
 // output is the reading end of a rank's pipe. When its deadline has passed it goes on to the end of what is there at
