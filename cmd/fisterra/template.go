@@ -103,7 +103,7 @@ after --: roles and --checkpoint are not for it.`,
 	f.StringVar(&b.Checkpoint, "checkpoint", "", "directory on a shared file system to save state in, and to resume from")
 	f.StringVar(&b.Out, "out", "", "directory on a shared file system for the results")
 	f.StringVar(&b.MPI, "mpi", "", "srun's way to start ranks, one of srun --mpi=list, such as none, pmi2, pmix (default: the site's)")
-	f.StringVar(&t.program, "program", "", "program to run (default: this one, by its absolute path, unless go run has built it)")
+	f.StringVar(&t.program, "program", "", "path of fisterra on the nodes, which is started as PROGRAM train; with --tutorial with-hooks of that program (default: the absolute path of this one, unless go run has built it)")
 	f.StringVar(&t.tutorial, "tutorial", "", "start from a reference tutorial's job: "+strings.Join(tutorialNames(), ", "))
 	f.StringVar(&t.versionArgs, "version-args", "", "the version arguments that a tutorial's script was given, as in 17,2: the script notes which versions they stood for")
 	return cmd
