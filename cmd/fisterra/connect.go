@@ -110,6 +110,20 @@ func (c *connectFlags) checkPlanning() error {
 
 // checkHere finds what ranks that this command starts itself would refuse, each in the same words.
 func (c *connectFlags) checkHere(env environment) error {
+	if err := c.check(env); err != nil {
+		return err
+	}
+	if c.infiniband == "on" || c.transport == "mpi" {
+		return usageError(errors.New("ranks that fisterra starts itself are strangers to the system's MPI library, which --transport mpi and --infiniband use: start them by mpirun, mpiexec or srun"))
+	}
+	if c.collectives == "native" {
+		return &exitError{exitAbsent, errNoLibrary}
+	}
+	return nil
+}
+
+// check refuses what is wrong, or absent here, whoever starts the ranks.
+func (c *connectFlags) check(env environment) error {
 	if _, err := c.config(env, nil); err != nil {
 		return err
 	}
@@ -120,12 +134,6 @@ func (c *connectFlags) checkHere(env environment) error {
 		if err := (&ib.Host{}).Survey().Err(); err != nil {
 			return &exitError{exitAbsent, fmt.Errorf("--infiniband: no device is usable: %w", err)}
 		}
-	}
-	if c.infiniband == "on" || c.transport == "mpi" {
-		return usageError(errors.New("ranks that fisterra starts itself are strangers to the system's MPI library, which --transport mpi and --infiniband use: start them by mpirun, mpiexec or srun"))
-	}
-	if c.collectives == "native" {
-		return &exitError{exitAbsent, errNoLibrary}
 	}
 	return c.readSite(new(collective.Config))
 }

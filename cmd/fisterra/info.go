@@ -33,6 +33,12 @@ the transport to it with the reason for that choice.`,
 				return usageError(err)
 			}
 			if l.Kind == mpi.BySingleton {
+				if err := connect.check(env); err != nil {
+					return err
+				}
+				if _, err := roles.ranks(); err != nil {
+					return usageError(err)
+				}
 				describeMachine(env, l, connect.mpiLibrary)
 				return nil
 			}

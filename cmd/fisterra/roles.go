@@ -26,14 +26,15 @@ func (r *roleFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&r.placement, "placement", "first", "where the parameter servers sit: first, spread, last")
 }
 
-// check refuses flags that say the same in two ways.
+// check refuses flags that say the same in two ways, and a place that there is not.
 func (r *roleFlags) check() error {
 	for _, name := range []string{"ps", "workers", "placement"} {
 		if r.list != "" && r.flags.Changed(name) {
 			return fmt.Errorf("--roles %s and --%s %v exclude each other", r.list, name, r.flags.Lookup(name).Value)
 		}
 	}
-	return nil
+	_, err := slurm.ParsePlacement(r.placement)
+	return err
 }
 
 // servers is how many of so many ranks serve: a rank that is alone works, unless the
