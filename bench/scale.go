@@ -33,7 +33,8 @@ type ScaleOptions struct {
 // ScalePoint is one simulated collective.
 type ScalePoint struct {
 	Ranks     int           `json:"ranks"`
-	Bytes     int           `json:"bytes"`
+	Asked     int           `json:"asked_bytes"` // the size that was asked for
+	Bytes     int           `json:"bytes"`       // of all elements: where ranks have blocks, as many for each
 	Plan      string        `json:"plan"`
 	Simulated time.Duration `json:"simulated_ns"`
 	Bound     time.Duration `json:"bound_ns"`
@@ -102,6 +103,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	if o.ReduceRate <= 0 {
 		o.ReduceRate = defaultReduceRate
 	}
+	asked := nBytes
 	elements := o.elements(ranks, nBytes)
 	if o.Kind != plan.Barrier { // which has none
 		nBytes = elements * elementBytes
@@ -143,7 +145,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	if err != nil {
 		return ScalePoint{}, err
 	}
-	p := ScalePoint{Ranks: ranks, Bytes: nBytes, Plan: chosen, Simulated: f.Elapsed(), Wall: time.Since(start), Messages: f.Stats().Messages}
+	p := ScalePoint{Ranks: ranks, Asked: asked, Bytes: nBytes, Plan: chosen, Simulated: f.Elapsed(), Wall: time.Since(start), Messages: f.Stats().Messages}
 	alpha, beta := o.Network.Wire.Time(0).Seconds(), 1/o.Network.Wire.Bandwidth
 	if ranks <= o.Network.RanksPerNode {
 		alpha, beta = o.Network.Node.Time(0).Seconds(), 1/o.Network.Node.Bandwidth
@@ -242,7 +244,7 @@ func protocolLink(l sim.Link, limit, copies, hops int) plan.Link {
 }
 
 // PlotScale draws simulated times and their bounds over the number of ranks, one pair of
-// lines for each size, as SVG.
+// lines for each size that was asked for, as SVG.
 func PlotScale(w io.Writer, title string, points []ScalePoint) error {
 	p := plot.New()
 	p.Title.Text = title
@@ -253,11 +255,11 @@ func PlotScale(w io.Writer, title string, points []ScalePoint) error {
 	var order []int
 	simulated, bound := map[int]plotter.XYs{}, map[int]plotter.XYs{}
 	for _, x := range points {
-		if simulated[x.Bytes] == nil {
-			order = append(order, x.Bytes)
+		if simulated[x.Asked] == nil {
+			order = append(order, x.Asked)
 		}
-		simulated[x.Bytes] = append(simulated[x.Bytes], plotter.XY{X: float64(x.Ranks), Y: float64(x.Simulated) / 1e3})
-		bound[x.Bytes] = append(bound[x.Bytes], plotter.XY{X: float64(x.Ranks), Y: float64(x.Bound) / 1e3})
+		simulated[x.Asked] = append(simulated[x.Asked], plotter.XY{X: float64(x.Ranks), Y: float64(x.Simulated) / 1e3})
+		bound[x.Asked] = append(bound[x.Asked], plotter.XY{X: float64(x.Ranks), Y: float64(x.Bound) / 1e3})
 	}
 	for i, n := range order {
 		line, marks, err := plotter.NewLinePoints(simulated[n])

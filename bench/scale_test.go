@@ -3,6 +3,8 @@ package bench
 import (
 	"errors"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,10 +104,33 @@ func TestScaleCheck(t *testing.T) {
 func TestPlotScaleOfOneTime(t *testing.T) {
 	for _, took := range []time.Duration{400 * time.Nanosecond, time.Microsecond, time.Millisecond} {
 		var out strings.Builder
-		err := PlotScale(&out, "one", []ScalePoint{{Ranks: 2, Bytes: 8, Simulated: took, Bound: took}})
+		err := PlotScale(&out, "one", []ScalePoint{{Ranks: 2, Asked: 8, Bytes: 8, Simulated: took, Bound: took}})
 		if err != nil || !strings.Contains(out.String(), "</svg>") || strings.Contains(out.String(), "NaN") {
 			t.Errorf("%v: %v: %s", took, err, out.String())
 		}
+	}
+}
+
+// Points of a size that was asked for are one line, also where ranks have blocks, which are rounded to whole elements.
+func TestPlotScaleBySize(t *testing.T) {
+	const asked = 1000
+	var points []ScalePoint
+	for _, ranks := range []int{3, 7, 12} {
+		x, err := Scale(t.Context(), ScaleOptions{Kind: plan.Allgather, Network: sim.FDR()}, ranks, asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.Asked != asked || x.Bytes > asked {
+			t.Errorf("%d ranks: %+v", ranks, x)
+		}
+		points = append(points, x)
+	}
+	var out strings.Builder
+	if err := PlotScale(&out, "blocks", points); err != nil {
+		t.Fatal(err)
+	}
+	if sizes := regexp.MustCompile(`>[0-9]+ B<`).FindAllString(out.String(), -1); !slices.Equal(sizes, []string{">1000 B<"}) {
+		t.Errorf("lines for %q", sizes)
 	}
 }
 
