@@ -35,11 +35,13 @@
 
 namespace {
 
+constexpr double min_reps = 11, max_reps = 2000, most_rep_us = 3e3;
+
 struct Options {
   std::string op, dir;
   int ranks = 2;
   std::vector<size_t> sizes;
-  double budget_us = 200e3, rep_us = 3e3;
+  double budget_us = 200e3, rep_us = 0; /* as in peer.h */
 };
 
 double now_us() {
@@ -175,7 +177,7 @@ class Peer {
       filled = 0;
       count *= std::clamp(static_cast<int>(o_.rep_us * 1.2 / last), 2, 16);
     }
-    double reps = std::clamp(std::max(0.0, o_.budget_us - (now_us() - begin)) / last, 11.0, 2000.0);
+    double reps = std::clamp(std::max(0.0, o_.budget_us - (now_us() - begin)) / last, min_reps, max_reps);
     broadcast(&reps, 1);
     std::vector<double> value(static_cast<size_t>(reps));
     for (double& v : value) {
@@ -220,6 +222,7 @@ Options parse(int argc, char** argv) {
     }
   }
   if (o.op == "barrier" || o.sizes.empty()) o.sizes = {0};
+  if (o.rep_us <= 0) o.rep_us = std::min(most_rep_us, o.budget_us / min_reps);
   if (o.ranks < 2) throw std::invalid_argument("--ranks wants 2 or more");
   if (o.dir.empty()) throw std::invalid_argument("no --dir");
   return o;

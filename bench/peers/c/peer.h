@@ -15,7 +15,9 @@
 #include <time.h>
 
 #define MAX_SIZES 64
+#define MIN_REPS 11
 #define MAX_REPS 2000
+#define REP_US 3e3
 
 struct options {
   const char *op;
@@ -23,7 +25,7 @@ struct options {
   int nsizes;
   int window;
   double budget_us; /* time for one size, calibration included */
-  double rep_us;    /* how long one repetition should last */
+  double rep_us;    /* how long one repetition should last; by default REP_US, or less where so few would fill the budget */
 };
 
 static int world_rank, world_size;
@@ -84,7 +86,7 @@ static void measure(const char *op, size_t bytes, batch_fn batch, const struct o
   plan[0] = count;
   double left = o->budget_us - (now_us() - begin);
   plan[1] = left > 0 && last > 0 ? (int)(left / last) : 0;
-  if (plan[1] < 11) plan[1] = 11;
+  if (plan[1] < MIN_REPS) plan[1] = MIN_REPS;
   if (plan[1] > MAX_REPS) plan[1] = MAX_REPS;
   MPI_Bcast(plan, 2, MPI_INT, 0, MPI_COMM_WORLD);
   for (int r = 0; r < plan[1]; r++) {
@@ -105,7 +107,7 @@ static const char *level_name(int level) {
 static void start(int argc, char **argv, struct options *o) {
   int level = MPI_THREAD_SINGLE, provided, length;
   char version[MPI_MAX_LIBRARY_VERSION_STRING];
-  *o = (struct options){.window = 64, .budget_us = 200e3, .rep_us = 3e3};
+  *o = (struct options){.window = 64, .budget_us = 200e3};
   for (int i = 1; i + 1 < argc; i++)
     if (strcmp(argv[i], "--thread") == 0)
       for (level = MPI_THREAD_SINGLE; level < MPI_THREAD_MULTIPLE; level++)
@@ -137,6 +139,7 @@ static void start(int argc, char **argv, struct options *o) {
       fail("unknown flag", flag);
     }
   }
+  if (o->rep_us <= 0) o->rep_us = o->budget_us < MIN_REPS * REP_US ? o->budget_us / MIN_REPS : REP_US;
   if (o->nsizes == 0) o->nsizes = 1; /* barrier: one size, 0 */
   MPI_Get_library_version(version, &length);
   version[strcspn(version, "\n")] = 0;
