@@ -25,8 +25,8 @@ type collectiveOp struct {
 	want               func(v *vectors, i int) (float32, bool)
 }
 
-// TotalBytes is what a size of a collective, as it is measured here, is of all blocks together on so many ranks, by which plans
-// are chosen: a size is one rank's share of allgather, alltoall, gather and scatter, and all of the vector otherwise.
+// TotalBytes converts a size as bench counts it (one rank's share for allgather, alltoall, gather and scatter) to
+// Problem.TotalBytes, by which plans are chosen.
 func TotalBytes(kind plan.Kind, size, ranks int) int {
 	op, ok := collectiveNamed(kind.String())
 	if !ok { // which is not measured, and has no blocks
@@ -64,7 +64,7 @@ type vectors struct {
 // element is what a rank has in a vector. The sum over 65,536 ranks is below 2²⁴, so that it is exact in any order.
 func element(rank, i int) float32 { return float32(i%elementPeriod + rank%rankPeriod + 1) }
 
-// Primes: what is a block or a node off differs.
+// Primes, so that a result shifted by a block or a node differs.
 const (
 	elementPeriod = 101
 	rankPeriod    = 257

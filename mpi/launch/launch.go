@@ -44,8 +44,8 @@ type Config struct {
 	// session's terminal; that and other readers are read ahead, whether or not rank 0 wants it, and a Read
 	// that is under way when rank 0 ends is not waited for. Stdout and Stderr receive what
 	// the ranks print, whole lines at a time; they may be the same writer, whose Write is then
-	// called by one goroutine at a time. Once ranks have been killed, a Write that does not return is
-	// not waited for any more, and is the last.
+	// called by one goroutine at a time. If Write blocks (a full pipe, a stopped terminal) and the ranks have been killed, Run
+	// returns a few seconds later without waiting for it. The rest of the output is dropped, and Write is not called again.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// Label is what stands before each line.
