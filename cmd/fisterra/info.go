@@ -91,7 +91,7 @@ func describeWorld(env environment, w *mpi.World, l mpi.LaunchInfo, library stri
 	if err != nil {
 		return err
 	}
-	list, err := roles.of(layout)
+	list, err := roles.assign(layout)
 	if err != nil {
 		return usageError(err)
 	}

@@ -20,7 +20,7 @@ import (
 type job struct {
 	env     environment
 	connect connectFlags
-	// layout is what the ranks must agree on; it may read the world's size from l.
+	// layout is what all ranks must have been started with alike.
 	layout []mpi.LayoutField
 	// outlivesRanks says that main goes on when ranks are lost.
 	outlivesRanks bool
@@ -34,8 +34,8 @@ type job struct {
 	main func(ctx context.Context, w *mpi.World) error
 }
 
-// alone reports whether no launcher has started this process.
-func alone(env environment) (bool, error) {
+// startedAlone reports whether no launcher has started this process.
+func startedAlone(env environment) (bool, error) {
 	l, err := mpi.Detect(env.lookup)
 	if err != nil {
 		return false, usageError(err)
@@ -45,7 +45,7 @@ func alone(env environment) (bool, error) {
 
 // run does the job: with the arguments of this process, if it has to start ranks.
 func (j *job) run(ctx context.Context, args []string) error {
-	single, err := alone(j.env)
+	single, err := startedAlone(j.env)
 	if err != nil {
 		return err
 	}

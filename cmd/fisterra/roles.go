@@ -11,18 +11,18 @@ import (
 
 // roleFlags say which ranks serve and which work.
 type roleFlags struct {
-	list      string
-	ps        int
-	workers   int
-	placement string
-	flags     *pflag.FlagSet
+	list        string
+	ps          int
+	workersFlag int
+	placement   string
+	flags       *pflag.FlagSet
 }
 
 func (r *roleFlags) add(f *pflag.FlagSet) {
 	r.flags = f
 	f.StringVar(&r.list, "roles", "", "role of each position, such as ps,worker,worker (instead of --ps and --workers)")
 	f.IntVar(&r.ps, "ps", 1, "number of parameter servers (one rank alone: 0)")
-	f.IntVar(&r.workers, "workers", 0, "number of workers (default: all other ranks; of train that starts its own: 3)")
+	f.IntVar(&r.workersFlag, "workers", 0, "number of workers (default: all other ranks; of train that starts its own: 3)")
 	f.StringVar(&r.placement, "placement", "first", "where the parameter servers sit: first, spread, last")
 }
 
@@ -38,7 +38,7 @@ func (r *roleFlags) check() error {
 }
 
 // servers is how many of so many ranks serve: a rank that is alone works, unless the
-// flags say otherwise. It is 0 where they are wrong: of says why.
+// flags say otherwise. It is 0 where they are wrong: assign says why.
 func (r *roleFlags) servers(ranks int) int {
 	if r.list != "" {
 		roles, err := slurm.ParseRoles(r.list)
@@ -62,7 +62,7 @@ func (r *roleFlags) ranks() (int, error) {
 		roles, err := slurm.ParseRoles(r.list)
 		return len(roles), err
 	}
-	workers := r.workers
+	workers := r.workersFlag
 	if !r.flags.Changed("workers") {
 		workers = defaultWorkers
 	}
@@ -86,9 +86,9 @@ func (r *roleFlags) started(env environment) (int, error) {
 	return l.Size, err
 }
 
-// workersAmong is how many of so many ranks work, 0 where that is not known or cannot be:
-// of says why.
-func (r *roleFlags) workersAmong(ranks int) int {
+// workers is how many of so many ranks work, 0 where that is not known or cannot be:
+// assign says why.
+func (r *roleFlags) workers(ranks int) int {
 	switch {
 	case r.list != "":
 		roles, err := slurm.ParseRoles(r.list)
@@ -101,15 +101,15 @@ func (r *roleFlags) workersAmong(ranks int) int {
 		}
 		return len(cluster.Workers)
 	case r.flags.Changed("workers"):
-		return r.workers
+		return r.workersFlag
 	}
 	return max(0, ranks-r.servers(ranks))
 }
 
 const defaultWorkers = 3
 
-// of gives each position of a layout its role.
-func (r *roleFlags) of(l *slurm.Layout) (slurm.Roles, error) {
+// assign gives each position of a layout its role.
+func (r *roleFlags) assign(l *slurm.Layout) (slurm.Roles, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (r *roleFlags) of(l *slurm.Layout) (slurm.Roles, error) {
 		}
 		return roles, roles.CheckSize(l.Size())
 	}
-	servers, workers := r.servers(l.Size()), r.workers
+	servers, workers := r.servers(l.Size()), r.workersFlag
 	if !r.flags.Changed("workers") {
 		workers = l.Size() - servers
 		if workers < 1 {
@@ -141,7 +141,7 @@ func (r *roleFlags) text() string {
 	}
 	workers := "the rest"
 	if r.flags.Changed("workers") {
-		workers = fmt.Sprint(r.workers)
+		workers = fmt.Sprint(r.workersFlag)
 	}
 	return fmt.Sprintf("%d ps, %s workers, ps %s", r.ps, workers, r.placement)
 }

@@ -47,7 +47,7 @@ on, cesga-ft2 is the default rule; off keeps host names.`,
 			if err != nil {
 				return usageError(err)
 			}
-			r, err := roles.of(job.Layout)
+			r, err := roles.assign(job.Layout)
 			if err != nil {
 				return usageError(err)
 			}

@@ -301,7 +301,7 @@ func checkTraining(b *slurm.Batch, args []string) error {
 		err = ranks.check(workers)
 	}
 	if err == nil && servers == 0 && workers > 1 {
-		err = ranks.checkAlone()
+		err = ranks.checkWithoutServers()
 	}
 	if err == nil {
 		_, err = ranks.config(env, nil)

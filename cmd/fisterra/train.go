@@ -137,8 +137,8 @@ func (t *trainFlags) check(workers int) error {
 	return nil
 }
 
-// checkAlone refuses what only parameter servers do.
-func (t *trainFlags) checkAlone() error {
+// checkWithoutServers refuses what only parameter servers do.
+func (t *trainFlags) checkWithoutServers() error {
 	switch {
 	case t.mode == string(ps.Async):
 		return errors.New("--mode async without parameter servers: workers that are alone make each step together (--mode sync)")
@@ -160,7 +160,7 @@ func (t *trainFlags) checkData() error {
 }
 
 func (t *trainFlags) run(ctx context.Context, env environment) error {
-	single, err := alone(env)
+	single, err := startedAlone(env)
 	if err != nil {
 		return err
 	}
@@ -171,10 +171,10 @@ func (t *trainFlags) run(ctx context.Context, env environment) error {
 		ranks, err = t.roles.started(env)
 	}
 	if err == nil {
-		err = t.check(t.roles.workersAmong(ranks))
+		err = t.check(t.roles.workers(ranks))
 	}
 	if err == nil && ranks > 1 && t.roles.servers(ranks) == 0 {
-		err = t.checkAlone()
+		err = t.checkWithoutServers()
 	}
 	if err == nil {
 		err = t.checkData()
@@ -232,7 +232,7 @@ func (t *trainFlags) start(ctx context.Context, j *job) error {
 	if err != nil {
 		return usageError(err)
 	}
-	roles, err := t.roles.of(here)
+	roles, err := t.roles.assign(here)
 	if err != nil {
 		return usageError(err)
 	}
@@ -306,7 +306,7 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 	if err != nil {
 		return err
 	}
-	roles, err := t.roles.of(layout)
+	roles, err := t.roles.assign(layout)
 	if err != nil {
 		return usageError(err)
 	}
@@ -315,7 +315,7 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		err = t.check(len(cluster.Workers)) // not every launcher says beforehand how many ranks there are
 	}
 	if err == nil && len(cluster.Servers) == 0 && len(cluster.Workers) > 1 {
-		err = t.checkAlone()
+		err = t.checkWithoutServers()
 	}
 	if err != nil {
 		return usageError(err)
