@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes; see ARCHITECTURE.md.
+// Exit codes; README.md has what they mean.
 const (
 	exitOK      = 0
 	exitFailed  = 1
