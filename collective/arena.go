@@ -109,8 +109,8 @@ const (
 	introSecret  = introProcess + 2
 
 	slots       = 16       // turns in the ring
-	slotWords   = 8 * line // turn, signature, vote, and a vector of a few lines or where in the store it is
-	voteAt      = 3        // what the rank finds: see pace
+	slotWords   = 8 * line // turn, signature, number and vote, and a vector of a few lines or where in the store it is
+	callAt      = 3        // the number of the call, and what the rank finds: see pace
 	slotHead    = 4        // words before the vector
 	inlineBytes = (slotWords - slotHead) * 8
 	slotBytes   = 8 << 10 // of a short vector

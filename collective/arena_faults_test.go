@@ -80,6 +80,61 @@ func arenaMismatch(t *testing.T, way string, size int) {
 	}
 }
 
+// A call is refused on one rank, which goes on with the next. No rank takes that for the one that it missed, as
+// their turns in the arena would have it: results are right until all learn of it.
+func TestArenaRefusedOnOneRank(t *testing.T) {
+	t.Parallel() // mostly waits
+	eachArenaWay(t, arenaRefusedOnOneRank)
+}
+
+func arenaRefusedOnOneRank(t *testing.T, way string, size int) {
+	const refused, calls = 2, 3 * slots // by then those that only give are waiting for the others, too
+	for name, op := range map[string]func(ctx context.Context, c *mpi.Comm, send, recv []int32) error{
+		"bcast": func(ctx context.Context, c *mpi.Comm, _, recv []int32) error { return Bcast(ctx, c, recv, 0) },
+		"reduce": func(ctx context.Context, c *mpi.Comm, send, recv []int32) error {
+			return Reduce(ctx, c, send, recv, Max, 0)
+		},
+		"allreduce": func(ctx context.Context, c *mpi.Comm, send, recv []int32) error {
+			return Allreduce(ctx, c, send, recv, Max)
+		},
+	} {
+		for _, n := range arenaLengths() {
+			for odd := range size {
+				for r, err := range inShared(t, way, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+					send, recv, want := make([]int32, n), make([]int32, n), make([]int32, n)
+					for i := range int32(calls) {
+						for j := range want {
+							send[j], recv[j], want[j] = i, i*int32(1-min(c.Rank(), 1)), i
+						}
+						if c.Rank() == odd && i == refused {
+							if err := within(Bcast(ctx, c, recv, -1), ErrArgument); err != nil {
+								return err
+							}
+							continue
+						}
+						if err := op(ctx, c, send, recv); err != nil {
+							if !strings.Contains(err.Error(), "one of them had a call before that was refused") {
+								return fmt.Errorf("%q does not say why", err)
+							}
+							return within(err, mpi.ErrMismatch)
+						}
+						if c.Rank() == 0 || name != "reduce" {
+							if err := equal(fmt.Sprintf("call %d", i), recv, want); err != nil {
+								return err
+							}
+						}
+					}
+					return errors.New("it has not learnt that the ranks are out of step")
+				}) {
+					if err != nil {
+						t.Errorf("%s of %d, refused on rank %d: rank %d: %v", name, n, odd, r, err)
+					}
+				}
+			}
+		}
+	}
+}
+
 // A rank does not come: the one whose context ends first gives up, and the others learn it.
 func TestArenaDeadline(t *testing.T) {
 	t.Parallel() // mostly waits

@@ -159,7 +159,7 @@ func (m *meeting) begin(ctx context.Context) error {
 		if err := m.reach(ctx, r, at, m.turn-half, m.everybody()); err != nil {
 			return err
 		}
-		votes += m.parts[r][at+voteAt]
+		votes += m.parts[r][at+callAt] & votesMask
 	}
 	m.pace.far, m.allMapped = some(votes, farVote), some(votes, mappedVote) && !some(votes, heapVote)
 	return nil

@@ -53,13 +53,15 @@ func (p *pace) judge() {
 	p.quickest = 0
 }
 
-// Votes, which are added up over the ranks.
+// Votes, which are added up over the ranks. They share a word with the number of the call, which is above them.
 const (
 	farVote    = 1       // the others are far
-	heapVote   = 1 << 16 // this rank's buffers were not from mpi.Alloc
-	mappedVote = 1 << 32 // they were
+	heapVote   = 1 << 8  // this rank's buffers were not from mpi.Alloc
+	mappedVote = 1 << 16 // they were
 
-	votesBase = heapVote / farVote
+	votesBase   = heapVote / farVote // more than there are ranks
+	votesMask   = 1<<numberShift - 1
+	numberShift = 32
 )
 
 // some reports whether there was such a vote.

@@ -9,7 +9,7 @@ import (
 
 // short: every rank shows in its slot what it contributes, and takes what it
 // needs from the slots of the others. A slot has the turn, the call's
-// signature and a vector of up to inlineBytes, the first of them in the same cache line; of a
+// signature and number and a vector of up to inlineBytes, the first of them in the same cache line; of a
 // longer one it says where it is.
 // Ranks that need nothing do not wait: a slot is written again only after all others
 // have gone on from the turn that it was written for.
@@ -104,7 +104,7 @@ func (m *meeting) show(vector []byte) {
 	words := a.parts[a.me][at : at+slotWords]
 	words[1] = binary.NativeEndian.Uint64(m.signature[:])
 	words[2] = binary.NativeEndian.Uint64(m.signature[8:])
-	words[voteAt] = a.pace.vote() | a.bufferVote
+	words[callAt] = uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote
 	if n := len(vector); n <= inlineBytes {
 		copy(a.bytesAt(a.me, at+slotHead, n), vector)
 	} else {
@@ -153,18 +153,23 @@ func (m *meeting) compareCalls(ctx context.Context) error {
 	return nil
 }
 
-// see waits until a rank, one of several, has shown its vector, and compares the calls.
+// see waits until a rank, one of several, has shown its vector, and compares the calls. It compares their numbers, too:
+// a call that was refused on one of the ranks has had a number there, and no turn.
 func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
 	at := slot(m.turn)
 	if err := m.reach(ctx, rank, at, m.turn, alike); err != nil {
 		return err
 	}
 	theirs, mine := m.parts[rank][at:at+slotHead], m.parts[m.me][at:at+slotHead]
-	if theirs[1] != mine[1] || theirs[2] != mine[2] {
-		other := signature(m.bytesAt(rank, at+1, signatureBytes))
-		return m.signature.compare(m.me, rank, m.comm.Host(rank), other)
+	seq := uint32(theirs[callAt] >> numberShift)
+	if theirs[1] == mine[1] && theirs[2] == mine[2] && seq == m.seq {
+		return nil
 	}
-	return nil
+	other := signature(m.bytesAt(rank, at+1, signatureBytes))
+	if seq != m.seq {
+		return outOfStep(m.signature, m.seq, m.me, other, seq, rank, m.comm.Host(rank))
+	}
+	return m.signature.compare(m.me, rank, m.comm.Host(rank), other)
 }
 
 // take makes this rank's result of what was shown.

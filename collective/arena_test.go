@@ -382,7 +382,8 @@ func BenchmarkArena(b *testing.B) {
 						a.parts[1][at] = 1 << 60
 					}
 				}
-				do := func() error {
+				do := func(i int) error {
+					a.parts[1][slot(uint64(i))+callAt] = uint64(i) << numberShift
 					switch kind {
 					case plan.Barrier:
 						return Barrier(ctx, c)
@@ -397,8 +398,8 @@ func BenchmarkArena(b *testing.B) {
 				}
 				ahead(e.sign(memoryCode))
 				b.ResetTimer()
-				for range b.N {
-					if err := do(); err != nil {
+				for i := range b.N {
+					if err := do(i + 1); err != nil {
 						return err
 					}
 				}

@@ -168,6 +168,12 @@ func (s signature) compare(mine int, peer int, host string, other signature) err
 	return &mismatchError{text: fmt.Sprintf("rank %d called %s, rank %d (%s) called %s", mine, a, peer, host, b)}
 }
 
+// outOfStep says that two ranks have met with calls of different numbers.
+func outOfStep(s signature, seq uint32, mine int, other signature, theirs uint32, peer int, host string) error {
+	return &mismatchError{text: fmt.Sprintf("rank %d is at #%d, %v, rank %d (%s) at #%d, %v: one of them had a call before that was refused or that the other did not make",
+		mine, seq, s, peer, host, theirs, other)}
+}
+
 // mismatchError is mpi.ErrMismatch with a text that can be sent to the other ranks.
 type mismatchError struct{ text string }
 
