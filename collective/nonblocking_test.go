@@ -68,6 +68,19 @@ func TestNonblockingWakesTheLookOut(t *testing.T) {
 	}
 }
 
+// A mismatch of calls that are under way is found however many calls have come after them.
+func TestMismatchBeforeManyCalls(t *testing.T) {
+	t.Parallel() // mostly waits
+	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		requests := []Request{Ibcast(c, make([]int32, 1), 1-c.Rank())} // each waits for the other
+		for range history {
+			v := []int32{1}
+			requests = append(requests, Iallreduce(c, v, v, Sum))
+		}
+		return within(WaitAll(ctx, requests), mpi.ErrMismatch)
+	})
+}
+
 // One that has ended and has not been waited for waits for no rank any more.
 func TestFinishedWaitsForNobody(t *testing.T) {
 	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {

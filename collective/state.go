@@ -101,6 +101,9 @@ func newState(c *mpi.Comm, f Config) *state {
 		sizesOnly: c.Caps().SizesOnly, takesBack: c.Caps().CancelsSends,
 		entries: make(map[key]*entry),
 	}
+	if s.watched() {
+		s.watch.calls = make([]past, history)
+	}
 	s.off, s.endOff = context.WithCancelCause(context.Background())
 	s.configure(c, f)
 	return s

@@ -20,9 +20,9 @@ type watch struct {
 	dozing      bool          // the look-out may sleep for longer than fastTick
 	wake        chan struct{} // ends that
 	active      []*execution
-	nonblocking int           // ones among them
-	calls       [history]past // by number
-	alltoallvs  [history]pastAlltoallv
+	nonblocking int    // ones among them
+	calls       []past // the last ones by number, for those that ask; empty where nobody does
+	alltoallvs  [alltoallvHistory]pastAlltoallv
 	note        string // what the program says it is doing
 	noted       time.Time
 
@@ -41,7 +41,9 @@ type past struct {
 }
 
 const (
-	history  = 16
+	history          = 1024 // calls of which a rank knows what they were, besides those under way
+	alltoallvHistory = 16   // fewer, since each keeps its counts
+
 	tick     = 50 * time.Millisecond  // while collectives are under way
 	slowTick = 250 * time.Millisecond // else
 	fastTick = time.Millisecond       // while nonblocking ones are
@@ -55,7 +57,7 @@ func (w *watch) add(x *execution) {
 	}
 	w.heard(x.seq, x.signature)
 	if x.entry.counts[1] != nil {
-		w.alltoallvs[x.seq%history] = pastAlltoallv{x.seq, x.entry}
+		w.alltoallvs[x.seq%alltoallvHistory] = pastAlltoallv{x.seq, x.entry}
 	}
 	w.start(x.state)
 	if x.nonblocking && w.dozing {
@@ -81,8 +83,29 @@ func (w *watch) start(s *state) {
 
 // heard notes which collective was started. The state is locked.
 func (w *watch) heard(seq uint32, s signature) {
+	if len(w.calls) == 0 {
+		return
+	}
 	p := &w.calls[seq%history] // as a whole it would be copied by way of the stack
 	p.seq, p.signature = seq, s
+}
+
+// recall is what was started here as number seq, under way or among the last calls, and its entry if it is an alltoallv of
+// which that is still known. The state is locked.
+func (w *watch) recall(seq uint32) (p past, alltoallv *entry) {
+	for _, x := range w.active {
+		if x.seq != seq {
+			continue
+		}
+		if x.entry.counts[1] != nil {
+			alltoallv = x.entry
+		}
+		return past{seq, x.signature}, alltoallv
+	}
+	if a := w.alltoallvs[seq%alltoallvHistory]; a.seq == seq {
+		alltoallv = a.entry
+	}
+	return w.calls[seq%history], alltoallv
 }
 
 // watched: simulations in virtual time have no look-out, since it lives in real time.
@@ -245,7 +268,7 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 		s.callOff(s.announced(n))
 	case newsQuery:
 		s.mu.Lock()
-		mine, alltoallv := s.watch.calls[n.seq%history], s.watch.alltoallvs[n.seq%history]
+		mine, alltoallv := s.watch.recall(n.seq)
 		answer := s.describe(n.seq)
 		s.mu.Unlock()
 		var err error
@@ -253,8 +276,8 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 		case mine.seq != n.seq:
 		case mine.signature.differs(n.signature):
 			err = mine.signature.compare(s.rank, from, shadow.Host(from), n.signature)
-		case alltoallv.seq == n.seq && n.signature.phase() == whole:
-			err = alltoallv.entry.exchange(from).compare(s.rank, from, shadow.Host(from), n.exchange)
+		case alltoallv != nil && n.signature.phase() == whole:
+			err = alltoallv.exchange(from).compare(s.rank, from, shadow.Host(from), n.exchange)
 		}
 		if err != nil {
 			why := &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank, Err: err}
