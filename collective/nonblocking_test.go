@@ -101,6 +101,27 @@ func TestFinishedWaitsForNobody(t *testing.T) {
 	})
 }
 
+// A rank that has called something and is seen nowhere in it, as one between the halves of a reproducible sum, does not
+// say that it has not called it.
+func TestDescribeKnowsWhatWasCalled(t *testing.T) {
+	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Bcast(ctx, c, []int32{1}, 0); err != nil {
+			return err
+		}
+		s := stateOf(c)
+		s.mu.Lock()
+		called, not := s.describe(1), s.describe(2)
+		s.mu.Unlock()
+		if want := "it has called bcast of 1 int32, root 0 #1 and is busy in it or done with it"; !strings.Contains(called, want) {
+			return fmt.Errorf("the answer does not say %q: %s", want, called)
+		}
+		if want := "it has not called collective #2 yet"; !strings.Contains(not, want) {
+			return fmt.Errorf("the answer does not say %q: %s", want, not)
+		}
+		return nil
+	})
+}
+
 func TestSpentRequest(t *testing.T) {
 	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
 		r := Ibarrier(c)

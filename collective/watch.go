@@ -318,7 +318,12 @@ func (s *state) describe(seq uint32) string {
 		}
 	}
 	if len(s.watch.active) == 0 {
-		fmt.Fprintf(&b, "it has not called collective #%d yet; ", seq)
+		if mine, _ := s.watch.recall(seq); mine.seq == seq {
+			// Between its parts, at the program's operator, or its messages have left.
+			fmt.Fprintf(&b, "it has called %v #%d and is busy in it or done with it; ", mine.signature, seq)
+		} else {
+			fmt.Fprintf(&b, "it has not called collective #%d yet; ", seq)
+		}
 	}
 	if s.watch.note != "" {
 		fmt.Fprintf(&b, "last seen in %s %.1f s ago; ", s.watch.note, time.Since(s.watch.noted).Seconds())
