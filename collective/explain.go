@@ -55,9 +55,10 @@ type means struct {
 
 // Place is where ranks run.
 type Place struct {
-	Ranks, RanksPerHost int
-	Cyclic              bool    // ranks are dealt to the hosts in turn; else they fill one after the other
-	RanksPerCore        float64 // at most 1: each has its own
+	Ranks        int     // less than 1: one
+	RanksPerHost int     // less than 1: all
+	Cyclic       bool    // ranks are dealt to the hosts in turn; else they fill one after the other
+	RanksPerCore float64 // at most 1: each has its own
 	// Transport is what ranks of one host have, as mpi.Comm.Transport says: with "shm" those of several
 	// talk over TCP, with "tcp" all do; with any other the network is an InfiniBand. With "mpi" there is the system's
 	// library, and shared memory beside it; with others than "shm" and "mpi" there is none.
@@ -66,6 +67,9 @@ type Place struct {
 
 // ExplainFor is Explain for ranks that need not exist.
 func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
+	if at.Ranks = max(1, at.Ranks); at.RanksPerHost < 1 {
+		at.RanksPerHost = at.Ranks
+	}
 	together := at.RanksPerHost
 	if at.Transport == "tcp" {
 		together = 1

@@ -85,6 +85,26 @@ func TestExplainKnowsSharedMemory(t *testing.T) {
 	}
 }
 
+// A place of which something is not said has one rank, and all of them on one host.
+func TestExplainKnowsAnyPlace(t *testing.T) {
+	for _, k := range []struct {
+		at           Place
+		ranks, hosts int
+	}{
+		{Place{Transport: "shm"}, 1, 1},
+		{Place{Ranks: -1, RanksPerHost: -1, Transport: "tcp"}, 1, 1},
+		{Place{Ranks: 4, Transport: "shm"}, 4, 1},
+		{Place{Ranks: 4, Cyclic: true, Transport: "mpi"}, 4, 1},
+		{Place{Ranks: 4, Transport: "tcp"}, 4, 4},
+	} {
+		for _, kind := range plan.Kinds() {
+			if e := ExplainFor(kind, 64, k.at, Config{}); e.Ranks != k.ranks || e.Hosts != k.hosts {
+				t.Errorf("%v: %+v is taken for %d ranks on %d hosts", kind, k.at, e.Ranks, e.Hosts)
+			}
+		}
+	}
+}
+
 // Over TCP the ranks of one host are as far from each other as any, and a message costs what it costs there.
 func TestExplainKnowsTCP(t *testing.T) {
 	price := func(transport string) float64 {
