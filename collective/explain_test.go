@@ -184,8 +184,10 @@ func TestWhichModelPrices(t *testing.T) {
 		if d := DefaultModel(c); d.Host.OneWay[0].Seconds == 1 || d.Read[0].Seconds == 1 {
 			return errors.New("the default has changed")
 		}
+		other := DefaultModel(c)
+		other.Name = "configured"
 		for name, f := range map[string]Config{
-			"of the site": {Site: &Site{Model: m}}, "configured": {Site: &Site{Model: m}, Model: &plan.Model{Name: "configured"}},
+			"of the site": {Site: &Site{Model: m}}, "configured": {Site: &Site{Model: m}, Model: other},
 		} {
 			if err := Configure(c, f); err != nil {
 				return err
@@ -207,7 +209,8 @@ func TestReadSiteNamesTheMistake(t *testing.T) {
 		`{"rules":[{"collective":"bcast","ranks":2,"hosts":1,"up_to_bytes":8,"plan":"rign"}]}`:   "rign",
 		`{"rules":[{"collective":"bcast","ranks":0,"hosts":1,"up_to_bytes":8,"plan":"linear"}]}`: "0 ranks",
 		`{"ruels":[]}`: "ruels",
-		`{"rules":[],"model":{"copy":[{"bytes":-1,"seconds":1}]}}`: "-1 bytes",
+		`{"rules":[],"model":{"host":{"one_way":[{"bytes":-1,"seconds":1}]}}}`: "-1 bytes",
+		`{"rules":[],"model":{}}`: "host.one_way has no points",
 	} {
 		_, err := ReadSite(strings.NewReader(file), "test")
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -392,7 +392,8 @@ func TestConfigureRefusesNonsense(t *testing.T) {
 		if !strings.Contains(err.Error(), "rign") || !strings.Contains(err.Error(), "binomial") {
 			return fmt.Errorf("%v does not name the plan and the known ones", err)
 		}
-		bad := &plan.Model{Name: "bad", Copy: plan.Curve{{Bytes: 8, Seconds: 1}, {Bytes: 8, Seconds: 2}}}
+		bad := DefaultModel(c)
+		bad.Copy = plan.Curve{{Bytes: 8, Seconds: 1}, {Bytes: 8, Seconds: 2}}
 		if Configure(c, Config{Model: bad}) == nil {
 			return errors.New("a curve that does not ascend was accepted")
 		}

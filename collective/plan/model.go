@@ -116,17 +116,26 @@ func (m *Model) Clone() *Model {
 
 // NamedCurve is a curve of a model with its name in a file.
 type NamedCurve struct {
-	Name  string
-	Curve *Curve
+	Name    string
+	Curve   *Curve
+	Measure Measure
 }
+
+// Measure says whether a model can do without a curve.
+type Measure uint8
+
+const (
+	Needed   Measure = iota // by every model
+	Optional                // may be empty, which means something
+)
 
 // Curves are all curves of m, to be read or set.
 func (m *Model) Curves() []NamedCurve {
 	return []NamedCurve{
-		{"host.one_way", &m.Host.OneWay}, {"host.exchange", &m.Host.Exchange},
-		{"network.one_way", &m.Net.OneWay}, {"network.exchange", &m.Net.Exchange},
-		{"combine", &m.Combine}, {"folded", &m.Folded}, {"copy", &m.Copy}, {"pieces", &m.Pieces}, {"given", &m.Given},
-		{"read", &m.Read}, {"mapped", &m.Mapped},
+		{"host.one_way", &m.Host.OneWay, Needed}, {"host.exchange", &m.Host.Exchange, Needed},
+		{"network.one_way", &m.Net.OneWay, Needed}, {"network.exchange", &m.Net.Exchange, Needed},
+		{"combine", &m.Combine, Needed}, {"folded", &m.Folded, Optional}, {"copy", &m.Copy, Needed}, {"pieces", &m.Pieces, Optional},
+		{"given", &m.Given, Optional}, {"read", &m.Read, Optional}, {"mapped", &m.Mapped, Optional},
 	}
 }
 
@@ -169,10 +178,25 @@ func (m *Model) crowd(ranksPerCore float64) *Model {
 	return &d
 }
 
-// Check reports what is wrong with a model read from a file.
+// Check reports what is wrong with a model read from a file. A model has figures for both classes of links: where there is
+// only one, those of the other are the default's.
 func (m *Model) Check() error {
+	for _, figure := range []struct {
+		name    string
+		seconds float64
+	}{
+		{"cross", m.Cross}, {"overhead", m.Overhead}, {"switch", m.Switch},
+		{"host.gap_per_byte", m.Host.Gap}, {"network.gap_per_byte", m.Net.Gap},
+	} {
+		if !(figure.seconds >= 0) || math.IsInf(figure.seconds, 0) {
+			return fmt.Errorf("plan: model %s: %s: %g s makes no sense", m.Name, figure.name, figure.seconds)
+		}
+	}
 	for _, named := range m.Curves() {
 		name, c := named.Name, *named.Curve
+		if len(c) == 0 && named.Measure == Needed {
+			return fmt.Errorf("plan: model %s: %s has no points", m.Name, name)
+		}
 		for i, p := range c {
 			if p.Bytes < 0 || !(p.Seconds >= 0) || math.IsInf(p.Seconds, 0) {
 				return fmt.Errorf("plan: model %s: %s: point %d: %d bytes in %g s makes no sense", m.Name, name, i, p.Bytes, p.Seconds)

@@ -1,6 +1,10 @@
 package plan
 
-import "testing"
+import (
+	"math"
+	"strings"
+	"testing"
+)
 
 // TestFoldedPricesWhatAMessageBrought: on one host, and where it was measured.
 func TestFoldedPricesWhatAMessageBrought(t *testing.T) {
@@ -32,20 +36,56 @@ func TestFoldedPricesWhatAMessageBrought(t *testing.T) {
 
 // TestCurvesAreAll: what is cloned and checked leaves no curve out.
 func TestCurvesAreAll(t *testing.T) {
-	m := &Model{}
-	for _, c := range m.Curves() {
-		*c.Curve = Curve{{Bytes: 8, Seconds: 1}}
-	}
+	m := fullModel()
 	d := m.Clone()
 	for i, c := range d.Curves() {
 		(*c.Curve)[0].Seconds = 2
 		if got := (*m.Curves()[i].Curve)[0].Seconds; got != 1 {
 			t.Errorf("%s of the clone is the original's", c.Name)
 		}
+		whole := *c.Curve
 		*c.Curve = Curve{{Bytes: -1}}
 		if d.Check() == nil {
 			t.Errorf("a negative length in %s is not found", c.Name)
 		}
-		*c.Curve = nil
+		*c.Curve = whole
+	}
+}
+
+// fullModel has a point in every curve.
+func fullModel() *Model {
+	m := &Model{Name: "full"}
+	for _, c := range m.Curves() {
+		*c.Curve = Curve{{Bytes: 8, Seconds: 1}}
+	}
+	return m
+}
+
+// TestCheckNamesTheFigure: what no plan can be priced by is refused, by name and value.
+func TestCheckNamesTheFigure(t *testing.T) {
+	if err := fullModel().Check(); err != nil {
+		t.Fatal(err)
+	}
+	for want, spoil := range map[string]func(m *Model){
+		"cross: -1 s":                  func(m *Model) { m.Cross = -1 },
+		"overhead: NaN s":              func(m *Model) { m.Overhead = math.NaN() },
+		"switch: +Inf s":               func(m *Model) { m.Switch = math.Inf(1) },
+		"host.gap_per_byte: -1 s":      func(m *Model) { m.Host.Gap = -1 },
+		"network.gap_per_byte: +Inf s": func(m *Model) { m.Net.Gap = math.Inf(1) },
+		"host.one_way has no points":   func(m *Model) { m.Host.OneWay = nil },
+		"network.exchange has no":      func(m *Model) { m.Net.Exchange = nil },
+		"combine has no points":        func(m *Model) { m.Combine = nil },
+		"copy has no points":           func(m *Model) { m.Copy = Curve{} },
+	} {
+		m := fullModel()
+		spoil(m)
+		if err := m.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	m := fullModel()
+	m.Folded, m.Pieces, m.Given, m.Read, m.Mapped = nil, nil, nil, nil, nil
+	if err := m.Check(); err != nil {
+		t.Errorf("what need not be measured is missed: %v", err)
 	}
 }
