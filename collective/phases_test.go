@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -47,6 +48,61 @@ func TestMismatchNamesTheWhole(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A mismatch of calls that look alike names the plans and what all ranks must have in common, also where a call is
+// blocking on some and nonblocking on others.
+func TestMismatchNamesThePlans(t *testing.T) {
+	const same = "all ranks must use the same Config, and all the blocking or all the nonblocking form"
+	v := func() []float64 { return make([]float64, 4) }
+	by := func(name string) func(context.Context, *mpi.Comm) error {
+		return func(ctx context.Context, c *mpi.Comm) error {
+			if err := Configure(c, Config{Force: map[plan.Kind]string{plan.Allreduce: name}}); err != nil {
+				return err
+			}
+			return Allreduce(ctx, c, v(), v(), Sum)
+		}
+	}
+	started := func(ctx context.Context, c *mpi.Comm) error { return Iallreduce(c, v(), v(), Sum).Wait(ctx) }
+	called := func(ctx context.Context, c *mpi.Comm) error { return Allreduce(ctx, c, v(), v(), Sum) }
+	for r, err := range onRanks(t, 3, mpi.LocalOptions{}, lastDiffers(by("ring"), by("doubling"), []string{"sum by ring", "sum by doubling", same})) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, lastDiffers(by(DirectPlan), by(MemoryPlan), []string{"sum by direct", "sum by memory", same})) {
+		if err != nil {
+			t.Errorf("in shared memory: rank %d: %v", r, err)
+		}
+	}
+	for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, lastDiffers(started, called, []string{"sum by memory", same})) {
+		if err != nil {
+			t.Errorf("nonblocking on one rank: rank %d: %v", r, err)
+		}
+	}
+}
+
+// The names of plans are those of the collective that runs, also in a part of another.
+func TestPlanNames(t *testing.T) {
+	k := key{kind: plan.Reduce, typ: typeOf[float64](), op: ReproducibleSum}
+	for _, c := range []struct {
+		phase phase
+		code  int
+		want  string
+	}{
+		{whole, 0, plan.Planners(plan.Reduce)[0].Name},
+		{comparing, 0, plan.Planners(plan.Barrier)[0].Name},
+		{counting, 1, plan.Planners(plan.Alltoall)[1].Name},
+		{scaling, 2, plan.Planners(plan.Allreduce)[2].Name},
+		{adding, 1, plan.Planners(plan.Reduce)[1].Name},
+		{whole, noOp, LibraryPlan},
+		{whole, 200, "200"},
+	} {
+		q := call{key: k, phase: c.phase, asked: k.sign(0)}
+		if got := q.sign(c.code).planName(); got != c.want {
+			t.Errorf("plan %d%v is called %q, want %q", c.code, c.phase, got, c.want)
+		}
 	}
 }
 

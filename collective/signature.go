@@ -51,6 +51,19 @@ func (p phase) String() string {
 	return [...]string{"", ", comparing calls", ", comparing counts", ", making shared memory", ", scaling", ", adding"}[p]
 }
 
+// kind is the collective that a part of one is.
+func (p phase) kind(called plan.Kind) plan.Kind {
+	switch p {
+	case comparing:
+		return plan.Barrier
+	case counting:
+		return plan.Alltoall
+	case mapping, scaling:
+		return plan.Allreduce
+	}
+	return called
+}
+
 // called is the collective that the program called.
 func (q *call) called() plan.Kind {
 	if q.phase != whole {
@@ -158,14 +171,31 @@ func (s signature) String() string {
 	return text
 }
 
+// planName is the name of the plan by which a call, or its part, is done.
+func (s signature) planName() string {
+	switch s[5] {
+	case memoryCode:
+		return MemoryPlan
+	case readingCode:
+		return DirectPlan
+	case noOp:
+		return LibraryPlan
+	}
+	if of := plan.Planners(s.phase().kind(s.kind())); int(s[5]) < len(of) {
+		return of[s[5]].Name
+	}
+	return fmt.Sprint(s[5]) // this rank has no such plan
+}
+
 // compare says how a peer's call differs from this rank's.
 func (s signature) compare(mine int, peer int, host string, other signature) error {
-	a, b := s.String(), other.String()
+	a, b, why := s.String(), other.String(), ""
 	if a == b {
-		a += fmt.Sprintf(" by plan %d%v", s[5], s.phase())
-		b += fmt.Sprintf(" by plan %d%v", other[5], other.phase())
+		a += fmt.Sprintf(" by %s%v", s.planName(), s.phase())
+		b += fmt.Sprintf(" by %s%v", other.planName(), other.phase())
+		why = "; all ranks must use the same Config, and all the blocking or all the nonblocking form"
 	}
-	return &mismatchError{text: fmt.Sprintf("rank %d called %s, rank %d (%s) called %s", mine, a, peer, host, b)}
+	return &mismatchError{text: fmt.Sprintf("rank %d called %s, rank %d (%s) called %s%s", mine, a, peer, host, b, why)}
 }
 
 // outOfStep says that two ranks have met with calls of different numbers.
