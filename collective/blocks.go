@@ -263,11 +263,12 @@ func reduceScatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts 
 	q.want("send", len(send), total)
 	q.send, q.recv = mpi.Bytes(send), mpi.Bytes(recv)
 	switch {
-	case len(send) > 0 && len(recv) > 0 && &send[0] == &recv[0] && len(recv) >= mine:
-		// Also recv = send[:mine].
-		q.inPlace = true
-		q.recv = q.send
-		return
+	case len(send) > 0 && len(recv) > 0 && &send[0] == &recv[0]:
+		if len(recv) >= mine { // also recv = send[:mine]
+			q.inPlace = true
+			q.recv = q.send
+			return
+		}
 	case memcopy.Overlap(q.send, q.recv) && len(send) > 0 && len(recv) > 0:
 		q.fail("send and recv overlap without beginning together")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -49,6 +50,27 @@ func TestMistakesCount(t *testing.T) {
 			t.Errorf("in shared memory: rank %d: %v", r, err)
 		}
 	}
+}
+
+// A mistake is told in the words of the call.
+func TestMistakesAreNamed(t *testing.T) {
+	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		ints, floats := make([]int32, 4), make([]float64, 4)
+		for want, err := range map[string]error{
+			"recv has 1 elements, 2 are needed":                ReduceScatterBlock(ctx, c, ints, ints[:1], Sum),
+			"send and recv overlap without beginning together": ReduceScatterBlock(ctx, c, ints, ints[1:3], Sum),
+			"send has 4 elements, 3 are needed":                Allreduce(ctx, c, floats, make([]float64, 3), ReproducibleSum),
+			"a row has 4 elements, 3 are needed":               ReproducibleAllreduce(ctx, c, [][]float64{floats}, make([]float64, 3)),
+		} {
+			if err := within(err, ErrArgument); err != nil {
+				return err
+			}
+			if !strings.Contains(err.Error(), want) {
+				return fmt.Errorf("%q does not say %q", err, want)
+			}
+		}
+		return nil
+	})
 }
 
 // A rank's mistake in a call that has parts ends it for the others, which are in one of them.

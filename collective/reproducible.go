@@ -63,22 +63,22 @@ func words(q []quad) []uint64 { return mpi.View[uint64](mpi.Bytes(q)) }
 // float64; each of P ranks has at most 2²⁴/P rows, else it is ErrArgument on all. It errs by at most 2⁻¹⁰¹ (float64) or 2⁻³⁷ (float32) of
 // the largest magnitude per row, before it rounds once. It allocates 18 B (10 B) per element.
 func ReproducibleAllreduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, rows [][]T, recv []T) error {
-	return reproducible(ctx, c, plan.Allreduce, rows, recv, 0)
+	return reproducible(ctx, c, plan.Allreduce, "a row", rows, recv, 0)
 }
 
 func reproducibleAllreduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T) error {
-	return reproducible(ctx, c, plan.Allreduce, [][]T{send}, recv, 0)
+	return reproducible(ctx, c, plan.Allreduce, "send", [][]T{send}, recv, 0)
 }
 
 func reproducibleReduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, root int) error {
 	if c.Rank() != root {
 		recv = send[:len(send):len(send)] // for its length only
 	}
-	return reproducible(ctx, c, plan.Reduce, [][]T{send}, recv, root)
+	return reproducible(ctx, c, plan.Reduce, "send", [][]T{send}, recv, root)
 }
 
-// reproducible is an allreduce, or a reduce to root.
-func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, rows [][]T, recv []T, root int) error {
+// reproducible is an allreduce, or a reduce to root. what is a row to the caller.
+func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, what string, rows [][]T, recv []T, root int) error {
 	var q call
 	vector[T](&q, kind, len(recv))
 	q.op = ReproducibleSum
@@ -89,7 +89,7 @@ func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, 
 		q.fail("ReproducibleSum is of float32 or float64, not of %v", q.typ.kind)
 	}
 	for _, r := range rows {
-		q.want("a row", len(r), len(recv))
+		q.want(what, len(r), len(recv))
 	}
 	if q.err != nil {
 		return stateOf(c).reject(&q, q.err)
