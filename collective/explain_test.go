@@ -211,11 +211,17 @@ func TestReadSiteNamesTheMistake(t *testing.T) {
 		`{"ruels":[]}`: "ruels",
 		`{"rules":[],"model":{"host":{"one_way":[{"bytes":-1,"seconds":1}]}}}`: "-1 bytes",
 		`{"rules":[],"model":{}}`: "host.one_way has no points",
+		`{"name":"here","rules":[{"collective":"bcast","ranks":0,"hosts":1,"up_to_bytes":8,"plan":"linear"}]}`: "rule 0: 0 ranks",
+		`{"rules":[]}{"rules":[]}`: "there is more after the site",
+		`{"rules":[]} x`:           "there is more after the site",
 	} {
-		_, err := ReadSite(strings.NewReader(file), "test")
-		if err == nil || !strings.Contains(err.Error(), want) {
+		_, err := ReadSite(strings.NewReader(file), "a/file")
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "site file a/file: ") {
 			t.Errorf("%s: %v, want %q", file, err, want)
 		}
+	}
+	if s, err := ReadSite(strings.NewReader("{\"rules\":[]}\n\n"), "a/file"); err != nil || s.Name != "a/file" {
+		t.Errorf("%+v, %v", s, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -27,15 +28,25 @@ type Rule struct {
 	Plan       string `json:"plan"`
 }
 
-// ReadSite reads a site file.
-func ReadSite(r io.Reader, name string) (*Site, error) {
+// ReadSite reads a site file, and nothing but that. The site has the name that is in it or, without one, that of the file.
+// Errors name the file.
+func ReadSite(r io.Reader, file string) (*Site, error) {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
-	s := &Site{Name: name}
-	if err := d.Decode(s); err != nil {
-		return nil, fmt.Errorf("collective: site file %s: %w", name, err)
+	s := &Site{Name: file}
+	err := d.Decode(s)
+	if err == nil {
+		if _, more := d.Token(); more != io.EOF {
+			err = errors.New("there is more after the site")
+		}
 	}
-	return s, s.Check()
+	if err == nil {
+		err = s.check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("collective: site file %s: %w", file, err)
+	}
+	return s, nil
 }
 
 // Write writes a site file.
@@ -47,16 +58,23 @@ func (s *Site) Write(w io.Writer) error {
 
 // Check reports the first rule that makes no sense.
 func (s *Site) Check() error {
+	if err := s.check(); err != nil {
+		return fmt.Errorf("collective: site %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+func (s *Site) check() error {
 	for i, r := range s.Rules {
 		kind, err := plan.ParseKind(r.Collective)
 		if err != nil {
-			return fmt.Errorf("collective: site file %s: rule %d: %w", s.Name, i, err)
+			return fmt.Errorf("rule %d: %w", i, err)
 		}
 		if !known(kind, r.Plan) && r.Plan != LibraryPlan {
-			return fmt.Errorf("collective: site file %s: rule %d: no plan for %v is called %q; they are %v", s.Name, i, kind, r.Plan, append(knownNames(kind), LibraryPlan))
+			return fmt.Errorf("rule %d: no plan for %v is called %q; they are %v", i, kind, r.Plan, append(knownNames(kind), LibraryPlan))
 		}
 		if r.Ranks < 1 || r.Hosts < 1 || r.UpToBytes < -1 {
-			return fmt.Errorf("collective: site file %s: rule %d: %d ranks on %d hosts, up to %d B makes no sense", s.Name, i, r.Ranks, r.Hosts, r.UpToBytes)
+			return fmt.Errorf("rule %d: %d ranks on %d hosts, up to %d B makes no sense", i, r.Ranks, r.Hosts, r.UpToBytes)
 		}
 	}
 	if s.Model != nil {
