@@ -31,8 +31,8 @@ type Config struct {
 	// for that, are not compared.
 	CheckAll bool
 	// StallAfter is how long a collective waits before it logs which ranks have not come, and what the first of them
-	// does. 0 is 10 s; negative: never. Over a system's MPI library's messages only that first one is known, and of
-	// the library's own collectives none.
+	// does, for the answer of which it waits up to a second. 0 is 10 s; negative: never. Over a system's MPI library's
+	// messages only that first one is known, and of the library's own collectives none.
 	StallAfter time.Duration
 	// Log receives stall reports; nil discards them.
 	Log *slog.Logger

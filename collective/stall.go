@@ -12,8 +12,8 @@ import (
 // (heed). Otherwise, after a longer time, it goes into a stall report; it is asked for
 // again then, so that the report says how things are.
 
-// askAfter is how long a collective makes no progress before the rank that it waits for is asked,
-// and how long a stall report waits for the answer.
+// askAfter is how long a collective makes no progress before the rank that it waits for is asked, unless it is reported
+// before that, and how long a stall report waits for the answer.
 const askAfter = time.Second
 
 // glimpse is what the look-out sees of an execution.
@@ -46,8 +46,11 @@ type patience struct {
 // look says what to do: ask the rank, and report what it answered. stallAfter is negative where
 // nothing is reported.
 func (p *patience) look(now time.Time, stallAfter time.Duration) (ask, report bool) {
-	waited := now.Sub(p.since)
-	if waited < askAfter {
+	waited, first := now.Sub(p.since), askAfter
+	if stallAfter >= 0 {
+		first = min(first, stallAfter)
+	}
+	if waited < first {
 		return false, false
 	}
 	ask = p.asked.IsZero()

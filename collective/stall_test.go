@@ -47,6 +47,29 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// A report that is wanted within the second after which a rank is asked is there when it is answered.
+func TestPatienceIsAsShortAsWanted(t *testing.T) {
+	const stallAfter = askAfter / 10
+	start := time.Now()
+	p := patience{since: start}
+	for _, k := range []struct {
+		at          time.Duration
+		answer      string
+		ask, report bool
+	}{
+		{stallAfter - 1, "", false, false},
+		{stallAfter, "", true, false},
+		{stallAfter + 1, "busy", false, true},
+		{2 * stallAfter, "", false, false},
+		{2*stallAfter + 1, "", true, false},
+	} {
+		p.answer += k.answer
+		if ask, report := p.look(start.Add(k.at), stallAfter); ask != k.ask || report != k.report {
+			t.Errorf("after %v: asked %v, reported %v; want %v, %v", k.at, ask, report, k.ask, k.report)
+		}
+	}
+}
+
 // An answer counts for the rank that was asked, and for the question that it answers.
 func TestAnswersAreOfOneRank(t *testing.T) {
 	var s state
