@@ -3,6 +3,7 @@ package collective
 import (
 	"path"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 )
@@ -19,12 +20,13 @@ var helpers = []string{").lookOut(", ").startKeeper", "/mpi.(*tree).", "/mpi.(*e
 func programStacks() string {
 	all := make([]byte, 256<<10)
 	all = all[:runtime.Stack(all, true)]
+	modules := programModules()
 	var b strings.Builder
 	for stack := range strings.SplitSeq(string(all), "\n\n") {
 		if slices.ContainsFunc(helpers, func(helper string) bool { return strings.Contains(stack, helper) }) {
 			continue
 		}
-		line := briefly(stack)
+		line := briefly(stack, modules)
 		if b.Len()+len(line) > stackBytes {
 			break
 		}
@@ -38,7 +40,7 @@ func programStacks() string {
 
 // briefly is a stack as one line, callers after what they call: "goroutine 1 [select]: ps.(*Worker).Push
 // (push.go:31) < main.main (main.go:9)". Calls inside the runtime and its library are left out.
-func briefly(stack string) string {
+func briefly(stack string, modules []string) string {
 	lines := strings.Split(strings.TrimSpace(stack), "\n")
 	var calls []string
 	for i := 1; i+1 < len(lines); i += 2 { // the function with its arguments, and where it is
@@ -49,7 +51,7 @@ func briefly(stack string) string {
 		if end := strings.LastIndexByte(function, '('); end > 0 {
 			function = function[:end]
 		}
-		if standard(function) {
+		if standard(function, modules) {
 			continue
 		}
 		place, _, _ = strings.Cut(place, " ")
@@ -58,11 +60,27 @@ func briefly(stack string) string {
 	return lines[0] + " " + strings.Join(calls, " < ")
 }
 
-// standard reports whether a function is of the runtime's library: no domain begins its package's path.
-func standard(function string) bool {
-	first, _, long := strings.Cut(function, "/")
-	if long {
-		return !strings.Contains(first, ".")
+// programModules are the paths of the modules that the program is built of.
+func programModules() []string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
 	}
-	return !strings.HasPrefix(function, "main.")
+	modules := []string{info.Main.Path}
+	for _, m := range info.Deps {
+		modules = append(modules, m.Path)
+	}
+	return modules
+}
+
+// standard reports whether a function is of the runtime's library: no domain begins its package's path, as one must of
+// what is fetched, and it is in no module of the program. Where its file is tells nothing in a program built with -trimpath.
+func standard(function string, modules []string) bool {
+	dir, name := path.Split(function)
+	name, _, _ = strings.Cut(name, ".")
+	pkg := dir + name
+	if first, _, long := strings.Cut(pkg, "/"); pkg == "main" || long && strings.Contains(first, ".") {
+		return false
+	}
+	return !slices.ContainsFunc(modules, func(m string) bool { return pkg == m || m != "" && strings.HasPrefix(pkg, m+"/") })
 }

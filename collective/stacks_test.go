@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -24,11 +25,29 @@ example.org/a/wire.Read(...)
 	/src/wire/frame.go:32
 created by sync.(*WaitGroup).Go in goroutine 31
 	/usr/local/go/src/sync/waitgroup.go:238 +0x73`: "goroutine 36 [IO wait]: wire.Read (frame.go:32)",
+		`goroutine 5 [sync.Mutex.Lock]:
+sync/atomic.(*Value).Load(...)
+	sync/atomic/value.go:31
+trainer.Step[...](0x1)
+	trainer/step.go:7 +0x45
+trainer/data.(*Set).Next(0x1, {0x2, 0x3})
+	trainer/data/set.go:8 +0x45
+trainers/other.Call()
+	trainers/other/call.go:1 +0x45
+`: "goroutine 5 [sync.Mutex.Lock]: trainer.Step[...] (step.go:7) < data.(*Set).Next (set.go:8)",
 		"goroutine 7 [running]:": "goroutine 7 [running]: ",
 	} {
-		if got := briefly(stack); got != want {
+		if got := briefly(stack, []string{"", "trainer"}); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// The program's module is known, which need not be named after a domain.
+func TestProgramModules(t *testing.T) {
+	const here = "github.com/fisterra-hpc/fisterra"
+	if got := programModules(); !slices.Contains(got, here) {
+		t.Errorf("%q, want %q among them", got, here)
 	}
 }
 
