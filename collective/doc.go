@@ -36,6 +36,6 @@
 // a second.
 //
 // Nothing is allocated per call after the first of its shape, but for reproducible sums and Alltoallv with CheckAll, unless
-// the shapes in use on a communicator need more than 64 MiB together. Ranks of one host are quickest with long
+// the shapes in use on a communicator need more than 64 MiB together, or their plans more than 16 MiB. Ranks of one host are quickest with long
 // vectors from mpi.Alloc, which they read as memory of their own.
 package collective

@@ -4,10 +4,34 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
+
+// Plans of ever other shapes are bounded by number and by memory, and the last is among them.
+func TestPlansAreBounded(t *testing.T) {
+	for _, steps := range []int{1, plansBytes / 1024, plansBytes / 16} {
+		s, p := &state{entries: make(map[key]*entry)}, &plan.Plan{Steps: make([]plan.Step, steps)}
+		for i := range 2 * maxEntries {
+			e := &entry{key: key{count: i}, plan: p}
+			e.counts[1] = []int{1, 2}
+			s.keep(e)
+			s.keep(e) // in its own place
+			sum := 0
+			for _, o := range s.entries {
+				sum += o.bytes()
+			}
+			if sum > max(plansBytes, e.bytes()) || len(s.entries) > maxEntries || s.entries[e.key] != e {
+				t.Fatalf("after %d plans of %d bytes %d are kept, of %d bytes", i+1, e.bytes(), len(s.entries), sum)
+			}
+		}
+		if each := int(unsafe.Sizeof(plan.Step{})); len(s.entries) < min(maxEntries, plansBytes/(each*steps+100)) {
+			t.Errorf("of plans of %d steps %d are kept", steps, len(s.entries))
+		}
+	}
+}
 
 // Vectors of ever other lengths do not each keep memory for the next call of theirs.
 func TestIdleMemoryIsBounded(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 	"weak"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -73,8 +74,10 @@ type entry struct {
 }
 
 const (
-	// maxEntries bounds the plans kept for one communicator.
+	// maxEntries and plansBytes bound the plans kept for one communicator. Of an alltoallv among 4,096 ranks one needs
+	// some 0.6 MB, and is of no use again where the counts change from call to call.
 	maxEntries = 256
+	plansBytes = 16 << 20
 	// ctrlTag is for the library's own news about collectives; the others count them.
 	ctrlTag = mpi.ReservedTags
 	// firstTag is the first of the collectives'.
@@ -269,14 +272,34 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		e.plan = &plan.Plan{Name: here}
 		e.starts = startsOf(q.counts[0], q.typ.size)
 	}
-	for k := range s.entries {
-		if len(s.entries) < maxEntries {
+	s.keep(e)
+	return e, nil
+}
+
+// keep keeps an entry for calls to come, in place of others where they are too many. The state is locked.
+func (s *state) keep(e *entry) {
+	delete(s.entries, e.key)
+	sum := e.bytes()
+	for _, o := range s.entries {
+		sum += o.bytes()
+	}
+	for k, o := range s.entries {
+		if len(s.entries) < maxEntries && sum <= plansBytes {
 			break
 		}
 		delete(s.entries, k) // whichever: a program with so many shapes re-uses few
+		sum -= o.bytes()
 	}
-	s.entries[q.key] = e
-	return e, nil
+	s.entries[e.key] = e
+}
+
+// bytes is the memory that an entry's plan and counts need.
+func (e *entry) bytes() int {
+	n := cap(e.plan.Steps)*int(unsafe.Sizeof(plan.Step{})) + cap(e.plan.Rounds)*int(unsafe.Sizeof(int32(0)))
+	for _, counts := range e.counts {
+		n += cap(counts) * int(unsafe.Sizeof(int(0)))
+	}
+	return n
 }
 
 // number gives a call its place among all on the communicator, from 1, if it has none yet. The state is locked.
