@@ -26,6 +26,7 @@ type execution struct {
 	parts []byte    // landing place of folds, window parts for each
 
 	native   mpi.Request // of the system's MPI library
+	input    []byte      // a copy that it reads
 	until    until       // by which that is waited for
 	round    int
 	started  bool       // the round's messages are under way
@@ -66,7 +67,9 @@ func newExecution(s *state, e *entry) *execution {
 }
 
 // heldBytes is the memory that the execution keeps from one call to the next.
-func (x *execution) heldBytes() int { return len(x.mem[plan.Work]) + cap(x.stage) + cap(x.parts) }
+func (x *execution) heldBytes() int {
+	return len(x.mem[plan.Work]) + cap(x.stage) + cap(x.parts) + cap(x.input)
+}
 
 // begin readies the execution for a call. The state is locked.
 func (x *execution) begin(c *mpi.Comm, q *call) {

@@ -1,7 +1,6 @@
 package collective
 
 import (
-	"bytes"
 	"math"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -113,7 +112,7 @@ func (x *execution) callLibrary(send, recv []byte) mpi.Request {
 	switch {
 	case !e.inPlace, e.kind == plan.Scatter:
 	case e.kind == plan.Alltoall: // to MPI that would be another call, and the other ranks may not be in place
-		send = bytes.Clone(send)
+		send = filled(x.keepInput(send))
 	default:
 		send = nil
 	}
@@ -155,6 +154,12 @@ func (x *execution) callLibrary(send, recv []byte) mpi.Request {
 		return n.Scatter(send, recv, kind, e.root)
 	}
 	return n.Alltoall(send, recv, kind)
+}
+
+// keepInput is a copy of an input that the result overwrites, in memory that is the next call's, too.
+func (x *execution) keepInput(send []byte) []byte {
+	x.input = append(x.input[:0], send...)
+	return x.input
 }
 
 // filled makes an empty buffer one that is not nil: nil means in place.

@@ -7,6 +7,20 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/kernel"
 )
 
+// The copy of an input that is overwritten is allocated once, and counts as what an execution holds.
+func TestLibraryKeepsTheCopyOfAnInput(t *testing.T) {
+	x, send := &execution{}, []byte("send")
+	if got := x.keepInput(send); string(got) != "send" || &got[0] == &send[0] {
+		t.Errorf("%q is not a copy", got)
+	}
+	if n := testing.AllocsPerRun(10, func() { x.keepInput(send) }); n != 0 {
+		t.Errorf("%g allocations for each call", n)
+	}
+	if x.heldBytes() < len(send) {
+		t.Errorf("it holds %d bytes", x.heldBytes())
+	}
+}
+
 // What the system's MPI library is not given: what it does not define as we do, and what it cannot count.
 func TestWhatTheLibraryHas(t *testing.T) {
 	const most = 1<<31 - 1
