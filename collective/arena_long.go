@@ -132,9 +132,12 @@ func (m *meeting) block(r int) (from, to int) {
 	return m.start(r), m.start(r + 1)
 }
 
-// lead is how many rounds an allreduce deals before it spreads their results: both fit into the ring.
+// lead is how many rounds an allreduce deals before it spreads their results. They are no more than 16, since the 32 pieces of
+// the ring hold what is dealt and what is spread.
 const lead = pieces / 2
 
+// step is which rounds' bytes step i is about. An allreduce of 20 rounds has 40 steps: 0 to 15 deal rounds 0 to 15 and 16 to 31
+// spread them; 32 to 35 deal rounds 16 to 19 and 36 to 39 spread those.
 func (l *long) step(i int) step {
 	s := step{number: l.first + uint64(i) + 1, round: i, deals: deals(l.entry.kind)}
 	if l.entry.kind == plan.Allreduce {

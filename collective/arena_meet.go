@@ -144,9 +144,11 @@ func (m *meeting) hold(ctx context.Context) error {
 	return m.long(ctx)
 }
 
-// begin waits until this rank's slot of the next turn may be written. All meetings have a slot, whatever their way. All ranks
-// look at each other every half ring: who has come to that turn has gone on from those before. Then
-// they also count the votes of that turn.
+// begin waits until this rank's slot of the next turn may be written. All meetings have a slot, whatever their way.
+//
+// There are 16 slots, which are used in turn. Before turns 16, 24, 32 and so on a rank waits until all have shown the turn 8
+// before. Who has shown turn t-8 has finished turn t-9, so that the slots of turns t-16 to t-9 are free for turns t to t+7.
+// The votes of turn t-8 are counted then, which is the same turn on all ranks; nobody writes there before all have shown turn t.
 func (m *meeting) begin(ctx context.Context) error {
 	const half = slots / 2
 	m.turn++

@@ -54,8 +54,13 @@ type key struct {
 	root    int
 	count   int
 	hash    uint64 // of counts; 0 without
-	late    bool   // starts after a part of the call, and so after its number was taken; or is a part
-	here    bool   // can be done in the arena: blocking, there is one, and all ranks know all counts
+	// late: the number was taken some time before the start, as of a part of a call, or of a call that CheckAll has compared.
+	// Other goroutines' calls may have started in between, so that the MPI library, which needs one order on all
+	// ranks, must not get it.
+	late bool
+	// here: the arena is asked first, as it is for blocking calls of which all ranks know all counts; no more
+	// once the barrier of CheckAll has gone before the call.
+	here bool
 }
 
 // entry is a plan with what is needed to run it.
