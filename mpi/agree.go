@@ -80,26 +80,26 @@ func (k *collectiveCall) end(err error) {
 	}
 }
 
-// leave leaves a send that finds no room to itself, at most until the world closes: the context that ended must
-// not take it back.
+// leave leaves a send that finds no room, or waits for its receiver, to itself, at most until the world closes: the
+// context that ended must not take it back.
 func leave(r Request) {
-	if _, done, _ := r.Test(); !done {
-		go func() { _, _ = r.Wait(context.Background()) }()
+	if _, _, ok := r.settled(); !ok {
+		r.o.dev.letGo(r)
 	}
 }
 
 // exchange is one round: values go to the member above, and those of the member below are in theirs, which is
-// as long, when it returns.
+// as long, when it returns. It does not wait for its own message, which is nobody else's memory: the member above may have
+// given up, and who says so may be heard in a later round only.
 func (k *collectiveCall) exchange(ctx context.Context, step int, values, theirs []uint64) error {
 	c := k.c
 	to, from := (c.rank+step)%c.Size(), (c.rank-step+c.Size())%c.Size()
 	out := Isend(c, k.message(uint64(k.round), values), to, tagCollective)
-	if err := k.receive(ctx, from, theirs); err != nil {
+	err := k.receive(ctx, from, theirs)
+	if err != nil {
 		out.Cancel()
-		leave(out)
-		return err
 	}
-	_, err := out.Wait(ctx)
+	leave(out)
 	k.round++
 	return err
 }

@@ -32,6 +32,9 @@ type device interface {
 	test(r Request) (Status, bool, error)
 	cancel(r Request)
 	doneChan(r Request) <-chan struct{}
+	// letGo has a send, which is under way, go on without its caller. What it sends stays as it is. Only in virtual time, where
+	// nobody but the waiting make progress, it blocks until the send has finished.
+	letGo(r Request)
 	// waitSome waits for the first of rs, which is under way here, and for as
 	// many after it as are of this device and fare well. When ctx ends, all those of this device are given
 	// up together. It returns how many have been waited for, at least 1, and the worst of their errors.

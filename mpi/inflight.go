@@ -32,6 +32,18 @@ func (e *engine) leave(o *op, why error) error {
 	return err
 }
 
+// letGo implements device.
+func (e *engine) letGo(r Request) {
+	e.lock()
+	defer e.unlock()
+	if e.sleeper != nil {
+		_ = e.await(context.Background(), r.o) // ends when it has finished, or the world has
+	}
+	if r.o.gaveUp = true; r.o.finished() {
+		e.ops.put(r.o)
+	}
+}
+
 // strandLater lets the callers of operations go whose memory the provider still holds some time after their peer
 // was lost. The lock is held.
 func (e *engine) strandLater(rank int) {

@@ -159,6 +159,13 @@ func (d *nativeDevice) leave(o *op, r *native.Request, cause error) error {
 	return err
 }
 
+// letGo implements device.
+func (d *nativeDevice) letGo(r Request) {
+	if _, done, _ := d.test(r); !done {
+		go func() { _, _ = d.wait(context.Background(), r) }() // somebody has to give the op back
+	}
+}
+
 func (d *nativeDevice) doneChan(r Request) <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,0 +1,64 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
+
+// says has rank 1 send the words of a collective call on the shadow communicator, one message each time the engine looks.
+func (p *play) says(messages ...[]uint64) {
+	p.s.poll = func(s transport.Sink) int {
+		if len(messages) == 0 {
+			return 0
+		}
+		b := Bytes(messages[0])
+		messages = messages[1:]
+		s.Message(1, &transport.Header{Kind: kindEager, Context: p.c.shadow.context, Tag: tagCollective, Bytes: uint64(len(b))}, b)
+		return 1
+	}
+}
+
+// TestGivenUpIsHeardWhileAMessageWaits: a member's own messages find no room at a member that gives the call up, and will never
+// take them. It hears of that, and keeps the messages only until they are of no use.
+func TestGivenUpIsHeardWhileAMessageWaits(t *testing.T) {
+	for why, narrow := range map[string]func(*peer){
+		"no credit":       func(p *peer) { p.credit = 0 },
+		"a large message": func(p *peer) { p.caps.RendezvousBytes = 8 },
+	} {
+		t.Run(why, func(t *testing.T) {
+			p := newPlay(0, []string{"2"})
+			narrow(p.e.peer(1))
+			var waiting []uint64
+			p.s.carry = func(h *transport.Header, _ []byte) {
+				switch h.Kind {
+				case kindEager:
+					t.Error("a message has found room")
+				case kindRTS:
+					waiting = append(waiting, h.Token)
+				}
+			}
+			const number, theirContext = 1, 8
+			dup := uint64(collectiveDup)
+			p.says([]uint64{number, dup, 0, theirContext}, []uint64{number, dup, roundGivenUp, 1})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var at *Error
+			if _, err := p.c.Dup(ctx); !errors.Is(err, ErrCancelled) || !errors.As(err, &at) || at.Peer != 1 {
+				t.Fatalf("rank 1 has given up, and the error is %v", err)
+			}
+			p.s.carry = nil
+			p.e.lock()
+			defer p.e.unlock()
+			for _, token := range waiting {
+				p.e.Message(1, &transport.Header{Kind: kindRetracted, Token: token}, nil)
+			}
+			if left := len(p.e.ops.all) - len(p.e.ops.free); len(waiting) < 2 || left != 1 {
+				t.Errorf("%d messages waited, and %d operations are in use, want that of the blocking receive", len(waiting), left)
+			}
+		})
+	}
+}
