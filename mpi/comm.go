@@ -12,9 +12,9 @@ import (
 // methods may be called from any goroutine; those that take a context are collective unless
 // they say otherwise: every member calls them, in the same order.
 //
-// Of Dup, Split, Node, NewWindow, Window.Fence, Window.Free and AllocShared, one that fails on a member ends with
-// ErrCancelled on the members that still need that one, and all may call it again. Members that do not may have
-// finished it by then: where that matters, all say how they fared before they go on.
+// If Dup, Split, Node, NewWindow, Window.Fence, Window.Free or AllocShared fails on one member, members that still wait for it
+// get ErrCancelled. Members that had heard from it already may have succeeded. So exchange the outcomes before you retry; a
+// retry must be made by all members, also by those that succeeded.
 type Comm struct {
 	dev   device
 	world *World

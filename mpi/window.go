@@ -117,6 +117,11 @@ func (w *Window[T]) check(op string, target, at, n int) error {
 	case w.freed.Load():
 		return w.c.fail(op, target, AnyTag, errWindowFreed, "")
 	}
+	return w.reach(op, target)
+}
+
+// reach says why a rank's part cannot be used.
+func (w *Window[T]) reach(op string, target int) error {
 	w.e.lock()
 	err := w.e.reachable(w.c, target)
 	w.e.unlock()
@@ -254,6 +259,11 @@ func (w *Window[T]) Flush(ctx context.Context, target int) error {
 	if err := w.check("flush", target, 0, 0); err != nil {
 		return err
 	}
+	return w.flush(ctx, target)
+}
+
+// flush is Flush of a part that is in reach, also on a member that has released the window.
+func (w *Window[T]) flush(ctx context.Context, target int) error {
 	p := &w.posted[target]
 	if !p.outstanding() {
 		return nil
@@ -275,7 +285,10 @@ func (w *Window[T]) Fence(ctx context.Context) (err error) {
 	defer func() { k.end(err) }()
 	for target := range w.c.Size() {
 		if w.posted[target].outstanding() {
-			if err := w.Flush(ctx, target); err != nil {
+			if err := w.reach("flush", target); err != nil {
+				return err
+			}
+			if err := w.flush(ctx, target); err != nil {
 				return err
 			}
 		}
@@ -284,11 +297,9 @@ func (w *Window[T]) Fence(ctx context.Context) (err error) {
 }
 
 // Free ends the window. The parts are their owners' alone again. Collective; no lock
-// may be held.
+// may be held. If it fails on a member and the others call it again, all do, also those on which the window has ended: a
+// member cannot know how the others fared. Instead of that each may call Release.
 func (w *Window[T]) Free(ctx context.Context) error {
-	if w.freed.Load() {
-		return nil
-	}
 	if err := w.Fence(ctx); err != nil {
 		return err
 	}

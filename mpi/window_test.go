@@ -186,3 +186,27 @@ func TestWindowOwnerComputes(t *testing.T) {
 		return w.Free(ctx)
 	})
 }
+
+// TestFreeAfterRelease: the window has ended on a member, after an error or an earlier Free, and the others call Free. It takes part.
+func TestFreeAfterRelease(t *testing.T) {
+	onEach(t, 3, func(ctx context.Context, c *mpi.Comm) error {
+		mine := make([]int, 1)
+		w, err := mpi.NewWindow(ctx, c, mine)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			if err := w.Put(ctx, 1, 0, []int{7}); err != nil {
+				return err
+			}
+			w.Release() // the put may not have arrived yet
+		}
+		if err := w.Free(ctx); err != nil {
+			return err
+		}
+		if c.Rank() == 1 && mine[0] != 7 {
+			return fmt.Errorf("the element is %d, want 7", mine[0])
+		}
+		return nil
+	})
+}
