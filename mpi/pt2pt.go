@@ -59,6 +59,13 @@ func (c *Comm) irecv(b []byte, src, tag int) Request {
 // ranks may exchange without deadlock. send and recv must not overlap. With ErrInFlight both are the
 // library's until Error.Done is closed.
 func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, recv []T, src, recvTag int) (Status, error) {
+	// Who sends and then learns that it receives nothing may wait for a rank that does the same.
+	if err := c.checkSend(dst, sendTag); err != nil {
+		return nobody, err
+	}
+	if err := c.checkRecv(src, recvTag); err != nil {
+		return nobody, err
+	}
 	in := Irecv(c, recv, src, recvTag)
 	sendErr := Send(ctx, c, send, dst, sendTag)
 	if sendErr != nil {

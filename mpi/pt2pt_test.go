@@ -1,0 +1,28 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+// TestSendrecvChecksBothSidesFirst: nothing leaves if either side's arguments are refused.
+func TestSendrecvChecksBothSidesFirst(t *testing.T) {
+	for name, k := range map[string]struct {
+		dst, sendTag, src, recvTag int
+		want                       error
+	}{
+		"send rank":    {2, 0, 1, 0, ErrRank},
+		"send tag":     {1, -1, 1, 0, ErrTag},
+		"receive rank": {1, 0, 2, 0, ErrRank},
+		"receive tag":  {1, 0, 1, MaxTag + 1, ErrTag},
+	} {
+		p := newPlay(0, []string{"2"})
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := Sendrecv(ended, p.c, make([]byte, 500), k.dst, k.sendTag, make([]byte, 500), k.src, k.recvTag); !errors.Is(err, k.want) {
+			t.Errorf("%s: %v, want %v", name, err, k.want)
+		}
+		p.heard(t, name)
+	}
+}
