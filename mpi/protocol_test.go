@@ -104,7 +104,7 @@ func (s *script) SendFrom(peer int, h *transport.Header, payload []byte, op uint
 	return transport.Sent
 }
 
-var windowWords = map[windowCode]string{windowPut: "put", windowFlush: "flush", windowLock: "lock", windowCancel: "cancel", windowAnswer: "answer", windowFailed: "failed"}
+var windowWords = map[windowCode]string{windowPut: "put", windowFlush: "flush", windowLock: "lock", windowUnlock: "unlock", windowCancel: "cancel", windowAnswer: "answer", windowFailed: "failed"}
 
 // pullScript can also pull.
 type pullScript struct{ *script }

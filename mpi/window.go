@@ -36,6 +36,7 @@ type Window[T Elem] struct {
 	held    *heldMemory
 	combine [accumulations]func(a, b T) T
 	locks   windowLocks
+	holds   []int // by rank: locks of this rank on its part, guarded by the engine's lock
 	unmap   runtime.Cleanup
 	posted  []posted // by rank
 	freed   atomic.Bool
@@ -64,7 +65,7 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err
 	}
 	w := &Window[T]{c: c, e: e, id: id, part: buf, combine: combiners[T](),
 		held:    &heldMemory{memory: &c.world.memory},
-		lengths: make([]int, c.Size()), direct: make([][]T, c.Size()), posted: make([]posted, c.Size())}
+		lengths: make([]int, c.Size()), direct: make([][]T, c.Size()), posted: make([]posted, c.Size()), holds: make([]int, c.Size())}
 	w.locks.holder = -1
 	// A member that has heard from all may use the window at once: messages
 	// must find it here before this rank is heard.
@@ -309,7 +310,7 @@ func (w *Window[T]) Free(ctx context.Context) error {
 
 // Release ends the window on this rank alone, also after an error or when the world is closed.
 // The other members keep what they reach of this rank's part directly, also when it is given
-// back by [Free] then; their messages to it are answered by an error, and so is who waits for its lock. Not collective.
+// back by [Free] then; their messages to it are answered by an error, and so is who waits for its lock. Locks that this rank holds are given back. Not collective.
 func (w *Window[T]) Release() {
 	if w.freed.Swap(true) {
 		return
@@ -318,6 +319,11 @@ func (w *Window[T]) Release() {
 	delete(w.e.windows.byID, w.id)
 	if !w.e.closed {
 		w.locks.refuse(w)
+		for target, n := range w.holds {
+			for range n {
+				w.giveBack(target)
+			}
+		}
 	}
 	w.e.unlock()
 	w.unmap.Stop()

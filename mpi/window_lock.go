@@ -79,8 +79,8 @@ func (k *windowLocks) refuse(g grants) {
 	k.queue = nil
 }
 
-// release takes back one lock of a rank and reports whether it had one.
-func (k *windowLocks) release(g grants, rank int) bool {
+// release takes back one lock of a rank, if it has one.
+func (k *windowLocks) release(g grants, rank int) {
 	switch {
 	case k.holder == rank:
 		k.holder = -1
@@ -89,10 +89,9 @@ func (k *windowLocks) release(g grants, rank int) bool {
 	case k.shared[rank] == 1:
 		delete(k.shared, rank)
 	default:
-		return false
+		return
 	}
 	k.serve(g)
-	return true
 }
 
 // lost implements anyWindow: a lost rank holds and wants no locks.
@@ -146,10 +145,24 @@ func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 			w.giveUp(target, token)
 		}
 	}
+	if err == nil && w.freed.Load() { // since then: Release has not seen this one
+		w.giveBack(target)
+		err = errWindowFreed
+	}
 	if err != nil {
 		return w.c.fail("lock", target, AnyTag, err, "")
 	}
+	w.holds[target]++
 	return nil
+}
+
+// giveBack gives back one lock that this rank has. The engine's lock is held.
+func (w *Window[T]) giveBack(target int) {
+	if target == w.c.rank {
+		w.locks.release(w, target)
+		return
+	}
+	w.e.tell(int(w.c.group[target]), w.id, windowHeader{code: windowUnlock}) // it is not waited for
 }
 
 // giveUp takes back a wish that has been made. The engine's lock is held.
@@ -174,20 +187,18 @@ func (k *windowLocks) cancel(g grants, rank int, token uint64) {
 }
 
 // Unlock gives back the lock of the target's part after all that this rank has done to the
-// part has taken effect.
+// part has taken effect. It is ErrRequest if this rank does not hold the lock.
 func (w *Window[T]) Unlock(ctx context.Context, target int) error {
 	if err := w.Flush(ctx, target); err != nil {
 		return err
 	}
 	w.e.lock()
 	defer w.e.unlock()
-	if target != w.c.rank {
-		w.e.tell(int(w.c.group[target]), w.id, windowHeader{code: windowUnlock}) // it is not waited for
-		return nil
-	}
-	if !w.locks.release(w, target) {
+	if w.holds[target] == 0 {
 		return w.c.fail("unlock", target, AnyTag, ErrRequest, "the lock is not held")
 	}
+	w.holds[target]--
+	w.giveBack(target)
 	return nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
 // ledger writes down who was granted the lock.
@@ -135,4 +137,43 @@ func lockEnds(t *testing.T, end func(w *Window[int]), want error) {
 		})
 	}
 	all.Wait()
+}
+
+// TestLocksHeldElsewhere: a rank gives back what it holds of another's part, once, by Unlock or, at the latest, by Release.
+func TestLocksHeldElsewhere(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	w := p.window()
+	token := uint64(0)
+	p.s.carry = func(h *transport.Header, _ []byte) {
+		if h.Kind == kindWindow && windowHeaderOf(h).code == windowLock {
+			token = h.Token
+		}
+	}
+	p.s.poll = func(s transport.Sink) int {
+		if token == 0 {
+			return 0
+		}
+		h := windowHeader{code: windowAnswer, token: token}.header(w.id)
+		token = 0
+		s.Message(1, &h, nil)
+		return 1
+	}
+	for _, target := range []int{0, 1} {
+		if err := w.Unlock(t.Context(), target); !errors.Is(err, ErrRequest) {
+			t.Errorf("the lock of rank %d is not held, and Unlock's error is %v", target, err)
+		}
+	}
+	p.heard(t, "unlocks of nothing")
+	for i, want := range []string{"-> 1 lock 1", "-> 1 lock 2", "-> 1 lock 3"} {
+		if err := w.Lock(t.Context(), 1, LockShared); err != nil {
+			t.Fatalf("lock %d: %v", i, err)
+		}
+		p.heard(t, "a lock", want)
+	}
+	if err := w.Unlock(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	p.heard(t, "an unlock", "-> 1 unlock 0")
+	w.Release()
+	p.heard(t, "a release", "-> 1 unlock 0", "-> 1 unlock 0")
 }

@@ -12,8 +12,8 @@ import (
 
 // window makes a window on rank 0 of two, who reach each other's part by messages.
 func (p *play) window() *Window[float64] {
-	w := &Window[float64]{c: p.c, e: p.e, id: 7, part: make([]float64, 4), combine: combiners[float64](),
-		lengths: []int{4, 4}, direct: make([][]float64, 2), posted: make([]posted, 2)}
+	w := &Window[float64]{c: p.c, e: p.e, id: 7, part: make([]float64, 4), held: &heldMemory{memory: &p.c.world.memory}, combine: combiners[float64](),
+		lengths: []int{4, 4}, direct: make([][]float64, 2), posted: make([]posted, 2), holds: make([]int, 2)}
 	w.locks.holder = -1
 	p.e.addWindow(w.id, w)
 	return w
