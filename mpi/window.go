@@ -127,7 +127,7 @@ func (w *Window[T]) reach(op string, target int) error {
 	err := w.e.reachable(w.c, target)
 	w.e.unlock()
 	if err != nil {
-		return w.c.fail(op, target, AnyTag, err, "")
+		return w.c.failBy(op, target, AnyTag, err)
 	}
 	return nil
 }

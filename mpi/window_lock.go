@@ -150,7 +150,7 @@ func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 		err = errWindowFreed
 	}
 	if err != nil {
-		return w.c.fail("lock", target, AnyTag, err, "")
+		return w.c.failBy("lock", target, AnyTag, err)
 	}
 	w.holds[target]++
 	return nil

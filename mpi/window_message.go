@@ -238,7 +238,7 @@ func (w *Window[T]) scatter(ctx context.Context, what string, target int, code w
 		n := min(step, len(src))
 		h := windowHeader{code: code, acc: op, at: at, nBytes: n * SizeOf[T]()}
 		if err := e.post(ctx, p, h.header(w.id), Bytes(src[:n])); err != nil {
-			return w.c.fail(what, target, AnyTag, err, "")
+			return w.c.failBy(what, target, AnyTag, err)
 		}
 		w.posted[target].all.Add(1)
 		src, at = src[n:], at+n
@@ -289,7 +289,7 @@ func (w *Window[T]) gather(ctx context.Context, target, at int, dst []T) error {
 		err = wait((slot + i) % gatherDepth)
 	}
 	if err != nil {
-		return w.c.fail("get", target, AnyTag, err, "")
+		return w.c.failBy("get", target, AnyTag, err)
 	}
 	return nil
 }
@@ -319,7 +319,7 @@ func (w *Window[T]) ask(ctx context.Context, what string, target int, h windowHe
 		err = e.answerTo(ctx, q)
 	}
 	if err != nil {
-		return w.c.fail(what, target, AnyTag, err, "")
+		return w.c.failBy(what, target, AnyTag, err)
 	}
 	return nil
 }

@@ -109,3 +109,22 @@ func TestElementsByAtomicInstructions(t *testing.T) {
 		}
 	}
 }
+
+// TestWindowLossNamesTheRank: an operation on a lost rank's part names it by its rank in the communicator, not by that in the world.
+func TestWindowLossNamesTheRank(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	p.c = newComm(p.c.world, p.e, "turned", 1, []int32{1, 0}, contextStep)
+	w := p.window()
+	p.e.lock()
+	p.e.lose(1, "it was killed")
+	p.e.unlock()
+	for what, call := range map[string]func() error{
+		"checked before": func() error { return w.Put(t.Context(), 0, 0, []float64{1}) },
+		"lost meanwhile": func() error { return w.scatter(t.Context(), "put", 0, windowPut, 0, 0, []float64{1}) },
+	} {
+		const want = "mpi: rank 1 put with rank 0 on turned: peer lost: it was killed"
+		if err := call(); !errors.Is(err, ErrPeerLost) || err.Error() != want {
+			t.Errorf("%s: %q, want %q", what, err, want)
+		}
+	}
+}
