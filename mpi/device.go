@@ -11,6 +11,7 @@ import (
 // for any goroutine. Arguments have been checked by Comm.
 type device interface {
 	caps() DeviceCaps
+	worldRank() int
 
 	// send and recv are the blocking forms; they do not allocate on their
 	// fast path.

@@ -85,6 +85,8 @@ func (e *engine) lock() {
 
 func (e *engine) unlock() { e.mu.Unlock() }
 
+func (e *engine) worldRank() int { return e.rank }
+
 // finishWait waits for an op that nobody else knows, with the lock held, and
 // gives it back.
 func (e *engine) finishWait(ctx context.Context, o *op) (Status, error) {
@@ -118,7 +120,7 @@ func (e *engine) wait(ctx context.Context, r Request) (Status, error) {
 	defer e.unlock()
 	e.calls++
 	if r.spent() {
-		return Status{}, spent("wait")
+		return Status{}, spent(e, "wait")
 	}
 	return e.finishWait(ctx, r.o)
 }
@@ -135,7 +137,7 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 		case r.o.dev != e:
 			return i, nil
 		case r.spent():
-			return i + 1, spent("wait")
+			return i + 1, spent(e, "wait")
 		}
 		if r.o.finished() && r.o.err == nil {
 			e.ops.put(r.o)
@@ -148,7 +150,7 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 				}
 			}, func(grace context.Context, r Request) error {
 				if r.spent() {
-					return spent("wait")
+					return spent(e, "wait")
 				}
 				_, err := e.takenBack(ctx, grace, r.o)
 				return err
@@ -167,7 +169,7 @@ func (e *engine) test(r Request) (Status, bool, error) {
 	defer e.unlock()
 	e.calls++
 	if r.spent() {
-		return Status{}, true, spent("test")
+		return Status{}, true, spent(e, "test")
 	}
 	if !r.o.over() {
 		e.pollOnce()
@@ -218,8 +220,8 @@ func (e *engine) watch(o *op) chan struct{} {
 // is given back then when it finishes, to whoever comes next. The lock is held.
 func (r Request) spent() bool { return r.o.gen != r.gen || r.o.gaveUp }
 
-func spent(what string) error {
-	return &Error{Op: what, Peer: ProcNull, Tag: AnyTag, Err: ErrRequest, Detail: "it has been waited for already"}
+func spent(d device, what string) error {
+	return requestError(d, what, ErrRequest, "it has been waited for already")
 }
 
 func (e *engine) waitAny(ctx context.Context, rs []Request) (int, Status, error) {
@@ -229,11 +231,11 @@ func (e *engine) waitAny(ctx context.Context, rs []Request) (int, Status, error)
 	any := e.anyOf(rs)
 	defer e.keepAnyOf(any)
 	if err := e.await(ctx, any); err != nil {
-		return -1, Status{}, &Error{Op: "waitany", Peer: ProcNull, Tag: AnyTag, Err: err}
+		return -1, Status{}, requestError(e, "waitany", err, "")
 	}
 	r := rs[any.at]
 	if r.spent() {
-		return any.at, Status{}, spent("waitany")
+		return any.at, Status{}, spent(e, "waitany")
 	}
 	s, err := e.collect(r.o)
 	return any.at, s, err

@@ -71,7 +71,7 @@ func (d startTimeout) Is(target error) bool {
 type Error struct {
 	Op     string // "send", "recv", "split", ...
 	Comm   string // communicator's name
-	Rank   int    // this rank in it
+	Rank   int    // this rank in it, or in the world if Comm is ""
 	Peer   int    // the other rank in it, or AnySource
 	Host   string // the other rank's host, "" if none
 	Tag    int    // AnyTag if none

@@ -47,6 +47,8 @@ func (d *nativeDevice) put(o *op, gen uint32) bool {
 	return true
 }
 
+func (d *nativeDevice) worldRank() int { return d.user.Rank() }
+
 // request is the library's request of r, or nil if r is spent.
 func (d *nativeDevice) request(r Request) *native.Request {
 	d.mu.Lock()
@@ -60,7 +62,7 @@ func (d *nativeDevice) request(r Request) *native.Request {
 func (d *nativeDevice) wait(ctx context.Context, r Request) (Status, error) {
 	n := d.request(r)
 	if n == nil {
-		return Status{}, spent("wait")
+		return Status{}, spent(d, "wait")
 	}
 	s, err := d.lib.Wait(ctx, n)
 	if err != nil && n.InFlight() {
@@ -72,7 +74,7 @@ func (d *nativeDevice) wait(ctx context.Context, r Request) (Status, error) {
 func (d *nativeDevice) test(r Request) (Status, bool, error) {
 	n := d.request(r)
 	if n == nil {
-		return Status{}, true, spent("test")
+		return Status{}, true, spent(d, "test")
 	}
 	done, err := n.Test()
 	if !done {
@@ -89,7 +91,7 @@ func (d *nativeDevice) collect(r Request, s native.Status, err error) (Status, e
 		err = d.describe(r.o, &status, err)
 	}
 	if !d.put(r.o, r.gen) {
-		return Status{}, spent("wait")
+		return Status{}, spent(d, "wait")
 	}
 	return status, err
 }
@@ -190,7 +192,7 @@ const fewRequests = 32
 func (d *nativeDevice) waitSome(ctx context.Context, rs []Request) (int, error) {
 	n := d.request(rs[0])
 	if n == nil {
-		return 1, spent("wait")
+		return 1, spent(d, "wait")
 	}
 	s, err := d.lib.Wait(ctx, n)
 	if err == nil || !n.InFlight() {
@@ -200,7 +202,7 @@ func (d *nativeDevice) waitSome(ctx context.Context, rs []Request) (int, error) 
 	return giveUpAll(d, rs, d.cancel, func(longer context.Context, r Request) error {
 		n := d.request(r)
 		if n == nil {
-			return spent("wait")
+			return spent(d, "wait")
 		}
 		_, err := d.takenBack(ctx, longer, r, n)
 		return err
@@ -217,7 +219,7 @@ func (d *nativeDevice) waitAny(ctx context.Context, rs []Request) (int, Status, 
 			ns = append(ns, nil)
 		case r.o.gen != r.gen:
 			d.mu.Unlock()
-			return i, Status{}, spent("waitany")
+			return i, Status{}, spent(d, "waitany")
 		default:
 			ns = append(ns, r.o.native.(*native.Request))
 		}
@@ -225,7 +227,7 @@ func (d *nativeDevice) waitAny(ctx context.Context, rs []Request) (int, Status, 
 	d.mu.Unlock()
 	i, err := d.lib.WaitAny(ctx, ns)
 	if err != nil {
-		return -1, Status{}, &Error{Op: "waitany", Peer: ProcNull, Tag: AnyTag, Err: err}
+		return -1, Status{}, requestError(d, "waitany", err, "")
 	}
 	s, err := d.collect(rs[i], ns[i].Status(), ns[i].Err())
 	return i, s, err

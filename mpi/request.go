@@ -82,6 +82,11 @@ func (r Request) Done() <-chan struct{} {
 // Null reports whether r is the null request.
 func (r Request) Null() bool { return r.o == nil }
 
+// requestError is of requests whose communicator is not known, or not one.
+func requestError(d device, what string, err error, detail string) error {
+	return &Error{Op: what, Rank: d.worldRank(), Peer: ProcNull, Tag: AnyTag, Err: err, Detail: detail}
+}
+
 var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // WaitAll waits for all requests and sets them to null. It returns the first
@@ -102,8 +107,8 @@ func WaitAll(ctx context.Context, rs []Request) error {
 	return first
 }
 
-// worse is the error to return of two, the first of which came first: it, unless only the other says that a
-// buffer is in use. Where both do, Done is closed when both buffers are free.
+// worse chooses which of two errors the caller gets: the earlier one. But an ErrInFlight is never hidden by another error,
+// and if both are ErrInFlight, Done covers both buffers.
 func worse(first, err error) error {
 	switch {
 	case first == nil:
@@ -167,7 +172,7 @@ func WaitAny(ctx context.Context, rs []Request) (int, Status, error) {
 			return i, s, err
 		}
 		if dev != nil && dev != rs[i].o.dev {
-			return -1, Status{}, &Error{Op: "waitany", Peer: ProcNull, Tag: AnyTag, Err: ErrRequest, Detail: "requests of two worlds"}
+			return -1, Status{}, requestError(dev, "waitany", ErrRequest, "requests of two worlds")
 		}
 		dev = rs[i].o.dev
 	}
@@ -184,27 +189,30 @@ func WaitAny(ctx context.Context, rs []Request) (int, Status, error) {
 // Persistent is a send or receive that is started again and again with the
 // same arguments. Not for use by two goroutines at once.
 type Persistent struct {
+	c      *Comm
 	start  func() Request
 	active Request
 }
 
-// SendInit prepares a send of buf; each Start sends its contents of that moment.
+// SendInit prepares a send of buf; each Start sends its contents of that moment. Between Start and Wait buf is the
+// library's. Mistakes in the arguments are reported by Wait.
 func SendInit[T Elem](c *Comm, buf []T, dst, tag int) *Persistent {
 	b := Bytes(buf)
-	return &Persistent{start: func() Request { return c.isend(b, dst, tag) }}
+	return &Persistent{c: c, start: func() Request { return c.isend(b, dst, tag) }}
 }
 
-// RecvInit prepares a receive into buf.
+// RecvInit prepares a receive into buf, which is the library's between Start and Wait. Mistakes in the arguments are
+// reported by Wait.
 func RecvInit[T Elem](c *Comm, buf []T, src, tag int) *Persistent {
 	b := Bytes(buf)
-	return &Persistent{start: func() Request { return c.irecv(b, src, tag) }}
+	return &Persistent{c: c, start: func() Request { return c.irecv(b, src, tag) }}
 }
 
 // Start begins the operation. It does not block and does not allocate. It is
 // ErrRequest while the last start has not been waited for.
 func (p *Persistent) Start() error {
 	if !p.active.Null() {
-		return &Error{Op: "start", Tag: AnyTag, Peer: ProcNull, Err: ErrRequest, Detail: "the previous start has not been waited for"}
+		return p.c.fail("start", ProcNull, AnyTag, ErrRequest, "the previous start has not been waited for")
 	}
 	p.active = p.start()
 	return nil
