@@ -44,6 +44,7 @@ type collectiveCall struct {
 	c      *Comm // shadow
 	kind   collectiveKind
 	number uint64 // of the member's calls on c, from 1
+	child  string // name of the communicator that it makes, if it makes one
 	round  uint32
 	origin int // who gave up first
 }
@@ -51,6 +52,14 @@ type collectiveCall struct {
 // begin counts a call, also one that fails before it has sent anything: the others count it, too.
 func (c *Comm) begin(kind collectiveKind) *collectiveCall {
 	return &collectiveCall{c: c.shadow, kind: kind, number: c.shadow.calls.Add(1), origin: c.rank}
+}
+
+// beginChild begins a call that makes a communicator. Every call takes a name, also one that fails or makes none for this member: so
+// all members have the same name for the same communicator.
+func (c *Comm) beginChild(kind collectiveKind) *collectiveCall {
+	k := c.begin(kind)
+	k.child = c.childName(kind.String())
+	return k
 }
 
 // Words of a message: what call it is of, what the member calls, and the round, or that it gives up; then
@@ -153,7 +162,7 @@ func (k *collectiveCall) derive(ctx context.Context, c *Comm, group []int32, ran
 	id, claimed, err := k.context(ctx)
 	switch {
 	case err == nil && group != nil:
-		return c.derive(ctx, k.kind.String(), group, rank, id)
+		return c.derive(ctx, k.child, group, rank, id)
 	case claimed && group != nil:
 		c.dev.forgo(group, id)
 	}

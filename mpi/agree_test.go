@@ -3,6 +3,7 @@ package mpi
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,4 +62,39 @@ func TestGivenUpIsHeardWhileAMessageWaits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMembersUseOneName: the members of a communicator call it the same, also when some of them have not been in others, or
+// have failed to make one.
+func TestMembersUseOneName(t *testing.T) {
+	worlds, err := Local(3, LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended, end := context.WithCancel(ctx)
+	end()
+	var all sync.WaitGroup
+	for r, w := range worlds {
+		all.Go(func() {
+			c := w.Comm()
+			_, _ = c.Dup(ended) // may have succeeded on some
+			color := 0
+			if r == 0 {
+				color = Undefined
+			}
+			_, err := c.Split(ctx, color, 0)
+			d, again := c.Split(ctx, 0, 0)
+			if err := errors.Join(err, again); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			} else if want := "world.split3"; d.Name() != want {
+				t.Errorf("rank %d calls it %s, want %s", r, d.Name(), want)
+			}
+			if err := w.Close(ctx); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	all.Wait()
 }

@@ -180,16 +180,17 @@ func (c *Comm) rankRange(rank int) string {
 
 func tagRange(tag int) string { return fmt.Sprintf("tag %d, tags run from 0 to %d", tag, MaxTag) }
 
-// Dup makes a communicator of the same ranks with its own message space.
+// Dup makes a communicator of the same ranks with its own message space. It blocks until all members have called it.
+// Collective; cost 2⌈log₂P⌉ rounds of small messages, more only if several communicators are made at once.
 func (c *Comm) Dup(ctx context.Context) (_ *Comm, err error) {
-	k := c.begin(collectiveDup)
+	k := c.beginChild(collectiveDup)
 	defer func() { k.end(err) }()
 	return k.derive(ctx, c, c.group, c.rank)
 }
 
 // derive makes the member's handle of a new communicator.
-func (c *Comm) derive(ctx context.Context, kind string, group []int32, rank int, id uint32) (*Comm, error) {
-	d := newComm(c.world, c.dev, c.childName(kind), rank, group, id)
+func (c *Comm) derive(ctx context.Context, name string, group []int32, rank int, id uint32) (*Comm, error) {
+	d := newComm(c.world, c.dev, name, rank, group, id)
 	if err := c.dev.attach(ctx, d); err != nil {
 		return nil, err
 	}

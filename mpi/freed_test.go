@@ -10,7 +10,7 @@ import (
 // child makes a communicator of the same ranks as the world's, with the id that comes after it.
 func (p *play) child(t *testing.T) *Comm {
 	t.Helper()
-	c, err := p.c.derive(t.Context(), "dup", p.c.group, p.c.rank, contextStep)
+	c, err := p.c.derive(t.Context(), p.c.childName("dup"), p.c.group, p.c.rank, contextStep)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,7 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 	c.shrinks++
 	id := shrinkID{comm: c, n: c.shrinks}
 	c.mu.Unlock()
+	name := c.childName("shrink")
 
 	lost, err := e.agreeLost(ctx, id)
 	if err != nil {
@@ -61,7 +62,7 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 		}
 		group = append(group, w)
 	}
-	return c.derive(ctx, "shrink", group, rank, id.context())
+	return c.derive(ctx, name, group, rank, id.context())
 }
 
 // shrinkID names one call of Shrink.

@@ -8,9 +8,9 @@ import (
 
 // Split makes a communicator for each color: its members are the ranks that
 // gave that color, ordered by key, then by rank. A rank with a negative color (Undefined)
-// gets nil. Collective over c; cost ⌈log₂P⌉ rounds.
+// gets nil. Collective over c; cost 3⌈log₂P⌉ rounds.
 func (c *Comm) Split(ctx context.Context, color, key int) (_ *Comm, err error) {
-	k := c.begin(collectiveSplit)
+	k := c.beginChild(collectiveSplit)
 	defer func() { k.end(err) }()
 	all := make([]uint64, 2*c.Size())
 	all[2*c.rank], all[2*c.rank+1] = uint64(color), uint64(key)
