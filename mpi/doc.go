@@ -22,7 +22,7 @@
 // may be made from any goroutine. One that blocks takes a context: when that ends, the call ends with its cause. While
 // a rank waits it makes progress for its whole world; while it computes, a goroutine does.
 //
-// Errors wrap one of this package's sentinels or the context's cause, and are *Error where a rank or a
+// Errors wrap one of this package's sentinels, the context's cause or what the system said (a syscall.Errno), and are *Error where a rank or a
 // communicator can be named. A lost rank fails what involves it, with ErrPeerLost, and nothing else.
 //
 // # How it is made

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// What went wrong. Errors returned by this package wrap one of these, or the
-// context's cause; who did what with whom stands in *Error.
+// What went wrong. Errors returned by this package wrap one of these, the
+// context's cause, or what the system said (a syscall.Errno); who did what with whom stands in *Error.
 var (
 	// ErrTruncated: the message is longer than the buffer, which holds its beginning.
 	ErrTruncated = errors.New("message truncated")
@@ -21,6 +21,8 @@ var (
 	ErrRank = errors.New("invalid rank")
 	// ErrTag: a tag outside 0 to MaxTag; receives take AnyTag besides.
 	ErrTag = errors.New("invalid tag")
+	// ErrArgument: a value that the call does not take, such as a negative length, or memory that is not from Alloc.
+	ErrArgument = errors.New("invalid argument")
 	// ErrRequest: the request has been waited for already, a Persistent one has not yet, or those of WaitAny are of two worlds.
 	ErrRequest = errors.New("request is not active")
 	// ErrCancelled: the operation was given up, by Request.Cancel, or by another member where all are needed.

@@ -67,8 +67,8 @@ type heldMemory struct {
 // Not collective; may be called by any goroutine. The memory stays until Free, also
 // after the slice has gone out of scope. An error says how much could not be had.
 func Alloc[T Elem](c *Comm, n int) ([]T, error) {
-	if n < 0 || n > math.MaxInt/2/SizeOf[T]() {
-		return nil, c.fail("alloc", ProcNull, AnyTag, fmt.Errorf("%d elements of %d bytes", n, SizeOf[T]()), "")
+	if most := math.MaxInt / 2 / SizeOf[T](); n < 0 || n > most {
+		return nil, c.fail("alloc", ProcNull, AnyTag, ErrArgument, fmt.Sprintf("%d elements of %d bytes; lengths run from 0 to %d", n, SizeOf[T](), most))
 	}
 	if n == 0 {
 		return []T{}, nil
@@ -102,7 +102,7 @@ func Free[T Elem](c *Comm, buf []T) error {
 	start := uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
 	at := slices.IndexFunc(m.slabs, func(s *slab) bool { return s.start() == start })
 	if at < 0 {
-		return c.fail("free", ProcNull, AnyTag, errors.New("not memory from Alloc, or freed already"), "")
+		return c.fail("free", ProcNull, AnyTag, ErrArgument, "not memory from Alloc, or freed already")
 	}
 	s := m.slabs[at]
 	if s.windows > 0 {

@@ -12,8 +12,8 @@ import (
 
 func TestAllocRefusals(t *testing.T) {
 	mpitest.Together(t, mpitest.SharedMemoryWorlds(t, 1), func(_ context.Context, c *mpi.Comm) error {
-		if _, err := mpi.Alloc[byte](c, -1); err == nil {
-			return errors.New("a negative length was allocated")
+		if _, err := mpi.Alloc[byte](c, -1); !errors.Is(err, mpi.ErrArgument) {
+			return fmt.Errorf("a negative length: %w", err)
 		}
 		if _, err := mpi.Alloc[float64](c, 1<<52); err == nil {
 			return errors.New("32 PiB were allocated")
@@ -37,8 +37,8 @@ func TestAllocRefusals(t *testing.T) {
 		if err := mpi.Free(c, empty); err != nil {
 			return err
 		}
-		if err := mpi.Free(c, make([]int, 5)); err == nil {
-			return errors.New("heap memory was freed")
+		if err := mpi.Free(c, make([]int, 5)); !errors.Is(err, mpi.ErrArgument) {
+			return fmt.Errorf("heap memory: %w", err)
 		}
 		return nil
 	})

@@ -23,7 +23,7 @@ func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
 // longer message is ErrTruncated: buf holds its beginning, and Status.Bytes its length.
 // Messages from one rank are received in the order in which it sent them.
 func Recv[T Elem](ctx context.Context, c *Comm, buf []T, src, tag int) (Status, error) {
-	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+	if err := c.checkRecv("recv", src, tag); err != nil || src == ProcNull {
 		return nobody, err
 	}
 	return c.dev.recv(ctx, c, Bytes(buf), src, tag)
@@ -49,7 +49,7 @@ func (c *Comm) isend(b []byte, dst, tag int) Request {
 }
 
 func (c *Comm) irecv(b []byte, src, tag int) Request {
-	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+	if err := c.checkRecv("recv", src, tag); err != nil || src == ProcNull {
 		return failed(nobody, err)
 	}
 	return c.dev.irecv(c, b, src, tag)
@@ -63,7 +63,7 @@ func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, 
 	if err := c.checkSend(dst, sendTag); err != nil {
 		return nobody, err
 	}
-	if err := c.checkRecv(src, recvTag); err != nil {
+	if err := c.checkRecv("recv", src, recvTag); err != nil {
 		return nobody, err
 	}
 	in := Irecv(c, recv, src, recvTag)
@@ -79,7 +79,7 @@ func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, 
 // than this machine's memory is an error, and is left where it is. Over the system's MPI library no other goroutine
 // must receive with the same source and tag between finding and receiving a message.
 func RecvAlloc[T Elem](ctx context.Context, c *Comm, src, tag int) ([]T, Status, error) {
-	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+	if err := c.checkRecv("recv", src, tag); err != nil || src == ProcNull {
 		return nil, nobody, err
 	}
 	var buf []T
@@ -109,7 +109,7 @@ func holdable(nBytes int) error {
 // Probe blocks until a message from src (or AnySource) with tag (or AnyTag)
 // can be received, and describes it without receiving it.
 func (c *Comm) Probe(ctx context.Context, src, tag int) (Status, error) {
-	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+	if err := c.checkRecv("probe", src, tag); err != nil || src == ProcNull {
 		return nobody, err
 	}
 	return c.dev.probe(ctx, c, src, tag)
@@ -118,7 +118,7 @@ func (c *Comm) Probe(ctx context.Context, src, tag int) (Status, error) {
 // Iprobe is Probe that looks once, making progress, and reports whether there
 // is such a message.
 func (c *Comm) Iprobe(src, tag int) (Status, bool, error) {
-	if err := c.checkRecv(src, tag); err != nil || src == ProcNull {
+	if err := c.checkRecv("probe", src, tag); err != nil || src == ProcNull {
 		return nobody, err == nil, err
 	}
 	return c.dev.iprobe(c, src, tag)
@@ -134,12 +134,12 @@ func (c *Comm) checkSend(dst, tag int) error {
 	return nil
 }
 
-func (c *Comm) checkRecv(src, tag int) error {
+func (c *Comm) checkRecv(what string, src, tag int) error {
 	if src < ProcNull || src >= len(c.group) {
-		return c.fail("recv", src, tag, ErrRank, c.rankRange(src))
+		return c.fail(what, src, tag, ErrRank, c.rankRange(src))
 	}
 	if tag < AnyTag || tag > MaxTag {
-		return c.fail("recv", src, tag, ErrTag, tagRange(tag))
+		return c.fail(what, src, tag, ErrTag, tagRange(tag))
 	}
 	return nil
 }

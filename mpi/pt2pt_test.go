@@ -26,3 +26,15 @@ func TestSendrecvChecksBothSidesFirst(t *testing.T) {
 		p.heard(t, name)
 	}
 }
+
+// TestProbeRefusedAsProbe: the error of a call names that call.
+func TestProbeRefusedAsProbe(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	_, rank := p.c.Probe(t.Context(), 2, 0)
+	_, _, tag := p.c.Iprobe(1, MaxTag+1)
+	for err, want := range map[error]error{rank: ErrRank, tag: ErrTag} {
+		if at, ok := errors.AsType[*Error](err); !ok || at.Op != "probe" || !errors.Is(err, want) {
+			t.Errorf("%v, want %v of a probe", err, want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"unsafe"
 )
@@ -125,6 +126,9 @@ func (k *windowLocks) forget(rank int) {
 func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 	if err := w.check("lock", target, 0, 0); err != nil {
 		return err
+	}
+	if mode > LockExclusive {
+		return w.c.fail("lock", target, AnyTag, ErrArgument, fmt.Sprintf("lock mode %d; there are LockShared (%d) and LockExclusive (%d)", mode, LockShared, LockExclusive))
 	}
 	e := w.e
 	e.lock()

@@ -177,3 +177,15 @@ func TestLocksHeldElsewhere(t *testing.T) {
 	w.Release()
 	p.heard(t, "a release", "-> 1 unlock 0", "-> 1 unlock 0")
 }
+
+// TestLockModes: there are two.
+func TestLockModes(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	w := p.window()
+	for _, target := range []int{0, 1} {
+		if err := w.Lock(t.Context(), target, LockExclusive+1); !errors.Is(err, ErrArgument) {
+			t.Errorf("a mode that there is not, at rank %d: %v, want %v", target, err, ErrArgument)
+		}
+	}
+	p.heard(t, "refused locks")
+}
