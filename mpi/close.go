@@ -11,8 +11,9 @@ import (
 // last: they wait for calls of theirs, which may wait for such an operation.
 
 // Close says goodbye: it blocks until every living rank has closed too, or
-// ctx ends, so that no rank takes a peer's leaving for a loss. After the end of ctx it is one to ranks of other processes. Until then operations of other
-// goroutines go on. Those that have not finished by then, and all later ones, end
+// ctx ends, so that no rank takes a peer's leaving for a loss. If ctx ends before all
+// ranks have said goodbye, this rank leaves all the same, and the ranks of other processes that have not closed yet see it as
+// lost. Until then operations of other goroutines go on. Those that have not finished by then, and all later ones, end
 // with ErrClosed: a message of theirs may have been delivered or not, and their buffers are
 // the caller's again. A second Close is ErrClosed at once. Collective.
 //

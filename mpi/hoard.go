@@ -25,8 +25,8 @@ const (
 	announcedBytes = 160
 )
 
-// hoards loses a peer that has this rank keep too many things of a kind, and reports so. Its are those of all,
-// total, that are the peer's: they are looked at when even all are too many.
+// hoards reports whether a peer has this rank keep too many things of a kind, and loses the peer then. All are the total
+// things of every peer; its tells which are this peer's, and is asked only when total exceeds the bound.
 func hoards[T any](e *engine, rank int, what string, total int, all iter.Seq[T], its func(T) bool) bool {
 	if total < e.mostKept {
 		return false

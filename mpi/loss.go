@@ -33,7 +33,8 @@ func (e *engine) broken(c *Comm) error {
 	return nil
 }
 
-// lastLoss is the newest loss of a member of c: of those that left, mostly since there was another one, only if there is no other.
+// lastLoss is the newest loss among c's members. One that left early counts only if there is no other: it mostly follows
+// from another.
 func (e *engine) lastLoss(c *Comm) error {
 	var left error = ErrPeerLost
 	for _, l := range slices.Backward(e.losses) {

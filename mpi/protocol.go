@@ -30,7 +30,7 @@ const (
 	kindRetracted = transport.Data + 7 // Token: sender's op; Aux: retractedFreed or nothing
 	kindRevoke    = transport.Data + 8 // Context
 	kindShrink    = transport.Data + 9
-	kindWindow    = transport.Data + 10 // one-sided operations on windows, window.go
+	kindWindow    = transport.Data + 10 // one-sided operations on windows, window_message.go
 )
 
 // control sends a message of the protocol's own.
@@ -65,7 +65,7 @@ func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
 	case kindEager:
 		if o := e.claim(v); o != nil {
 			e.deliver(o, v, payload, int(h.Bytes))
-			e.consumed(e.peer(rank), int(h.Bytes))
+			e.oweCredit(e.peer(rank), int(h.Bytes))
 			return
 		}
 		a := e.pool.arrival()

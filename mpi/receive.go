@@ -56,7 +56,7 @@ func (e *engine) recvNow(c *Comm, buf []byte, src, tag int) (int, bool) {
 		n, found := p.taker.Take(p.rank, h, buf, looksAtOnce)
 		switch found {
 		case transport.Taken:
-			e.consumed(p, n)
+			e.oweCredit(p, n)
 			return n, true
 		case transport.Other:
 			return 0, false
@@ -155,7 +155,7 @@ func (e *engine) receive(o *op, a *arrival) {
 		e.begin(o, a.env, a.bytes, a.token, a.key)
 	default:
 		e.deliver(o, a.env, a.payload, a.bytes)
-		e.freed(a)
+		e.returnCredit(a)
 	}
 	e.recycle(a)
 }
@@ -231,8 +231,8 @@ func (e *engine) Placed(rank int, h *transport.Header) {
 	}
 }
 
-// freed returns the credit of an eager message that was held.
-func (e *engine) freed(a *arrival) {
+// returnCredit returns the credit of an eager message that was held.
+func (e *engine) returnCredit(a *arrival) {
 	cost := a.bytes + transport.EnvelopeBytes
 	if int(a.env.source) == e.rank {
 		e.selfHeld -= cost
@@ -240,12 +240,12 @@ func (e *engine) freed(a *arrival) {
 	}
 	p := e.peer(int(a.env.source))
 	p.held -= cost
-	e.consumed(p, a.bytes)
+	e.oweCredit(p, a.bytes)
 }
 
-// consumed returns credit for an eager message of n bytes that the engine does not
+// oweCredit returns credit, once it is enough, for an eager message of n bytes that the engine does not
 // hold, or no more.
-func (e *engine) consumed(p *peer, n int) {
+func (e *engine) oweCredit(p *peer, n int) {
 	p.owed += n + transport.EnvelopeBytes
 	if p.owed >= p.caps.CreditBytes/2 && p.lost == nil {
 		owed := p.owed
@@ -261,7 +261,7 @@ func (e *engine) hold(a *arrival) {
 		return
 	}
 	if err := e.unwanted(a.env.context); err != nil {
-		e.forget(a)
+		e.unannounce(a)
 		e.refuse(a, err)
 		return
 	}
@@ -276,11 +276,11 @@ func (e *engine) hold(a *arrival) {
 // release takes a message that is held out of the queues.
 func (e *engine) release(a *arrival) {
 	e.match.release(a)
-	e.forget(a)
+	e.unannounce(a)
 }
 
-// forget is announced backwards.
-func (e *engine) forget(a *arrival) {
+// unannounce is announced backwards.
+func (e *engine) unannounce(a *arrival) {
 	if a.token != 0 {
 		e.peer(int(a.env.source)).announced--
 	}
@@ -308,7 +308,7 @@ func (e *engine) unwanted(context uint32) error {
 func (e *engine) discard(a *arrival, why error) {
 	e.release(a)
 	if a.eager() {
-		e.freed(a)
+		e.returnCredit(a)
 		e.recycle(a)
 		return
 	}
@@ -342,7 +342,7 @@ func (e *engine) refuse(a *arrival, why error) {
 			e.enqueue(p, x)
 		}
 	case int(a.env.source) != e.rank:
-		e.consumed(e.peer(int(a.env.source)), a.bytes)
+		e.oweCredit(e.peer(int(a.env.source)), a.bytes)
 	}
 	e.recycle(a)
 }

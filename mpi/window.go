@@ -175,7 +175,8 @@ func (w *Window[T]) Get(ctx context.Context, target, at int, dst []T) error {
 }
 
 // Accumulate combines src with elements of the target's part from index at
-// on, atomically for each element. src is the caller's again when it returns.
+// on, atomically for each element. src is the caller's again when it returns. If ctx ends first the operation may or may not
+// have taken effect. Cost: an atomic instruction for each element if Direct and of a kind for which there is one, else a message.
 func (w *Window[T]) Accumulate(ctx context.Context, target, at int, src []T, op Accumulation) error {
 	f, err := w.combiner("accumulate", target, op)
 	if err == nil {
@@ -207,7 +208,8 @@ func (w *Window[T]) combiner(what string, target int, op Accumulation) (func(a, 
 }
 
 // FetchAndOp combines value with one element of the target's part and returns
-// what the element was, atomically. With AccNone it reads.
+// what the element was, atomically. With AccNone it reads. If ctx ends first the operation may or may not have taken effect.
+// Cost: as of Accumulate, and a round trip where that is a message.
 func (w *Window[T]) FetchAndOp(ctx context.Context, target, at int, value T, op Accumulation) (T, error) {
 	f, err := w.combiner("fetch", target, op)
 	if err == nil {
@@ -221,6 +223,7 @@ func (w *Window[T]) FetchAndOp(ctx context.Context, target, at int, value T, op 
 
 // CompareAndSwap sets one element of the target's part to next if it is
 // compare, and returns what it was, atomically. Floating-point numbers are compared by value.
+// If ctx ends first the operation may or may not have taken effect. Cost: as of FetchAndOp.
 func (w *Window[T]) CompareAndSwap(ctx context.Context, target, at int, compare, next T) (T, error) {
 	if err := w.check("swap", target, at, 1); err != nil {
 		return compare, err
