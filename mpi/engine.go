@@ -48,7 +48,7 @@ type engine struct {
 
 	losses   []loss                         // in the order in which they became known
 	reported []report                       // to be believed by whoever leads
-	onLoss   func(rank int, err *lostError) // tells the bootstrap tree and the user; must not block
+	onLoss   func(rank int, err *lostError) // tells the bootstrap tree; must not block
 	closing  bool                           // own goodbye said: a closing peer is not a loss
 	closed   bool                           // no operation may begin any more
 

@@ -23,9 +23,6 @@ func (w *World) Layout() (*slurm.Layout, error) {
 	return slurm.NewLayout(nodes, tasks)
 }
 
-// RankAt is the rank at a position.
-func (w *World) RankAt(position int) int { return w.positions()[position] }
-
 // positions lists the ranks by position.
 func (w *World) positions() []int {
 	order := make([]int, len(w.members))

@@ -24,7 +24,6 @@ type World struct {
 	memory     memory
 
 	mu      sync.Mutex
-	watch   []func(rank int, err error)
 	closing bool
 }
 
@@ -107,14 +106,6 @@ func (w *World) Transports() []TransportInfo {
 // Lost lists the world ranks known to be lost.
 func (w *World) Lost() []int { return w.dev.lost(w.comm) }
 
-// OnLost registers f to be called, in a goroutine of its own, for each rank
-// that is lost from now on.
-func (w *World) OnLost(f func(rank int, err error)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.watch = append(w.watch, f)
-}
-
 // noticeLoss is told by the engine, which holds its lock.
 func (w *World) noticeLoss(rank int, err *lostError) {
 	level := slog.LevelWarn
@@ -122,17 +113,9 @@ func (w *World) noticeLoss(rank int, err *lostError) {
 		level = slog.LevelInfo
 	}
 	w.log.Log(context.Background(), level, "rank lost", "rank", rank, "host", w.Host(rank), "why", err.why)
-	go func() {
-		if w.membership != nil {
-			w.membership.AnnounceLost(rank, err.why)
-		}
-		w.mu.Lock()
-		watch := w.watch
-		w.mu.Unlock()
-		for _, f := range watch {
-			f(rank, err)
-		}
-	}()
+	if w.membership != nil {
+		go w.membership.AnnounceLost(rank, err.why)
+	}
 }
 
 // PeerLost implements MembershipEvents.
