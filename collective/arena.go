@@ -18,7 +18,7 @@ import (
 // it they do collectives without messages. Each rank writes to its own part and reads all of them.
 //
 // A part consists of words that only grow, a line each, and one that says who the rank is; of a ring of slots and a
-// store for short vectors (arena_short.go); and of a ring of pieces for long ones (arena_long.go). Where the
+// store for short vectors (arena_slots.go); and of a ring of pieces for long ones (arena_pieces.go). Where the
 // ranks may read each other's memory, long ones can also do without pieces (arena_direct.go).
 //
 // After Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", 2008.
@@ -207,7 +207,7 @@ func (s *state) allCan(ctx context.Context, c *mpi.Comm, q *call, can bool) (boo
 		vote[0] = 1
 	}
 	part := q.part(mapping)
-	pairCall(&part, plan.Allreduce, vote, vote, Min)
+	setPair(&part, plan.Allreduce, vote, vote, Min)
 	err := s.perform(ctx, c, &part)
 	return vote[0] == 1, err
 }

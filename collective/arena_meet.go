@@ -135,13 +135,13 @@ func (m *meeting) hold(ctx context.Context) error {
 		return err
 	}
 	if m.entry.way == bySlots {
-		return m.short(ctx)
+		return m.throughSlots(ctx)
 	}
 	defer m.boundSaved()
-	if m.entry.way == byReading || m.entry.readsMapped && m.allMapped || m.entry.readsFar && m.pace.direct() {
+	if m.entry.way == byDirect || m.entry.readsMapped && m.allMapped || m.entry.readsFar && m.pace.direct() {
 		return m.direct(ctx)
 	}
-	return m.long(ctx)
+	return m.throughPieces(ctx)
 }
 
 // begin waits until this rank's slot of the next turn may be written. All meetings have a slot, whatever their way.

@@ -49,24 +49,24 @@ func (q *call) counted(counts []int) {
 }
 
 func gatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, root int) {
-	vector[T](q, plan.Gather, len(send))
-	atRoot := q.at(c, root)
+	setVector[T](q, plan.Gather, len(send))
+	atRoot := q.setRoot(c, root)
 	total, mine := len(send)*c.Size(), len(send)
 	if counts != nil {
 		q.count = 0
-		total, mine = q.blocks(c, counts)
+		total, mine = q.setCounts(c, counts)
 	}
 	if !atRoot {
-		q.want("send", len(send), mine)
+		q.wantLen("send", len(send), mine)
 		q.send = mpi.Bytes(send)
 		return
 	}
-	collect(q, c, send, recv, total, mine)
+	setGatherBuffers(q, c, send, recv, total, mine)
 }
 
-// collect sets the buffers of a rank that receives all blocks. In place, send
+// setGatherBuffers sets the buffers of a rank that receives all blocks. In place, send
 // is recv or this rank's block in it.
-func collect[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, total, mine int) {
+func setGatherBuffers[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, total, mine int) {
 	own := q.offset(c, mine)
 	whole := len(send) > 0 && len(recv) > 0 && &send[0] == &recv[0] && len(send) == len(recv) && c.Size() > 1
 	if whole {
@@ -78,14 +78,14 @@ func collect[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, total, mine int) 
 			}
 			q.count = len(recv) / c.Size()
 		} else {
-			q.want("recv", len(recv), total)
+			q.wantLen("recv", len(recv), total)
 		}
 		q.inPlace = true
 		q.recv = mpi.Bytes(recv)
 		return
 	}
-	q.want("send", len(send), mine)
-	q.want("recv", len(recv), total)
+	q.wantLen("send", len(send), mine)
+	q.wantLen("recv", len(recv), total)
 	q.send, q.recv = mpi.Bytes(send), mpi.Bytes(recv)
 	switch {
 	case q.err != nil || mine == 0:
@@ -142,13 +142,13 @@ func Iallgatherv[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int) Request 
 }
 
 func allgatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int) {
-	vector[T](q, plan.Allgather, len(send))
+	setVector[T](q, plan.Allgather, len(send))
 	total, mine := len(send)*c.Size(), len(send)
 	if counts != nil {
 		q.count = 0
-		total, mine = q.blocks(c, counts)
+		total, mine = q.setCounts(c, counts)
 	}
-	collect(q, c, send, recv, total, mine)
+	setGatherBuffers(q, c, send, recv, total, mine)
 }
 
 // Scatter hands out send of the root in equal blocks, in the order of ranks;
@@ -184,31 +184,31 @@ func Iscatterv[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int) 
 }
 
 func scatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, root int) {
-	vector[T](q, plan.Scatter, len(recv))
-	atRoot := q.at(c, root)
+	setVector[T](q, plan.Scatter, len(recv))
+	atRoot := q.setRoot(c, root)
 	total, mine := len(recv)*c.Size(), len(recv)
 	whole := len(send) > 0 && len(recv) == len(send) && &send[0] == &recv[0] && c.Size() > 1
 	kept := atRoot && (recv == nil || whole)
 	switch {
 	case counts != nil:
 		q.count = 0
-		total, mine = q.blocks(c, counts)
+		total, mine = q.setCounts(c, counts)
 	case kept:
 		q.count = len(send) / c.Size()
 		total = q.count * c.Size()
 	}
 	if !atRoot {
-		q.want("recv", len(recv), mine)
+		q.wantLen("recv", len(recv), mine)
 		q.recv = mpi.Bytes(recv)
 		return
 	}
-	q.want("send", len(send), total)
+	q.wantLen("send", len(send), total)
 	q.send = mpi.Bytes(send)
 	if kept {
 		q.inPlace = true
 		return
 	}
-	q.want("recv", len(recv), mine)
+	q.wantLen("recv", len(recv), mine)
 	q.recv = mpi.Bytes(recv)
 	switch own := q.offset(c, mine); {
 	case q.err != nil || mine == 0:
@@ -253,14 +253,14 @@ func IreduceScatterBlock[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request
 }
 
 func reduceScatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, op Op) {
-	vector[T](q, plan.ReduceScatter, len(send)/c.Size())
-	by[T](q, op)
+	setVector[T](q, plan.ReduceScatter, len(send)/c.Size())
+	setOp[T](q, op)
 	total, mine := q.count*c.Size(), q.count
 	if counts != nil {
 		q.count = 0
-		total, mine = q.blocks(c, counts)
+		total, mine = q.setCounts(c, counts)
 	}
-	q.want("send", len(send), total)
+	q.wantLen("send", len(send), total)
 	q.send, q.recv = mpi.Bytes(send), mpi.Bytes(recv)
 	switch {
 	case len(send) > 0 && len(recv) > 0 && &send[0] == &recv[0]:
@@ -272,7 +272,7 @@ func reduceScatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts 
 	case memcopy.Overlap(q.send, q.recv) && len(send) > 0 && len(recv) > 0:
 		q.fail("send and recv overlap without beginning together")
 	}
-	q.want("recv", len(recv), mine)
+	q.wantLen("recv", len(recv), mine)
 }
 
 // Alltoall sends block r of send to rank r and receives block r of recv from
@@ -292,12 +292,12 @@ func Ialltoall[T mpi.Elem](c *mpi.Comm, send, recv []T) Request {
 }
 
 func alltoallCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T) {
-	vector[T](q, plan.Alltoall, len(send)/c.Size())
+	setVector[T](q, plan.Alltoall, len(send)/c.Size())
 	if len(send)%c.Size() != 0 {
 		q.fail("send of %d elements cannot be cut into equal blocks for %d ranks", len(send), c.Size())
 	}
-	with(q, send, recv)
-	q.want("recv", len(recv), len(send))
+	setBuffers(q, send, recv)
+	q.wantLen("recv", len(recv), len(send))
 }
 
 // Alltoallv is Alltoall with sendCounts[r] elements to rank r, and
@@ -317,14 +317,14 @@ func Ialltoallv[T mpi.Elem](c *mpi.Comm, send []T, sendCounts []int, recv []T, r
 }
 
 func alltoallvCall[T mpi.Elem](q *call, c *mpi.Comm, send []T, sendCounts []int, recv []T, recvCounts []int) {
-	vector[T](q, plan.Alltoall, 0)
-	in, _ := q.blocks(c, recvCounts)
-	out, _ := q.blocks(c, sendCounts)
+	setVector[T](q, plan.Alltoall, 0)
+	in, _ := q.setCounts(c, recvCounts)
+	out, _ := q.setCounts(c, sendCounts)
 	q.counts = [3][]int{nil, sendCounts, recvCounts}
 	q.hash = hashCounts(sendCounts, recvCounts)
-	q.want("send", len(send), out)
-	q.want("recv", len(recv), in)
-	with(q, send, recv)
+	q.wantLen("send", len(send), out)
+	q.wantLen("recv", len(recv), in)
+	setBuffers(q, send, recv)
 	if me := c.Rank(); q.err == nil && sendCounts[me] != recvCounts[me] {
 		q.fail("%d elements go from rank %d to itself, but %d come from it", sendCounts[me], me, recvCounts[me])
 	}

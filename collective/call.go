@@ -50,11 +50,11 @@ func (s *state) runByMessages(ctx context.Context, c *mpi.Comm, q *call) error {
 
 // perform does a call, or a part of one, by messages.
 func (s *state) perform(ctx context.Context, c *mpi.Comm, q *call) error {
-	x, err := s.acquire(c, q, false)
+	x, err := s.acquire(c, q, blocking)
 	if err != nil {
 		return err
 	}
-	x.advance(ctx, true)
+	x.advance(ctx, untilDone)
 	failed := x.err
 	s.release(x)
 	if failed != nil {
@@ -105,23 +105,23 @@ func start(c *mpi.Comm, q *call) Request {
 	if q.err != nil {
 		return Request{err: s.reject(q, q.err)}
 	}
-	x, err := s.acquire(c, q, true)
+	x, err := s.acquire(c, q, nonblocking)
 	if err != nil {
 		return Request{err: err}
 	}
 	r := Request{x: x, seq: x.seq}
-	x.advance(context.Background(), false)
+	x.advance(context.Background(), tryOnce)
 	x.turn.Unlock()
 	return r
 }
 
-// vector is a call on one vector per rank.
-func vector[T mpi.Elem](q *call, kind plan.Kind, n int) {
+// setVector makes q a call on one vector per rank.
+func setVector[T mpi.Elem](q *call, kind plan.Kind, n int) {
 	q.kind, q.typ, q.count = kind, typeOf[T](), n
 }
 
-// with sets the buffers; they are the same slice or do not overlap.
-func with[T mpi.Elem](q *call, send, recv []T) {
+// setBuffers sets the buffers; they are the same slice or do not overlap.
+func setBuffers[T mpi.Elem](q *call, send, recv []T) {
 	q.send, q.recv = mpi.Bytes(send), mpi.Bytes(recv)
 	switch {
 	case len(send) == 0 || len(recv) == 0:
@@ -132,8 +132,8 @@ func with[T mpi.Elem](q *call, send, recv []T) {
 	}
 }
 
-// by sets the operator.
-func by[T mpi.Elem](q *call, op Op) {
+// setOp sets the operator.
+func setOp[T mpi.Elem](q *call, op Op) {
 	q.op, q.goType = op, reflect.TypeFor[T]()
 	if op.exact {
 		q.fail("ReproducibleSum is for Allreduce and Reduce")
@@ -147,15 +147,15 @@ func (q *call) fail(format string, args ...any) {
 	}
 }
 
-// want checks a length.
-func (q *call) want(what string, got, want int) {
+// wantLen checks a length.
+func (q *call) wantLen(what string, got, want int) {
 	if got != want {
 		q.fail("%s has %d elements, %d are needed", what, got, want)
 	}
 }
 
-// at sets the root.
-func (q *call) at(c *mpi.Comm, root int) (mine bool) {
+// setRoot sets the root.
+func (q *call) setRoot(c *mpi.Comm, root int) (mine bool) {
 	q.root = root
 	if root < 0 || root >= c.Size() {
 		q.fail("root %d, ranks run from 0 to %d", root, c.Size()-1)
@@ -163,9 +163,9 @@ func (q *call) at(c *mpi.Comm, root int) (mine bool) {
 	return c.Rank() == root
 }
 
-// blocks checks the counts of a collective with a block per rank and returns
+// setCounts checks the counts of a collective with a block per rank and returns
 // their sum and this rank's.
-func (q *call) blocks(c *mpi.Comm, counts []int) (total, mine int) {
+func (q *call) setCounts(c *mpi.Comm, counts []int) (total, mine int) {
 	if len(counts) != c.Size() {
 		q.fail("there are %d counts for %d ranks", len(counts), c.Size())
 		return 0, 0
@@ -216,7 +216,7 @@ func (r Request) Wait(ctx context.Context) error {
 		r.x.turn.Unlock()
 		return errSpent
 	}
-	r.x.advance(ctx, true)
+	r.x.advance(ctx, untilDone)
 	return r.finish()
 }
 
@@ -232,7 +232,7 @@ func (r Request) Test() (bool, error) {
 		r.x.turn.Unlock()
 		return true, errSpent
 	}
-	if !r.x.advance(context.Background(), false) {
+	if !r.x.advance(context.Background(), tryOnce) {
 		r.x.turn.Unlock()
 		return false, nil
 	}

@@ -14,7 +14,7 @@ const (
 	byLibrary             // by the system's MPI library
 	bySlots               // in the arena: short vectors, all at once
 	byPieces              // long ones, in steps, which the ranks may agree to replace by reading
-	byReading             // out of each other's buffers
+	byDirect              // out of each other's buffers
 )
 
 // inArena reports whether the ranks meet in the arena for it.

@@ -51,8 +51,8 @@ func (s *state) agreeOnCounts(ctx context.Context, c *mpi.Comm, q *call) error {
 		mine[fields*r+sends], mine[fields*r+receives] = int64(q.counts[1][r]), int64(q.counts[2][r])
 	}
 	b := q.part(counting)
-	vector[int64](&b, plan.Alltoall, fields)
-	with(&b, mine, theirs)
+	setVector[int64](&b, plan.Alltoall, fields)
+	setBuffers(&b, mine, theirs)
 	if err := s.perform(ctx, c, &b); err != nil {
 		return err
 	}

@@ -85,13 +85,21 @@ func (x *execution) begin(c *mpi.Comm, q *call) {
 	x.live.Store(q.seq)
 }
 
-// advance runs the plan as far as it goes, to the end if block, and reports
+// effort is how far a caller goes with an execution.
+type effort uint8
+
+const (
+	tryOnce   effort = iota // as far as it goes without waiting
+	untilDone               // to its end, or that of the context
+)
+
+// advance runs the plan as far as its caller wants to go, and reports
 // whether it has ended; then x.err is final and all memory is the caller's
 // again, unless x.err is mpi.ErrInFlight. The caller has the turn.
-func (x *execution) advance(ctx context.Context, block bool) bool {
+func (x *execution) advance(ctx context.Context, e effort) bool {
 	if !x.ended {
-		x.ended = x.run(ctx, block)
-		if x.ended && !block { // else it is released next
+		x.ended = x.run(ctx, e)
+		if x.ended && e == tryOnce { // else it is released next
 			x.mu.Lock()
 			x.blocked, x.peer = mpi.Request{}, finished
 			x.mu.Unlock()
@@ -100,9 +108,9 @@ func (x *execution) advance(ctx context.Context, block bool) bool {
 	return x.ended
 }
 
-func (x *execution) run(ctx context.Context, block bool) bool {
+func (x *execution) run(ctx context.Context, e effort) bool {
 	if x.entry.way == byLibrary {
-		_, ok, err := x.awaitFirm(ctx, x.native, nobody, block)
+		_, ok, err := x.awaitFirm(ctx, x.native, nobody, e)
 		if ok {
 			x.native = mpi.Request{}
 		}
@@ -114,12 +122,12 @@ func (x *execution) run(ctx context.Context, block bool) bool {
 	rounds := len(x.entry.plan.Rounds)
 	for x.round < rounds {
 		if !x.started {
-			if err := x.start(ctx, block); err != nil {
+			if err := x.start(ctx, e); err != nil {
 				x.fail(err)
 				return true
 			}
 		}
-		done, err := x.settle(ctx, block)
+		done, err := x.settle(ctx, e)
 		if err != nil {
 			x.fail(err)
 			return true
@@ -134,7 +142,7 @@ func (x *execution) run(ctx context.Context, block bool) bool {
 }
 
 // start does the local steps of a round, posts its receives and then starts its sends.
-func (x *execution) start(ctx context.Context, block bool) error {
+func (x *execution) start(ctx context.Context, e effort) error {
 	steps := x.entry.plan.Round(x.round)
 	x.incoming, x.receives, x.outgoing, x.to = x.incoming[:0], x.receives[:0], x.outgoing[:0], x.to[:0]
 	x.in = 0
@@ -164,7 +172,7 @@ func (x *execution) start(ctx context.Context, block bool) error {
 	if len(x.incoming) > 1 || len(x.expected) > 0 {
 		x.expectAll()
 	}
-	if puts == 1 && block && !x.state.takesBack && x.signed(steps[only].N) {
+	if puts == 1 && e == untilDone && !x.state.takesBack && x.signed(steps[only].N) {
 		return x.sendNow(ctx, &steps[only], stage)
 	}
 	for i := range steps {
@@ -247,12 +255,12 @@ func (x *execution) give(b []byte, to int32) {
 }
 
 // settle finishes the round's messages, receives first, in order, then sends.
-func (x *execution) settle(ctx context.Context, block bool) (done bool, err error) {
+func (x *execution) settle(ctx context.Context, e effort) (done bool, err error) {
 	for x.in < len(x.incoming) {
 		m := &x.incoming[x.in]
 		for m.finished < m.count {
 			r := &x.receives[m.first+m.finished%m.window]
-			status, ok, err := x.await(ctx, *r, m.step.Peer, block)
+			status, ok, err := x.await(ctx, *r, m.step.Peer, e)
 			if !ok {
 				return false, err
 			}
@@ -269,7 +277,7 @@ func (x *execution) settle(ctx context.Context, block bool) (done bool, err erro
 	// to the same rank would be taken for that.
 	for x.out > 0 {
 		last := x.out - 1
-		_, ok, err := x.awaitFirm(ctx, x.outgoing[last], x.to[last], block)
+		_, ok, err := x.awaitFirm(ctx, x.outgoing[last], x.to[last], e)
 		if !ok {
 			return false, err
 		}
@@ -284,11 +292,11 @@ func (x *execution) settle(ctx context.Context, block bool) (done bool, err erro
 
 // await waits for a request, or tests it. ok is false while it has not
 // finished, with an error if the collective has been called off.
-func (x *execution) await(ctx context.Context, r mpi.Request, peer int32, block bool) (status mpi.Status, ok bool, err error) {
+func (x *execution) await(ctx context.Context, r mpi.Request, peer int32, e effort) (status mpi.Status, ok bool, err error) {
 	if broken := x.waitFor(r, peer); broken != nil {
 		return status, false, broken.Err
 	}
-	if block {
+	if e == untilDone {
 		status, err = r.Wait(ctx)
 		ok = true
 	} else if status, ok, err = r.Test(); !ok {
@@ -300,16 +308,16 @@ func (x *execution) await(ctx context.Context, r mpi.Request, peer int32, block 
 
 // awaitFirm is await for what not every device takes back: sends, and the collectives of the system's
 // MPI library. What Cancel does elsewhere, the end of a context does there, and leaves them in flight.
-func (x *execution) awaitFirm(ctx context.Context, r mpi.Request, peer int32, block bool) (mpi.Status, bool, error) {
+func (x *execution) awaitFirm(ctx context.Context, r mpi.Request, peer int32, e effort) (mpi.Status, bool, error) {
 	if status, ok, err := r.Test(); ok { // as short sends have, and nobody has to know of them
 		x.progress.Add(1)
 		return status, ok, err
 	}
-	if block {
+	if e == untilDone {
 		defer x.until.end()
 		ctx = x.untilOff(ctx)
 	}
-	return x.await(ctx, r, peer, block)
+	return x.await(ctx, r, peer, e)
 }
 
 // untilOff is ctx for a wait that must end when collectives are called off, also where Cancel does not end it. Nobody

@@ -87,7 +87,7 @@ func TestFinishedWaitsForNobody(t *testing.T) {
 		r := Ibcast(c, []int32{1}, 0)
 		for ended := false; !ended; runtime.Gosched() { // as the look-out does
 			r.x.turn.Lock()
-			ended = r.x.advance(ctx, false)
+			ended = r.x.advance(ctx, tryOnce)
 			r.x.turn.Unlock()
 		}
 		s := stateOf(c)

@@ -80,16 +80,16 @@ func reproducibleReduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv
 // reproducible is an allreduce, or a reduce to root. what is a row to the caller.
 func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, what string, rows [][]T, recv []T, root int) error {
 	var q call
-	vector[T](&q, kind, len(recv))
+	setVector[T](&q, kind, len(recv))
 	q.op = ReproducibleSum
 	if kind == plan.Reduce {
-		q.at(c, root)
+		q.setRoot(c, root)
 	}
 	if q.typ.kind != kernel.Float32 && q.typ.kind != kernel.Float64 {
 		q.fail("ReproducibleSum is of float32 or float64, not of %v", q.typ.kind)
 	}
 	for _, r := range rows {
-		q.want(what, len(r), len(recv))
+		q.wantLen(what, len(r), len(recv))
 	}
 	if q.err != nil {
 		return stateOf(c).reject(&q, q.err)
@@ -165,11 +165,11 @@ func reproducible32(ctx context.Context, c *mpi.Comm, q *call, rows [][]float32,
 // all or to its root.
 func scaleAndAdd[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, mags []uint16, sums []T, op Op, cut func()) error {
 	scale, add := q.part(scaling), q.part(adding)
-	pairCall(&scale, plan.Allreduce, mags, mags, magnitudeOp)
+	setPair(&scale, plan.Allreduce, mags, mags, magnitudeOp)
 	if q.kind == plan.Reduce {
 		reduceCall(&add, c, sums, sums, op, q.root)
 	} else {
-		pairCall(&add, plan.Allreduce, sums, sums, op)
+		setPair(&add, plan.Allreduce, sums, sums, op)
 	}
 	return runHalves(ctx, c, q, &scale, &add, func() error {
 		if mags[len(sums)] != 0 {

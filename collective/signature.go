@@ -30,7 +30,7 @@ const (
 	noOp           = 0xff
 	badArguments   = 0xfe // as a plan: the call was rejected
 	memoryCode     = 0xfd // as a plan: MemoryPlan
-	readingCode    = 0xfc // as a plan: DirectPlan
+	directCode     = 0xfc // as a plan: DirectPlan
 )
 
 // phase is a part of what the program called that is a collective of its own. All parts have the number and the
@@ -176,7 +176,7 @@ func (s signature) planName() string {
 	switch s[5] {
 	case memoryCode:
 		return MemoryPlan
-	case readingCode:
+	case directCode:
 		return DirectPlan
 	case noOp:
 		return LibraryPlan

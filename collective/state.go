@@ -140,8 +140,16 @@ func (q *call) part(p phase) call {
 	return call{key: key{late: true}, phase: p, asked: asked, seq: q.seq}
 }
 
+// form is how a collective was called.
+type form uint8
+
+const (
+	blocking form = iota
+	nonblocking
+)
+
 // acquire numbers the call and gives it an execution of its plan, and the turn.
-func (s *state) acquire(c *mpi.Comm, q *call, nonblocking bool) (*execution, error) {
+func (s *state) acquire(c *mpi.Comm, q *call, f form) (*execution, error) {
 	if b := s.broken.Load(); b != nil {
 		return nil, s.refuse(q, b)
 	}
@@ -163,7 +171,7 @@ func (s *state) acquire(c *mpi.Comm, q *call, nonblocking bool) (*execution, err
 		x = newExecution(s, e)
 	}
 	x.turn.Lock()
-	x.nonblocking = nonblocking
+	x.nonblocking = f == nonblocking
 	x.begin(c, q)
 	s.watch.add(x)
 	if e.way == byLibrary {
@@ -261,7 +269,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	case libraryHas(c, e) && s.config.whyLibrary(p) != "":
 		e.way, e.signature, here = byLibrary, e.sign(noOp), LibraryPlan
 	case here == DirectPlan:
-		e.way, e.signature = byReading, e.sign(readingCode)
+		e.way, e.signature = byDirect, e.sign(directCode)
 	case here == MemoryPlan && fitsSlot(p):
 		e.way, e.signature = bySlots, e.sign(memoryCode)
 	case here == MemoryPlan:
@@ -275,7 +283,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	}
 	if e.way != byMessages {
 		e.plan = &plan.Plan{Name: here}
-		e.starts = startsOf(q.counts[0], q.typ.size)
+		e.starts = blockOffsets(q.counts[0], q.typ.size)
 	}
 	s.keep(e)
 	return e, nil

@@ -39,9 +39,9 @@ func Ibcast[T mpi.Elem](c *mpi.Comm, buf []T, root int) Request {
 }
 
 func bcastCall[T mpi.Elem](q *call, c *mpi.Comm, buf []T, root int) {
-	vector[T](q, plan.Bcast, len(buf))
+	setVector[T](q, plan.Bcast, len(buf))
 	q.recv = mpi.Bytes(buf)
-	q.at(c, root)
+	q.setRoot(c, root)
 }
 
 // Reduce combines send of all ranks into recv of the root; recv is ignored
@@ -64,14 +64,14 @@ func Ireduce[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op, root int) Request {
 }
 
 func reduceCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, op Op, root int) {
-	vector[T](q, plan.Reduce, len(send))
-	if q.at(c, root) {
-		with(q, send, recv)
-		q.want("recv", len(recv), len(send))
+	setVector[T](q, plan.Reduce, len(send))
+	if q.setRoot(c, root) {
+		setBuffers(q, send, recv)
+		q.wantLen("recv", len(recv), len(send))
 	} else {
 		q.send = mpi.Bytes(send)
 	}
-	by[T](q, op)
+	setOp[T](q, op)
 }
 
 // Allreduce combines send of all ranks into recv on all ranks; both have the
@@ -82,37 +82,37 @@ func Allreduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op 
 		return reproducibleAllreduce(ctx, c, send, recv)
 	}
 	var q call
-	pairCall(&q, plan.Allreduce, send, recv, op)
+	setPair(&q, plan.Allreduce, send, recv, op)
 	return run(ctx, c, &q)
 }
 
 // Iallreduce is Allreduce that returns at once.
 func Iallreduce[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request {
 	var q call
-	pairCall(&q, plan.Allreduce, send, recv, op)
+	setPair(&q, plan.Allreduce, send, recv, op)
 	return start(c, &q)
 }
 
-// pairCall is a call on two vectors of the same length.
-func pairCall[T mpi.Elem](q *call, kind plan.Kind, send, recv []T, op Op) {
-	vector[T](q, kind, len(send))
-	with(q, send, recv)
-	q.want("recv", len(recv), len(send))
-	by[T](q, op)
+// setPair makes q a call on two vectors of the same length.
+func setPair[T mpi.Elem](q *call, kind plan.Kind, send, recv []T, op Op) {
+	setVector[T](q, kind, len(send))
+	setBuffers(q, send, recv)
+	q.wantLen("recv", len(recv), len(send))
+	setOp[T](q, op)
 }
 
 // Scan combines send of this rank and all lower ones into recv. Cost ⌈log₂P⌉(α + nβ + nγ), or a pipeline's for
 // long vectors.
 func Scan[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op Op) error {
 	var q call
-	pairCall(&q, plan.Scan, send, recv, op)
+	setPair(&q, plan.Scan, send, recv, op)
 	return run(ctx, c, &q)
 }
 
 // Iscan is Scan that returns at once.
 func Iscan[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request {
 	var q call
-	pairCall(&q, plan.Scan, send, recv, op)
+	setPair(&q, plan.Scan, send, recv, op)
 	return start(c, &q)
 }
 
@@ -120,13 +120,13 @@ func Iscan[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request {
 // touched. Cost as Scan.
 func Exscan[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op Op) error {
 	var q call
-	pairCall(&q, plan.Exscan, send, recv, op)
+	setPair(&q, plan.Exscan, send, recv, op)
 	return run(ctx, c, &q)
 }
 
 // Iexscan is Exscan that returns at once.
 func Iexscan[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request {
 	var q call
-	pairCall(&q, plan.Exscan, send, recv, op)
+	setPair(&q, plan.Exscan, send, recv, op)
 	return start(c, &q)
 }

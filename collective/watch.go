@@ -192,7 +192,7 @@ func (s *state) push() bool {
 	for _, x := range w.pushed {
 		if x.turn.TryLock() {
 			if x.live.Load() != 0 && x.nonblocking && !x.ended {
-				x.advance(context.Background(), false)
+				x.advance(context.Background(), tryOnce)
 			}
 			x.turn.Unlock()
 		}

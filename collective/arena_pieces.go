@@ -9,7 +9,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 )
 
-// long is a collective on vectors that no slot holds, in steps. A rank's area is a ring of
+// A pieceRun is a collective on vectors that no slot holds, in steps. A rank's area is a ring of
 // pieces, and a step uses one piece of each rank: those that have something show it there,
 // and those that need it take or combine it straight out of the others' pieces. A piece is
 // written again when its readers have taken what was in it, so that a rank shows several
@@ -22,7 +22,7 @@ import (
 //
 // Cost: what a rank gives is copied once, and what it gets is copied or combined once; for
 // an allreduce of n bytes (P-1)/P·n shown, as much combined, n/P shown and (P-1)/P·n taken.
-type long struct {
+type pieceRun struct {
 	*meeting
 	first   uint64 // steps of the arena before it
 	steps   int
@@ -46,7 +46,7 @@ type usage struct {
 	readers rankSet
 }
 
-func (m *meeting) long(ctx context.Context) error {
+func (m *meeting) throughPieces(ctx context.Context) error {
 	m.noteBuffers()
 	m.show(nil)
 	l := m.layOut()
@@ -72,9 +72,9 @@ func (m *meeting) long(ctx context.Context) error {
 }
 
 // layOut finds the steps. They are the same on all ranks.
-func (m *meeting) layOut() long {
+func (m *meeting) layOut() pieceRun {
 	e, size := m.entry, len(m.parts)
-	l := long{meeting: m, first: m.steps, box: pieceBytes, readers: m.readers()}
+	l := pieceRun{meeting: m, first: m.steps, box: pieceBytes, readers: m.readers()}
 	l.keeps = e.inPlace && e.kind.Reduces() && m.me > 1
 	l.shows = l.readers&^oneRank(m.me) != 0 || l.keeps
 	if deals(e.kind) {
@@ -112,7 +112,7 @@ func boxBytes(ranks int) int {
 }
 
 // boxAt is where in a piece the box of a rank begins.
-func (l *long) boxAt(r int) int {
+func (l *pieceRun) boxAt(r int) int {
 	if len(l.parts) == 2 {
 		return 0
 	}
@@ -129,7 +129,7 @@ func (m *meeting) block(r int) (from, to int) {
 	case plan.Allreduce:
 		return e.count * r / len(m.parts) * e.typ.size, e.count * (r + 1) / len(m.parts) * e.typ.size
 	}
-	return m.start(r), m.start(r + 1)
+	return m.blockOffset(r), m.blockOffset(r + 1)
 }
 
 // lead is how many rounds an allreduce deals before it spreads their results. They are no more than 16, since the 32 pieces of
@@ -138,7 +138,7 @@ const lead = pieces / 2
 
 // step is which rounds' bytes step i is about. An allreduce of 20 rounds has 40 steps: 0 to 15 deal rounds 0 to 15 and 16 to 31
 // spread them; 32 to 35 deal rounds 16 to 19 and 36 to 39 spread those.
-func (l *long) step(i int) step {
+func (l *pieceRun) step(i int) step {
 	s := step{number: l.first + uint64(i) + 1, round: i, deals: deals(l.entry.kind)}
 	if l.entry.kind == plan.Allreduce {
 		base := i / (2 * lead) * lead
@@ -150,7 +150,7 @@ func (l *long) step(i int) step {
 
 // ready reports whether this rank can give its part of step i now, when it has taken
 // fewer: there is room for it, and the result that it spreads is combined.
-func (l *long) ready(i, taken int) bool {
+func (l *pieceRun) ready(i, taken int) bool {
 	s := l.step(i)
 	if l.entry.kind == plan.Allreduce && !s.deals {
 		first := i / (2 * lead) * 2 * lead
@@ -171,7 +171,7 @@ func (l *long) ready(i, taken int) bool {
 }
 
 // give shows what this rank has to show in a step, when there is room.
-func (l *long) give(ctx context.Context, s step) error {
+func (l *pieceRun) give(ctx context.Context, s step) error {
 	if !l.shows {
 		return nil
 	}
@@ -201,13 +201,13 @@ func (l *long) give(ctx context.Context, s step) error {
 }
 
 // cut is which bytes of a rank's block a step is about.
-func (l *long) cut(r int, s step) (from, to int) {
+func (l *pieceRun) cut(r int, s step) (from, to int) {
 	from, to = l.block(r)
 	return min(from+s.round*l.box, to), min(from+(s.round+1)*l.box, to)
 }
 
 // input is what this rank itself contributes to a step.
-func (l *long) input(s step) []byte {
+func (l *pieceRun) input(s step) []byte {
 	from, to := l.cut(l.me, s)
 	switch {
 	case s.deals:
@@ -220,7 +220,7 @@ func (l *long) input(s step) []byte {
 }
 
 // shownBy is what a rank shows this one in a step.
-func (l *long) shownBy(r int, s step) []byte {
+func (l *pieceRun) shownBy(r int, s step) []byte {
 	at, block := 0, r
 	if s.deals {
 		at, block = l.boxAt(l.me), l.me
@@ -230,7 +230,7 @@ func (l *long) shownBy(r int, s step) []byte {
 }
 
 // output is where what a rank shows goes, or what is combined of all.
-func (l *long) output(r int, s step) []byte {
+func (l *pieceRun) output(r int, s step) []byte {
 	switch l.entry.kind {
 	case plan.Scatter, plan.ReduceScatter:
 		start, _ := l.block(l.me)
@@ -242,7 +242,7 @@ func (l *long) output(r int, s step) []byte {
 }
 
 // take makes this rank's part of the result of a step.
-func (l *long) take(ctx context.Context, s step) error {
+func (l *pieceRun) take(ctx context.Context, s step) error {
 	var err error
 	if e := l.entry; e.kind.Reduces() && (s.deals || e.kind != plan.Allreduce) {
 		err = l.combine(ctx, s)
@@ -256,7 +256,7 @@ func (l *long) take(ctx context.Context, s step) error {
 }
 
 // combine takes what the sources show, and this rank's own input, in their order.
-func (l *long) combine(ctx context.Context, s step) error {
+func (l *pieceRun) combine(ctx context.Context, s step) error {
 	first, end := l.sources()
 	if first == end {
 		return nil
@@ -289,7 +289,7 @@ func apart(a, b []byte) bool {
 }
 
 // await waits until a rank shows its part of a step.
-func (l *long) await(ctx context.Context, r int, s step) error {
+func (l *pieceRun) await(ctx context.Context, r int, s step) error {
 	if r == l.me {
 		return nil
 	}
@@ -298,7 +298,7 @@ func (l *long) await(ctx context.Context, r int, s step) error {
 
 // collectPieces puts what the sources show in its place, the next rank's first, so that
 // not all read the same.
-func (l *long) collectPieces(ctx context.Context, s step) error {
+func (l *pieceRun) collectPieces(ctx context.Context, s step) error {
 	first, end := l.sources()
 	for i := 1; i <= len(l.parts); i++ {
 		r := (l.me + i) % len(l.parts)

@@ -7,7 +7,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 )
 
-// short: every rank shows in its slot what it contributes, and takes what it
+// throughSlots: every rank shows in its slot what it contributes, and takes what it
 // needs from the slots of the others. A slot has the turn, the call's
 // signature and number and a vector of up to inlineBytes, the first of them in the same cache line; of a
 // longer one it says where it is.
@@ -15,7 +15,7 @@ import (
 // have gone on from the turn that it was written for.
 //
 // Cost: one crossing of a cache line, and as many bytes read as are received.
-func (m *meeting) short(ctx context.Context) error {
+func (m *meeting) throughSlots(ctx context.Context) error {
 	m.show(m.contribution())
 	if err := m.compareCalls(ctx); err != nil {
 		return err
@@ -71,22 +71,22 @@ func (m *meeting) contribution() []byte {
 		return nil
 	case plan.Gather, plan.Allgather:
 		if m.entry.inPlace {
-			return m.recv[m.start(m.me):m.start(m.me+1)]
+			return m.recv[m.blockOffset(m.me):m.blockOffset(m.me+1)]
 		}
 	}
 	return m.send
 }
 
-// start is where a rank's block begins, in bytes, among all of them.
-func (m *meeting) start(rank int) int {
+// blockOffset is where a rank's block begins, in bytes, among all of them.
+func (m *meeting) blockOffset(rank int) int {
 	if m.entry.starts != nil {
 		return m.entry.starts[rank]
 	}
 	return rank * m.entry.count * m.entry.typ.size
 }
 
-// startsOf is start for blocks of different lengths, the end of the last included.
-func startsOf(counts []int, elemBytes int) []int {
+// blockOffsets is blockOffset for blocks of different lengths, the end of the last included.
+func blockOffsets(counts []int, elemBytes int) []int {
 	if counts == nil {
 		return nil
 	}
@@ -132,9 +132,9 @@ func (m *meeting) shown(rank, from, to int) []byte {
 func (m *meeting) contributes(rank int) int {
 	switch m.entry.kind {
 	case plan.Gather, plan.Allgather:
-		return m.start(rank+1) - m.start(rank)
+		return m.blockOffset(rank+1) - m.blockOffset(rank)
 	case plan.Scatter, plan.Alltoall, plan.ReduceScatter:
-		return m.start(len(m.parts))
+		return m.blockOffset(len(m.parts))
 	}
 	return m.entry.count * m.entry.typ.size
 }
@@ -175,10 +175,10 @@ func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
 // take makes this rank's result of what was shown.
 func (m *meeting) take() {
 	n := m.entry.count * m.entry.typ.size
-	from, to := m.start(m.me), m.start(m.me+1)
+	from, to := m.blockOffset(m.me), m.blockOffset(m.me+1)
 	whole := func(r int) []byte { return m.shown(r, 0, n) }
 	mine := func(r int) []byte { return m.shown(r, from, to) }
-	theirs := func(r int) []byte { return m.shown(r, 0, m.start(r+1)-m.start(r)) }
+	theirs := func(r int) []byte { return m.shown(r, 0, m.blockOffset(r+1)-m.blockOffset(r)) }
 	switch m.entry.kind {
 	case plan.Bcast:
 		if m.me != m.entry.root {
@@ -228,6 +228,6 @@ func (m *meeting) fold(dst []byte, n int, shown func(rank int) []byte) {
 // collect puts what the ranks showed one after the other.
 func (m *meeting) collect(shown func(rank int) []byte) {
 	for r := range m.parts {
-		copy(m.recv[m.start(r):m.start(r+1)], shown(r))
+		copy(m.recv[m.blockOffset(r):m.blockOffset(r+1)], shown(r))
 	}
 }
