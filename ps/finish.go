@@ -218,14 +218,26 @@ func (s *Server) allTold() bool {
 }
 
 // overdue fails the run when somebody waits for a worker that has been silent
-// for longer than the deadline.
+// for longer than the deadline, and has been waited for as long: a server without a part of the
+// tables hears nothing before the end, and nothing is wrong with that.
 func (s *Server) overdue(now time.Time) {
 	if s.failure != nil || s.cfg.Forever {
 		return
 	}
+	waits := map[string]time.Time{}
+	defer func() { s.waits = waits }()
 	late := func(what string, missing []int) {
+		since, known := s.waits[what]
+		if !known {
+			since = now
+		}
+		waits[what] = since
 		for _, w := range missing {
-			if silent := now.Sub(s.seen[w]); silent > s.cfg.Deadline && s.failure == nil {
+			silent := now.Sub(since)
+			if s.seen[w].After(since) {
+				silent = now.Sub(s.seen[w])
+			}
+			if silent > s.cfg.Deadline && s.failure == nil {
 				rank := s.cfg.Cluster.Workers[w]
 				s.fail(&Error{Op: what, Role: s.cfg.Cluster.Role(rank), Rank: rank, Host: s.comm.Host(rank), Err: ErrDeadline,
 					Detail: fmt.Sprintf("silent for %v while others wait for it", silent.Round(time.Millisecond))})

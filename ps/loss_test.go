@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
 func TestSyncEndsForAllWhenAWorkerIsLost(t *testing.T) {
@@ -362,4 +363,28 @@ func TestWorkerThatFailsByItself(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Silence counts from when somebody waits: a server without a part of the tables hears nothing of a long run before its end.
+func TestServerWithoutBlocksHasPatienceAtTheEnd(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		cfg := oneTable(2, 2, 100, Async) // one block
+		cfg.Deadline = 100 * time.Millisecond
+		pause := func(ctx context.Context, d time.Duration) error {
+			select {
+			case <-time.After(d):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			err := train(ctx, w, 100, 10, func(int) error { return pause(ctx, cfg.Deadline/2) })
+			if err == nil && w.Chief() { // it still has something to do when the other is done
+				err = pause(ctx, cfg.Deadline/2)
+			}
+			return err
+		})
+		s.fine()
+	})
 }

@@ -30,12 +30,13 @@ type Server struct {
 	board     *doneBoard
 	barrier   *roll
 	atBarrier []asker
-	atDone    []asker      // who waits for the end: workers, and on ps 0 the other servers
-	servers   int          // on ps 0: servers that have heard from all workers
-	asking    bool         // on the others: ps 0 has been told
-	lost      map[int]bool // ranks known to be gone
-	absent    []int        // decided at the end: ranks that the final barrier does without
-	seen      []time.Time  // last sign of life of each worker
+	atDone    []asker              // who waits for the end: workers, and on ps 0 the other servers
+	servers   int                  // on ps 0: servers that have heard from all workers
+	asking    bool                 // on the others: ps 0 has been told
+	lost      map[int]bool         // ranks known to be gone
+	absent    []int                // decided at the end: ranks that the final barrier does without
+	seen      []time.Time          // last sign of life of each worker
+	waits     map[string]time.Time // what is waited for, and since when
 	global    int64
 	updates   int64
 	interrupt atomic.Bool // a wish to stop, from outside
