@@ -89,24 +89,26 @@ func splitFields(line []byte, fields [][]byte) [][]byte {
 
 // headerLabel tells whether the first line names columns, and which of them
 // is the label. A line of which at least two fields are no numbers is a
-// header; one alone may be a label in words.
+// header. One alone may be a label in words, unless it is the word for one: columns may be numbered
+// (pandas writes 0,1,...,label). A y alone is a label.
 func headerLabel(fields [][]byte) (column int, header bool) {
-	words := 0
-	for _, f := range fields {
+	words, named := 0, -1
+	names := []string{"label", "class", "target", "y"}
+	for c, f := range fields {
 		if _, err := parseFloat(f); err != nil {
 			words++
 		}
-	}
-	if words < min(2, len(fields)) {
-		return 0, false
-	}
-	names := []string{"label", "class", "target", "y"}
-	for c, f := range fields {
-		if slices.Contains(names, strings.ToLower(string(f))) {
-			return c, true
+		if named < 0 && slices.Contains(names, strings.ToLower(string(f))) {
+			named = c
 		}
 	}
-	return len(fields) - 1, true
+	switch alone := words == 1; {
+	case words == 0, alone && named < 0, alone && strings.EqualFold(string(fields[named]), "y"):
+		return 0, false
+	case named < 0:
+		return len(fields) - 1, true
+	}
+	return named, true
 }
 
 // parseFloat reads a finite number.

@@ -174,6 +174,32 @@ func TestByteOrderMark(t *testing.T) {
 	}
 }
 
+// Columns may be numbered, as pandas does; a single word on the first line is a label otherwise.
+func TestHeaderWithNumberedColumns(t *testing.T) {
+	for name, c := range map[string]struct {
+		text   string
+		labels []string
+		x      []float32 // scaled
+	}{
+		"label last":   {"0,1,label\n2,4,a\n1,2,b\n", []string{"a", "b"}, []float32{1, 1, 0.5, 0.5}},
+		"quoted":       {"\"0\",\"1\",\"Target\"\n2,4,a\n1,2,b\n", []string{"a", "b"}, []float32{1, 1, 0.5, 0.5}},
+		"label first":  {"class,0,1\na,2,4\nb,1,2\n", []string{"a", "b"}, []float32{1, 1, 0.5, 0.5}},
+		"no header":    {"2,4,a\n1,2,b\n", []string{"a", "b"}, []float32{1, 1, 0.5, 0.5}},
+		"a label of y": {"2,4,y\n1,2,n\n", []string{"n", "y"}, []float32{1, 1, 0.5, 0.5}},
+	} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "d.csv.t"), []byte(c.text))
+		d, err := Open(write(t, filepath.Join(dir, "d.csv"), []byte(c.text)), 1)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !slices.Equal(d.Labels, c.labels) || !slices.Equal(d.Train.X, c.x) {
+			t.Errorf("%s: classes %q, features %v", name, d.Labels, d.Train.X)
+		}
+	}
+}
+
 func TestHoldOutIsSeeded(t *testing.T) {
 	var rows strings.Builder
 	for i := range 100 {
