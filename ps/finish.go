@@ -25,6 +25,7 @@ func (s *Server) arriveDone(a asker) {
 	}
 	s.disown(a.rank)
 	s.retire(a.worker)
+	s.roomAgain() // it took some, or others' gradients are next now
 	if s.cfg.Forever {
 		h := header{op: opReply, flags: flagForever, config: s.config, seq: a.h.seq}
 		s.send(a, &h, nil, nil, nil)
@@ -156,7 +157,6 @@ func (s *Server) disown(rank int) {
 			s.reqs[i].Cancel()
 		}
 	}
-	s.roomAgain()
 }
 
 // forget drops what a worker was waiting for that waits no more.

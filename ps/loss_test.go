@@ -388,3 +388,42 @@ func TestServerWithoutBlocksHasPatienceAtTheEnd(t *testing.T) {
 		s.fine()
 	})
 }
+
+// A gradient that waits for the room of later workers' is next when the one before it is done.
+func TestHeldGradientIsNextWhenTheOneBeforeIsDone(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		const n = 4096 // one block, and more than travels with its header
+		cfg := oneTable(1, 3, n, Sync)
+		cfg.BlockBytes, cfg.UnappliedBytes, cfg.Deadline = 8*n, 8*n, time.Second
+		set, landed, held := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			values := make([]float64, n)
+			if w.Chief() {
+				_, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx)
+				close(set)
+				<-held
+				return err
+			}
+			<-set
+			if w.Index() == 1 {
+				<-landed
+			}
+			f := Push(ctx, w, "w", values, Contribution{})
+			if w.Index() == 2 {
+				_, err := f.Wait(ctx)
+				close(landed)
+				return err
+			}
+			_, err := w.AddStep(ctx, 0) // the server has seen the gradient by then
+			close(held)
+			if err == nil {
+				_, err = f.Wait(ctx)
+			}
+			return err
+		})
+		s.fine()
+		if got := s.summaries[0].Updates; got != 1 {
+			t.Errorf("%d updates, want that of the two gradients", got)
+		}
+	})
+}
