@@ -521,3 +521,32 @@ func TestForeverServesUntilItIsTold(t *testing.T) {
 		go w.Close(context.Background())
 	}
 }
+
+// Gradients are for one update after the other, also where a later one is sent before an earlier one is answered.
+func TestOverlappingRequestsCountUpdatesOn(t *testing.T) {
+	for _, n := range lengths {
+		cfg := oneTable(1, 1, n, Sync)
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			const first = 1000
+			grad, odd, even := sequence[float64](n, 1, 0), make([]float64, n), make([]float64, n)
+			if _, err := Set(ctx, w, "w", 0, odd, first).Wait(ctx); err != nil {
+				return err
+			}
+			before := PushPull(ctx, w, "w", grad, odd, Contribution{})
+			for i, values := range [][]float64{even, odd, even} {
+				f := PushPull(ctx, w, "w", grad, values, Contribution{})
+				a, err := before.Wait(ctx)
+				if err != nil || a.Dropped || a.Version != first+int64(i)+1 {
+					return fmt.Errorf("update %d: %+v %v", i, a, err)
+				}
+				before = f
+			}
+			_, err := before.Wait(ctx)
+			if err == nil && even[n-1] != -4 {
+				err = fmt.Errorf("the values are %v after four gradients of 1", even[n-1])
+			}
+			return err
+		})
+		s.fine()
+	}
+}

@@ -214,11 +214,9 @@ func (p *piece) take(h *header, payload []byte) {
 		if f.versions != nil {
 			f.versions[b.index] = h.version
 		}
-		switch {
-		case (f.op == opPull || f.op == opPushPull) && h.slot == 0, h.flags&flagDropped != 0:
-			w.next[b.table][b.index] = h.version
-		case f.op == opSet && h.slot == 0:
-			w.next[b.table][b.index] = 0
+		if (f.op == opPull || f.op == opPushPull) && h.slot == 0 || h.flags&flagDropped != 0 {
+			next := &w.next[b.table][b.index]
+			*next = max(*next, h.version) // gradients may have been sent since
 		}
 	}
 	if h.flags&flagDropped != 0 {

@@ -142,6 +142,9 @@ func Set[F Float](ctx context.Context, w *Worker, table string, slot int, src []
 		if f.err = w.issue(ctx, f, b.server, b, h, mpi.Bytes(src[b.begin:b.end]), nil); f.err != nil {
 			return f
 		}
+		if slot == 0 {
+			w.next[t][i] = version
+		}
 	}
 	return f
 }
