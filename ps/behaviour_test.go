@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -549,4 +550,35 @@ func TestOverlappingRequestsCountUpdatesOn(t *testing.T) {
 		})
 		s.fine()
 	}
+}
+
+// A weight by which nothing can be divided is refused by the worker, and what comes to a server all the same is answered.
+func TestWrongWeightsAreRefused(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		s := play(t, oneTable(1, 1, 100, Async), func(ctx context.Context, w *Worker) error {
+			v := make([]float64, 100)
+			if _, err := Set(ctx, w, "w", 0, v, 0).Wait(ctx); err != nil {
+				return err
+			}
+			for _, weight := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1)} {
+				_, err := Push(ctx, w, "w", v, Contribution{Weight: weight}).Wait(ctx)
+				if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), fmt.Sprintf("weight %v; want a positive number", weight)) {
+					t.Errorf("weight %v: %v", weight, err)
+				}
+			}
+			if _, err := w.AddStep(ctx, 0); err != nil {
+				t.Errorf("the worker does not go on: %v", err)
+			}
+			w.err = nil
+			b := &w.shards.blocks[0][0]
+			f := &Future{w: w, op: opPush, version: -1}
+			f.err = w.issue(ctx, f, 0, b, header{op: opPush, weight: -1}, mpi.Bytes(v), nil)
+			if _, err := f.Wait(ctx); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "weight -1") {
+				t.Errorf("a frame with weight -1: %v", err)
+			}
+			w.err = nil
+			return nil
+		})
+		s.fine()
+	})
 }

@@ -100,11 +100,16 @@ func (h *header) encode(b []byte) {
 	le.PutUint64(b[56:], uint64(h.aux))
 }
 
-// decode reads a frame and returns its inline payload, a view of b.
+// divides reports whether a sum of gradients can be divided by a weight.
+func divides(weight float64) bool { return weight > 0 && weight <= math.MaxFloat64 }
+
+// decode reads a frame and returns its inline payload, a view of b. Of a frame that is refused h is what it
+// says, if it could be read, else zero.
 func (h *header) decode(b []byte) (payload []byte, err error) {
 	bad := func(format string, args ...any) ([]byte, error) {
 		return nil, &Error{Op: "frame", Err: ErrFrame, Detail: fmt.Sprintf(format, args...)}
 	}
+	*h = header{}
 	if len(b) < headerBytes {
 		return bad("%d bytes; a header has %d", len(b), headerBytes)
 	}
@@ -134,10 +139,15 @@ func (h *header) decode(b []byte) (payload []byte, err error) {
 		return bad("%d payload bytes, the header says %d", len(payload), h.inline)
 	case len(payload) > inlineBytes:
 		return bad("%d payload bytes; at most %d travel in a frame", len(payload), inlineBytes)
-	case (h.op == opPush || h.op == opPushPull) && !(h.weight > 0 && h.weight <= math.MaxFloat64):
-		return bad("weight %v; a positive number is needed", h.weight)
+	case (h.op == opPush || h.op == opPushPull) && !divides(h.weight):
+		return bad("weight %v; want a positive number", h.weight)
 	}
 	return payload, nil
+}
+
+// answerable reports whether what a frame asks for can be answered, even if it is wrong.
+func (h *header) answerable(t tags) bool {
+	return h.op != 0 && h.op != opReply && uint64(h.seq) < uint64(t)
 }
 
 // Tags. A worker's request numbers make the tags of what belongs to one

@@ -248,7 +248,12 @@ func (s *Server) receive(status mpi.Status, b []byte) {
 	payload, err := h.decode(b)
 	rank := status.Source
 	a := asker{rank: rank, worker: slices.Index(s.cfg.Cluster.Workers, rank), h: h}
-	if err != nil {
+	switch {
+	case err == nil:
+	case a.worker >= 0 && h.answerable(s.tags): // it waits for that
+		s.refuse(a, err)
+		return
+	default:
 		s.cfg.Log.Warn("dropped a frame", "ps", s.index, "rank", rank, "error", err)
 		return
 	}

@@ -164,6 +164,9 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 	if c.Weight == 0 {
 		c.Weight = 1
 	}
+	if !divides(c.Weight) {
+		return failed(&Error{Op: o.String(), Err: ErrConfig, Detail: fmt.Sprintf("weight %v; want a positive number", c.Weight)})
+	}
 	f := &Future{w: w, op: o, version: -1}
 	if w.cfg.backup() {
 		w.sameNext(t)
