@@ -582,3 +582,42 @@ func TestWrongWeightsAreRefused(t *testing.T) {
 		s.fine()
 	})
 }
+
+// A server that is to stay does so when all workers have been there and one of them has ended.
+func TestForeverOutlivesWorkersThatAreDone(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		cfg := oneTable(1, 2, 100, Async)
+		cfg.Forever = true
+		done := make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			if w.Index() == 1 {
+				_, err := w.Finish(ctx, 0, 1)
+				<-done
+				return errors.Join(err, errDead)
+			}
+			for range 2 { // it comes again
+				if _, err := w.AddStep(ctx, 1); err != nil {
+					return err
+				}
+				if _, err := w.Finish(ctx, 0, 1); err != nil {
+					return err
+				}
+			}
+			close(done)
+			for len(w.comm.Lost()) == 0 {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				w.comm.Iprobe(0, tagRequest)
+			}
+			if a, err := w.AddStep(ctx, 1); err != nil || a != 3 {
+				return fmt.Errorf("the third visit: step %d, %w", a, err)
+			}
+			return nil
+		})
+		s.fine(2)
+		if strings.Contains(s.log.String(), "done 3 of 2") {
+			t.Errorf("a worker that comes again counts again:\n%s", s.log)
+		}
+	})
+}

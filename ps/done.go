@@ -7,7 +7,6 @@ type doneBoard struct {
 	lost   []bool
 	status []int32
 	epoch  []int32
-	heard  int // workers that said done
 }
 
 func newDoneBoard(workers int) *doneBoard {
@@ -21,9 +20,6 @@ func (b *doneBoard) arrive(worker int, status, epoch int32) bool {
 	}
 	b.done[worker] = true
 	b.status[worker], b.epoch[worker] = status, epoch
-	if !b.lost[worker] {
-		b.heard++
-	}
 	return true
 }
 
@@ -59,8 +55,16 @@ func (b *doneBoard) complete() bool {
 	return true
 }
 
-// arrivals is how many workers have said done.
-func (b *doneBoard) arrivals() int { return b.heard }
+// arrivals is how many workers have said done, and neither were lost before nor came again.
+func (b *doneBoard) arrivals() int {
+	n := 0
+	for w := range b.done {
+		if b.done[w] && !b.lost[w] {
+			n++
+		}
+	}
+	return n
+}
 
 // roll is who has come to a barrier: complete when every worker that is still there
 // has.

@@ -69,12 +69,12 @@ func (s *Server) retire(worker int) {
 	}
 }
 
-// conclude ends the service when all workers are done or lost. ps 0 decides,
+// conclude ends the service when all workers are done or lost, unless it is to stay. ps 0 decides,
 // once every other server has told it the same: it tells everybody who is
 // lost, so that all leave by the same door, the barrier of all ranks or the
 // barrier of those that are left.
 func (s *Server) conclude() {
-	if s.failure != nil || !s.board.complete() {
+	if s.failure != nil || s.cfg.Forever || !s.board.complete() {
 		return
 	}
 	if s.index > 0 {
