@@ -621,3 +621,56 @@ func TestForeverOutlivesWorkersThatAreDone(t *testing.T) {
 		}
 	})
 }
+
+// Workers hear that they are to stop also where they count no steps.
+func TestStopWithoutCountedSteps(t *testing.T) {
+	for _, mode := range []Mode{Async, Sync} {
+		for _, who := range []string{"worker", "ps 0", "ps 1"} {
+			mpitest.InBubble(t, func(t *testing.T) {
+				ready := make(chan *stage, 1)
+				s := stagePlay(t, oneTable(2, 2, 5000, mode), ready, func(ctx context.Context, w *Worker) error {
+					grad, values := make([]float64, 5000), make([]float64, 5000)
+					if w.Chief() {
+						if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+							return err
+						}
+					}
+					_, err := Pull(ctx, w, "w", values).Wait(ctx)
+					for step := 0; err == nil && !w.Stopped(); step++ {
+						if step == 1000 {
+							return errors.New("not told to stop")
+						}
+						if w.Chief() && step == 5 && who != "worker" {
+							(<-ready).servers[who[3]-'0'].Interrupt()
+						}
+						_, err = PushPull(ctx, w, "w", grad, values, Contribution{Stop: who == "worker" && w.Chief() && step == 5}).Wait(ctx)
+					}
+					return err
+				})
+				s.fine()
+				if got := s.summaries[0].GlobalStep; got != 0 {
+					t.Errorf("%s: %d steps counted, want none", mode, got)
+				}
+			})
+		}
+	}
+}
+
+// Workers that share nothing but the step are told, too.
+func TestInterruptReachesWorkersWithoutTables(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		ready := make(chan *stage, 1)
+		s := stagePlay(t, Config{Cluster: Counts(1, 2), Rule: Rule{Rate: 1}}, ready, func(ctx context.Context, w *Worker) error {
+			if w.Chief() {
+				(<-ready).servers[0].Interrupt()
+			}
+			for range 1000 {
+				if _, err := w.AddStep(ctx, 1); err != nil || w.Stopped() {
+					return err
+				}
+			}
+			return errors.New("not told to stop")
+		})
+		s.fine()
+	})
+}

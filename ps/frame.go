@@ -47,7 +47,7 @@ func (o op) String() string {
 
 // flags of a frame.
 const (
-	flagStep    uint8 = 1 << iota // push: counts as one global step; reply: aux is the global step
+	flagStep    uint8 = 1 << iota // request: the answer is to say the global step, and whether everybody stops; reply: it does
 	flagStop                      // push: the sender was told to stop; reply: everybody stops
 	flagDropped                   // reply: the gradient came too late and was not used
 	flagForever                   // reply to done: the server stays, there is no final barrier
@@ -77,7 +77,7 @@ type header struct {
 	inline  uint32  // bytes of payload in this frame
 	version int64   // updates the sender has seen, wants, or has made
 	weight  float64 // push: what the gradient's sum is to be divided by
-	aux     int64   // step: to add; reply: global step; done: status<<32 | epoch
+	aux     int64   // step, push: to add to the global step; reply: global step; done: status<<32 | epoch
 }
 
 // encode writes the header to the first headerBytes of b.

@@ -131,6 +131,7 @@ func (s *Server) land(o offer) {
 	}
 	sl.staged[o.worker], sl.weights[o.worker] = o.buf, o.h.weight
 	sl.flags |= o.h.flags
+	sl.steps = max(sl.steps, o.h.aux)
 	if !s.cfg.backup() {
 		sl.accumulate(s.store, false)
 	}
@@ -163,6 +164,7 @@ func (s *Server) step(of *slab) {
 		}
 	}
 	var flags uint8
+	var steps int64
 	for _, sl := range together {
 		for i := range sl.waiting {
 			a := &sl.waiting[i]
@@ -171,23 +173,22 @@ func (s *Server) step(of *slab) {
 			}
 		}
 		s.settle(sl)
-		flags |= sl.step(s.store)
+		f, n := sl.step(s.store)
+		flags, steps = flags|f, steps+n
 		s.updates++
 	}
 	g.advance()
-	s.count(flags, 1)
+	s.count(flags, steps)
 	for _, sl := range together {
 		s.serveWaiting(sl)
 	}
 	s.roomAgain()
 }
 
-// count advances the global step and takes up a wish to stop. That happens here,
-// at an update, so that all answers of one Sync step say the same.
+// count advances the global step and takes up a wish to stop. That happens here, in Sync mode
+// at an update only, so that all answers of one step say the same.
 func (s *Server) count(flags uint8, steps int64) {
-	if flags&flagStep != 0 {
-		s.global += steps
-	}
+	s.global += steps
 	if (flags&flagStop != 0 || s.interrupt.Load()) && !s.stopping {
 		s.stopping = true
 		s.cfg.Log.Info("told to stop", "ps", s.index, "global step", s.global)

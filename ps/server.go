@@ -286,7 +286,11 @@ func (s *Server) receive(status mpi.Status, b []byte) {
 	case opPull:
 		s.pull(a)
 	case opStep:
-		s.global += h.aux
+		if s.cfg.Mode == Async {
+			s.count(h.flags, h.aux)
+		} else { // all workers are to stop after the same step: a wish waits for the next
+			s.global += h.aux
+		}
 		s.answer(a, nil, nil)
 	case opAlive: // noted above
 		s.answer(a, nil, nil)

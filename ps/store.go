@@ -28,6 +28,7 @@ type slab struct {
 	weight  float64 // of sum
 	next    int     // Sync: first worker not yet looked at for sum
 	flags   uint8   // of all gradients of this step
+	steps   int64   // what they add to the global step
 
 	waiting []asker // requests for a later version
 	held    []offer // gradients of a later step, or for which there was no room
@@ -255,8 +256,8 @@ func addTo[F Float](dst, src []F) {
 
 // step applies the gathered gradients and clears the way for the next step.
 // Gradients that did not make it are thrown away. It returns the flags that
-// came with those that did.
-func (sl *slab) step(st *store) uint8 {
+// came with all, and what they add to the global step.
+func (sl *slab) step(st *store) (flags uint8, steps int64) {
 	sl.accumulate(st, true)
 	sl.update(sl.sum, sl.weight)
 	st.usedBytes += len(sl.sum)
@@ -267,7 +268,7 @@ func (sl *slab) step(st *store) uint8 {
 			sl.staged[w] = nil
 		}
 	}
-	flags := sl.flags
-	sl.sum, sl.weight, sl.next, sl.flags = nil, 0, 0, 0
-	return flags
+	flags, steps = sl.flags, sl.steps
+	sl.sum, sl.weight, sl.next, sl.flags, sl.steps = nil, 0, 0, 0, 0
+	return flags, steps
 }

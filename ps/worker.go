@@ -89,7 +89,8 @@ type Contribution struct {
 	// CountStep adds 1 to the shared global step: for each push in Async mode,
 	// for each update in Sync mode.
 	CountStep bool
-	// Stop asks that all workers stop after this step.
+	// Stop asks that all workers stop after this step. Each hears of it by its next push of a table of which ps 0 has
+	// a part, as it has of the first of a Config.
 	Stop bool
 }
 
@@ -175,6 +176,7 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 		}
 	}
 	counted := !c.CountStep || o == opPull
+	asked := o == opPull // whether everybody stops, of ps 0: once
 	for i := range w.shards.blocks[t] {
 		b := &w.shards.blocks[t][i]
 		h := w.pullHeader(b, slot, w.next[t][i])
@@ -188,10 +190,13 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 			if c.Stop || w.wish {
 				h.flags |= flagStop
 			}
-			if !counted && b.server == 0 {
+			if !asked && b.server == 0 {
+				asked = true
 				h.flags |= flagStep
-				h.aux = 1
-				counted = true
+				if !counted {
+					h.aux = 1
+					counted = true
+				}
 			}
 		}
 		if o != opPush {
