@@ -31,8 +31,10 @@ type Config struct {
 	// Batch is how many samples the workers share at a time (DefaultBatch). In
 	// Sync mode and with collectives they make one update, in Async mode each
 	// worker's share does.
-	Batch     int
-	Rule      ps.Rule // Momentum if empty, with DefaultRate, rising and then falling linearly
+	Batch int
+	// Rule is Momentum if empty, with DefaultRate, rising and then falling linearly to the end of the run. Where
+	// Stop.NumSteps ends it, whose end nobody knows beforehand, the rate stays, unless Updates says over how many it falls.
+	Rule      ps.Rule
 	Seed      uint64
 	Aggregate int      // see ps.Config
 	Stop      ps.Stop  // if empty, when Epochs passes have been made together
@@ -112,6 +114,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Deadline == 0 {
 		c.Deadline = ps.DefaultDeadline
+	}
+	if c.Stop.NumSteps > 0 && c.Rule.Updates == 0 {
+		text((*string)(&c.Rule.Decay), string(ps.Constant))
 	}
 	text((*string)(&c.Rule.Decay), string(ps.Linear))
 	if c.Log == nil {
@@ -200,10 +205,13 @@ func (c *Config) plan(rows int) (plan, error) {
 		return p, err
 	}
 	if p.rule.Updates == 0 {
-		p.rule.Updates = p.stop.LastStep + p.stop.NumSteps*p.each
+		p.rule.Updates = p.stop.LastStep
+	}
+	if p.stop.NumSteps > 0 && p.rule.Updates == 0 && p.rule.Decay != ps.Constant {
+		return p, fmt.Errorf("train: %s decay in a run that ends %v: over how many updates the rate falls must be said", p.rule.Decay, p.stop)
 	}
 	if p.rule.Warmup == 0 {
-		p.rule.Warmup = int64(warmup * float64(p.rule.Updates))
+		p.rule.Warmup = int64(warmup * float64(max(p.rule.Updates, p.stop.NumSteps)))
 	}
 	return p, p.rule.Validate()
 }

@@ -409,6 +409,35 @@ func TestStepAfterOtherPasses(t *testing.T) {
 	}
 }
 
+// A run that ends some steps after each worker joined may begin anywhere, after a resume too: its rate rises, and stays.
+func TestRateOfARunWithoutAKnownEnd(t *testing.T) {
+	of := func(mode ps.Mode, stop ps.Stop, rule ps.Rule) (plan, error) {
+		cfg := Config{Cluster: ps.Counts(1, 4), Mode: mode, Stop: stop, Rule: rule}.withDefaults()
+		return cfg.plan(3823)
+	}
+	for _, mode := range []ps.Mode{ps.Async, ps.Sync} {
+		p, err := of(mode, ps.Stop{NumSteps: 1000}, ps.Rule{Rate: 0.1})
+		if err != nil || p.rule.Warmup != 100 {
+			t.Errorf("%s: %+v %v", mode, p.rule, err)
+		}
+		for _, n := range []int64{100, 999, 1000, 5000} {
+			if rate := p.rule.RateAt(n); rate != 0.1 {
+				t.Errorf("%s: rate %v at update %d, want 0.1", mode, rate, n)
+			}
+		}
+		p, err = of(mode, ps.Stop{NumSteps: 1000}, ps.Rule{Rate: 0.1, Updates: 2000})
+		if err != nil || p.rule.Decay != ps.Linear || p.rule.Updates != 2000 {
+			t.Errorf("%s, over 2000 updates: %+v %v", mode, p.rule, err)
+		}
+		if _, err = of(mode, ps.Stop{NumSteps: 1000}, ps.Rule{Rate: 0.1, Decay: ps.Cosine}); err == nil || !strings.Contains(err.Error(), "over how many updates") {
+			t.Errorf("%s: a rate that falls, nobody knows till when: %v", mode, err)
+		}
+		if p, err = of(mode, ps.Stop{LastStep: 1000}, ps.Rule{Rate: 0.1}); err != nil || p.rule.Decay != ps.Linear || p.rule.Updates != 1000 {
+			t.Errorf("%s, to step 1000: %+v %v", mode, p.rule, err)
+		}
+	}
+}
+
 // What a run did after it had saved, before it was killed, is done again, and stands in the metrics once.
 func TestMetricsAfterTheCheckpointGo(t *testing.T) {
 	dir := t.TempDir()
