@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -122,31 +123,49 @@ func (c Config) fingerprint() uint32 {
 	return h.Sum32()
 }
 
-// Explain makes an error of a message name the role, rank and host that are
+// Explain makes an error of a message on Comm name the role, rank and host that are
 // lost. Behind an mpi.ErrRevoked it looks for that name for up to a second: whoever
 // revoked the communicator may know of a loss that this rank hears of a little later. Other errors
 // are returned as they are.
-func Explain(ctx context.Context, op string, c *mpi.Comm, cluster Cluster, err error) error {
+func (c Config) Explain(ctx context.Context, op string, err error) error {
 	if !errors.Is(err, mpi.ErrPeerLost) && !errors.Is(err, mpi.ErrRevoked) {
 		return err
 	}
 	until := time.Now().Add(time.Second)
 	for {
-		if lost := c.Lost(); len(lost) > 0 {
-			return lostError(op, c, cluster, lost[0], mpi.ErrPeerLost)
-		}
-		if errors.Is(err, mpi.ErrPeerLost) {
+		rank, certain := c.blame(c.Comm.Lost())
+		over := errors.Is(err, mpi.ErrPeerLost) || time.Now().After(until) || ctx.Err() != nil
+		switch {
+		case rank >= 0 && (certain || over):
+			return lostError(op, c.Comm, c.Cluster, rank, mpi.ErrPeerLost)
+		case errors.Is(err, mpi.ErrPeerLost):
 			return err
-		}
-		if time.Now().After(until) || ctx.Err() != nil {
+		case over:
 			return &Error{Op: op, Err: err, Detail: "another rank has given up; its own message says why"}
 		}
-		c.Iprobe(mpi.AnySource, mpi.MaxTag) // looking for a message makes progress
+		c.Comm.Iprobe(mpi.AnySource, mpi.MaxTag) // looking for a message makes progress
 		select {
 		case <-ctx.Done():
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// blame picks of the lost ranks, the oldest loss first, the one that ended the run; -1 is none. In Async mode a run goes on
+// without workers, so that is a server, unless none is lost, which then is not certain to stay so.
+func (c Config) blame(lost []int) (rank int, certain bool) {
+	if len(lost) == 0 {
+		return -1, false
+	}
+	if c.Mode == Sync || len(c.Cluster.Servers) == 0 {
+		return lost[0], true
+	}
+	for _, rank := range lost {
+		if slices.Contains(c.Cluster.Servers, rank) {
+			return rank, true
+		}
+	}
+	return lost[0], false
 }
 
 // lostError names a rank that is gone.

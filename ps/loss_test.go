@@ -13,6 +13,7 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
+	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 )
 
 func TestSyncEndsForAllWhenAWorkerIsLost(t *testing.T) {
@@ -426,4 +427,33 @@ func TestHeldGradientIsNextWhenTheOneBeforeIsDone(t *testing.T) {
 			t.Errorf("%d updates, want that of the two gradients", got)
 		}
 	})
+}
+
+// Where a run has gone on without a worker, it is the loss of a server that ends it.
+func TestTheLossThatEndsTheRunIsNamed(t *testing.T) {
+	fabric := sim.New(sim.Config{Ranks: 4})
+	worlds, err := mpi.Local(4, mpi.LocalOptions{Fabric: fabric})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	comm := worlds[2].Comm() // worker 0
+	for n, rank := range []int{3, 1} {
+		fabric.Kill(rank)
+		for len(comm.Lost()) <= n {
+			if ctx.Err() != nil {
+				t.Fatalf("the loss of rank %d is not heard of", rank)
+			}
+			comm.Iprobe(mpi.AnySource, tagRequest)
+		}
+	}
+	for mode, want := range map[Mode]string{Async: "ps 1 (rank 1", Sync: "worker 1 (rank 3"} {
+		cfg := Config{Comm: comm, Cluster: Counts(2, 2), Mode: mode}
+		for _, err := range []error{mpi.ErrRevoked, mpi.ErrPeerLost} {
+			if got := cfg.Explain(ctx, "push", err); !strings.Contains(got.Error(), want) {
+				t.Errorf("%s, %v: %v, want %q", mode, err, got, want)
+			}
+		}
+	}
 }

@@ -201,7 +201,7 @@ func (s *Server) broken(ctx context.Context, err error) error {
 		if s.failure != nil {
 			return s.failure
 		}
-		return Explain(ctx, "serve", s.comm, s.cfg.Cluster, err)
+		return s.cfg.Explain(ctx, "serve", err)
 	}
 	return &Error{Op: "serve", Err: err}
 }

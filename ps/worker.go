@@ -339,7 +339,7 @@ func (w *Worker) broke(ctx context.Context, o op, server int, err error) error {
 	switch {
 	case errors.As(err, &e):
 	case errors.Is(err, mpi.ErrRevoked):
-		err = Explain(ctx, o.String(), w.comm, w.cfg.Cluster, err)
+		err = w.cfg.Explain(ctx, o.String(), err)
 	default:
 		err = lostError(o.String(), w.comm, w.cfg.Cluster, rank, err)
 	}

@@ -96,7 +96,7 @@ func (a *allreduce[F]) broke(ctx context.Context, what string, err error) error 
 	if errors.Is(err, mpi.ErrPeerLost) {
 		c.Revoke()
 	}
-	if named := ps.Explain(ctx, what, c, a.cfg.Cluster, err); named != err {
+	if named := a.cfg.explain(ctx, what, err); named != err {
 		return named
 	}
 	return fmt.Errorf("train: %s: %w", what, err)

@@ -147,7 +147,7 @@ func (w *worker[F]) connect(ctx context.Context, s sizes) (exchange[F], error) {
 	if w.index == 0 {
 		for _, server := range w.cfg.Cluster.Servers {
 			if err := mpi.Send(ctx, w.cfg.Comm, []int64{s.rows, s.params}, server, w.cfg.tagSizes()); err != nil {
-				return nil, fmt.Errorf("train: sizes to ps: %w", ps.Explain(ctx, "start", w.cfg.Comm, w.cfg.Cluster, err))
+				return nil, fmt.Errorf("train: sizes to ps: %w", w.cfg.explain(ctx, "start", err))
 			}
 		}
 	}

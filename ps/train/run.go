@@ -56,7 +56,7 @@ func (c *Config) ready(ctx context.Context) error {
 	first, cancel := c.patience(ctx)
 	defer cancel()
 	if err := collective.Barrier(first, c.Comm); err != nil {
-		return fmt.Errorf("train: until all ranks are ready: %w", ps.Explain(ctx, "start", c.Comm, c.Cluster, err))
+		return fmt.Errorf("train: until all ranks are ready: %w", c.explain(ctx, "start", err))
 	}
 	return nil
 }
@@ -73,6 +73,11 @@ func (c *Config) psConfig(s sizes) (ps.Config, plan, error) {
 	}, p, err
 }
 
+// explain makes an error name the rank that is lost.
+func (c *Config) explain(ctx context.Context, op string, err error) error {
+	return ps.Config{Comm: c.Comm, Cluster: c.Cluster, Mode: c.Mode}.Explain(ctx, op, err)
+}
+
 // serve is a server's part.
 func serve(ctx context.Context, cfg *Config) (*Result, error) {
 	chief := cfg.Cluster.Workers[0]
@@ -80,7 +85,7 @@ func serve(ctx context.Context, cfg *Config) (*Result, error) {
 	first, cancel := cfg.patience(ctx)
 	defer cancel()
 	if _, err := mpi.Recv(first, cfg.Comm, got[:], chief, cfg.tagSizes()); err != nil {
-		return nil, fmt.Errorf("train: sizes of data and model from the chief (rank %d on %s): %w", chief, cfg.Comm.Host(chief), ps.Explain(ctx, "start", cfg.Comm, cfg.Cluster, err))
+		return nil, fmt.Errorf("train: sizes of data and model from the chief (rank %d on %s): %w", chief, cfg.Comm.Host(chief), cfg.explain(ctx, "start", err))
 	}
 	pc, p, err := cfg.psConfig(sizes{got[0], got[1]})
 	if err != nil {
