@@ -674,3 +674,21 @@ func TestInterruptReachesWorkersWithoutTables(t *testing.T) {
 		s.fine()
 	})
 }
+
+// Backup workers need the gradients of all at one time: unless a bound is set, there is room for them.
+func TestBackupWorkersHaveRoom(t *testing.T) {
+	cfg := oneTable(1, 3, 4096, Sync)
+	cfg.Tables[0].Len, cfg.Aggregate = defaultUnappliedBytes/8/2, 2
+	worlds, err := mpi.Local(4, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Comm = worlds[0].Comm()
+	if _, err := NewServer(cfg); err != nil {
+		t.Errorf("without a bound: %v", err)
+	}
+	cfg.UnappliedBytes = defaultUnappliedBytes
+	if _, err := NewServer(cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "more servers") {
+		t.Errorf("with a bound that is too low: %v", err)
+	}
+}

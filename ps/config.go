@@ -41,7 +41,8 @@ type Config struct {
 	// on one server, which answers none of them before all are there.
 	Window int
 	// UnappliedBytes bounds the gradients that a server holds and has not
-	// applied; 0 is 256 MiB. It may be exceeded by one block, and by gradients of
+	// applied; 0 is 256 MiB or, if that is more, what backup workers need: the gradients of all workers for its share of the
+	// tables, of which some come late. It may be exceeded by one block, and by gradients of
 	// up to 16 KiB, which come with their header: Window of them for each worker.
 	// Gradients beyond it wait at the workers. The sums that Sync mode makes, one for each block, come
 	// on top: at most once the server's share of the tables.
@@ -76,9 +77,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Window == 0 {
 		c.Window = defaultWindow
-	}
-	if c.UnappliedBytes == 0 {
-		c.UnappliedBytes = defaultUnappliedBytes
 	}
 	if c.Deadline == 0 {
 		c.Deadline = DefaultDeadline

@@ -49,11 +49,12 @@ type store struct {
 }
 
 func newStore(c Config, s *shards, server int) (*store, error) {
-	st := &store{boundBytes: c.UnappliedBytes, pool: map[int][][]byte{}, arena: arena{comm: c.Comm, log: c.Log}}
 	workers := len(c.Cluster.Workers)
-	if need := workers * s.ownedBytes(server); c.backup() && need > c.UnappliedBytes {
-		return nil, configError("aggregating %d of %d workers needs room for %d bytes of gradients on ps %d, the bound is %d", c.Aggregate, workers, need, server, c.UnappliedBytes)
+	bound, err := unappliedBytes(c, workers*s.ownedBytes(server), server)
+	if err != nil {
+		return nil, err
 	}
+	st := &store{boundBytes: bound, pool: map[int][][]byte{}, arena: arena{comm: c.Comm, log: c.Log}}
 	for _, blocks := range s.blocks {
 		row := make([]*slab, len(blocks))
 		owned := 0
@@ -89,6 +90,22 @@ func newStore(c Config, s *shards, server int) (*store, error) {
 		st.blocks = append(st.blocks, row)
 	}
 	return st, nil
+}
+
+// unappliedBytes is the bound on gradients that are held, of which those of all workers for one step are all bytes.
+func unappliedBytes(c Config, all, server int) (int, error) {
+	need := 0
+	if c.backup() {
+		need = all
+	}
+	switch {
+	case c.UnappliedBytes == 0:
+		return max(defaultUnappliedBytes, need), nil
+	case need > c.UnappliedBytes:
+		return 0, configError("aggregating %d of %d workers needs room for %d bytes of gradients on ps %d, the bound is %d: a higher one helps, more servers, or smaller tables",
+			c.Aggregate, len(c.Cluster.Workers), need, server, c.UnappliedBytes)
+	}
+	return c.UnappliedBytes, nil
 }
 
 // find returns the slab that a frame names, or why there is none here.
