@@ -101,10 +101,18 @@ func (s *Server) conclude() {
 	s.ended = true
 }
 
-// decided is ps 0's word that the run is over.
-func (s *Server) decided(rank int, payload []byte) {
+// decided is ps 0's word that the run is over, or why it fails.
+func (s *Server) decided(rank int, h *header, payload []byte) {
 	if rank != s.cfg.Cluster.Servers[0] || !s.asking {
 		s.cfg.Log.Warn("dropped a reply", "ps", s.index, "rank", rank)
+		return
+	}
+	if h.status != statusOK {
+		why := ErrFailed
+		if h.status == statusRefused {
+			why = ErrRefused
+		}
+		s.fail(&Error{Op: "done", Role: s.cfg.Cluster.Role(rank), Rank: rank, Host: s.comm.Host(rank), Err: why, Detail: string(payload)})
 		return
 	}
 	var lost []int
@@ -174,8 +182,8 @@ func (s *Server) forget(rank int) {
 	})
 }
 
-// fail ends the run for everybody: each worker that waits, or asks within the
-// grace, is told why.
+// fail ends the run for everybody: each worker, or on ps 0 server, that waits or asks within the
+// grace is told why.
 func (s *Server) fail(err error) {
 	if s.failure != nil {
 		return
@@ -184,9 +192,7 @@ func (s *Server) fail(err error) {
 	s.failBy = time.Now().Add(failGrace)
 	s.cfg.Log.Error("the run has failed", "ps", s.index, "error", err)
 	for _, a := range slices.Concat(s.atBarrier, s.atDone) {
-		if a.h.op != opServerDone {
-			s.answerFailure(a)
-		}
+		s.answerFailure(a)
 	}
 	s.atBarrier, s.atDone = nil, nil
 	s.store.each(func(sl *slab) {

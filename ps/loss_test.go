@@ -457,3 +457,27 @@ func TestTheLossThatEndsTheRunIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// What ps 0 answers to another server may be that the run has failed, or that it refuses: neither is its end.
+func TestServerReadsAFailureOfTheFirst(t *testing.T) {
+	worlds, err := mpi.Local(3, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, status := range []uint16{statusFailed, statusRefused} {
+		cfg := oneTable(2, 1, 100, Sync)
+		cfg.Comm = worlds[1].Comm()
+		s, err := NewServer(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.asking = true
+		const why = "worker 0 is gone, says ps 0"
+		frame := append(aligned(headerBytes), why...)
+		(&header{op: opReply, status: status, config: s.config, inline: uint32(len(why))}).encode(frame)
+		s.receive(mpi.Status{Source: 0}, frame)
+		if s.ended || s.failure == nil || !strings.Contains(s.failure.Error(), why) {
+			t.Errorf("status %d: ended %v, failure %v", status, s.ended, s.failure)
+		}
+	}
+}

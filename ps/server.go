@@ -258,7 +258,7 @@ func (s *Server) receive(status mpi.Status, b []byte) {
 		return
 	}
 	if h.op == opReply { // of ps 0 to this server, sent to the tag of requests
-		s.decided(rank, payload)
+		s.decided(rank, &h, payload)
 		return
 	}
 	if h.op != opServerDone && a.worker < 0 {
