@@ -321,7 +321,7 @@ func TestUnappliedBytesAreBounded(t *testing.T) {
 				continue // the default
 			}
 			for server := range 2 {
-				if peak := s.summaries[server].PeakUnapplied; peak > bound+blockBytes {
+				if peak := s.summaries[server].PeakUnappliedBytes; peak > bound+blockBytes {
 					t.Errorf("%s: ps %d held %d bytes, the bound is %d and a block of %d", mode, server, peak, bound, blockBytes)
 				}
 			}

@@ -13,7 +13,8 @@ import (
 )
 
 // Config describes a parameter server to all its ranks. Everything but Log
-// must be the same on each; servers refuse requests of a rank that differs.
+// must be the same on each. Servers refuse requests of a rank that differs in more than Window, UnappliedBytes and
+// Deadline, which are each rank's own.
 type Config struct {
 	// Comm carries the messages. Until the end it belongs to this package: give a
 	// Dup if the program sends messages of its own.

@@ -6,20 +6,19 @@ type doneBoard struct {
 	done   []bool
 	lost   []bool
 	status []int32
-	epoch  []int32
 }
 
 func newDoneBoard(workers int) *doneBoard {
-	return &doneBoard{done: make([]bool, workers), lost: make([]bool, workers), status: make([]int32, workers), epoch: make([]int32, workers)}
+	return &doneBoard{done: make([]bool, workers), lost: make([]bool, workers), status: make([]int32, workers)}
 }
 
 // arrive records a DONE and reports whether it is the worker's first.
-func (b *doneBoard) arrive(worker int, status, epoch int32) bool {
+func (b *doneBoard) arrive(worker int, status int32) bool {
 	if b.done[worker] {
 		return false
 	}
 	b.done[worker] = true
-	b.status[worker], b.epoch[worker] = status, epoch
+	b.status[worker] = status
 	return true
 }
 

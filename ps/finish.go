@@ -19,9 +19,9 @@ const failGrace = 2 * time.Second
 // arriveDone records a worker's DONE.
 func (s *Server) arriveDone(a asker) {
 	status, epoch := int32(a.h.aux>>32), int32(a.h.aux)
-	if s.board.arrive(a.worker, status, epoch) {
+	if s.board.arrive(a.worker, status) {
 		s.cfg.Log.Info(fmt.Sprintf("ps %d received done %d of %d from rank %d (worker %d)",
-			s.index, s.board.arrivals(), len(s.cfg.Cluster.Workers), a.rank, a.worker))
+			s.index, s.board.arrivals(), len(s.cfg.Cluster.Workers), a.rank, a.worker), "status", status, "epoch", epoch)
 	}
 	s.disown(a.rank)
 	s.retire(a.worker)
@@ -325,12 +325,11 @@ func (s *Server) lostRanks() []int {
 
 func (s *Server) summary() Summary {
 	sum := Summary{Lost: s.lostRanks(), Updates: s.updates, GlobalStep: s.global,
-		PeakUnapplied: s.store.peakBytes, UnappliedBounds: s.store.boundBytes}
+		PeakUnappliedBytes: s.store.peakBytes}
 	for w, status := range s.board.status {
 		if status != 0 {
 			sum.Failed = append(sum.Failed, s.cfg.Cluster.Workers[w])
 		}
-		sum.LastEpoch = max(sum.LastEpoch, int(s.board.epoch[w]))
 	}
 	return sum
 }

@@ -273,7 +273,7 @@ func TestHeldGradientsGoOnWhenRoomIsGivenUp(t *testing.T) {
 		} else {
 			s.fine()
 		}
-		if got := s.summaries[0]; got.Updates != 1 || got.PeakUnapplied != 8*n {
+		if got := s.summaries[0]; got.Updates != 1 || got.PeakUnappliedBytes != 8*n {
 			t.Errorf("%s: %+v: want 1 update, one gradient at a time", what, got)
 		}
 	}

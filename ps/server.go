@@ -78,13 +78,11 @@ type outgoing struct {
 
 // Summary is what a server knows at the end.
 type Summary struct {
-	Lost            []int // ranks of the workers that were lost before they were done
-	Failed          []int // ranks of the workers that were done with a status other than 0
-	Updates         int64 // gradients or sums of gradients applied, by block
-	GlobalStep      int64 // on ps 0
-	PeakUnapplied   int   // bytes of gradients held at most
-	LastEpoch       int   // the highest epoch a worker was done with
-	UnappliedBounds int   // bytes: the configured bound
+	Lost               []int // ranks of the workers that were lost before they were done
+	Failed             []int // ranks of the workers that were done with a status other than 0
+	Updates            int64 // gradients or sums of gradients applied, by block
+	GlobalStep         int64 // on ps 0
+	PeakUnappliedBytes int   // of gradients held at most
 }
 
 // NewServer makes the server of this rank. It does not communicate.
@@ -134,7 +132,7 @@ func (s *Server) Serve(ctx context.Context) (Summary, error) {
 		}
 		return sum, err
 	}
-	s.cfg.Log.Info("all workers done", "ps", s.index, "lost", sum.Lost, "updates", sum.Updates, "peak unapplied bytes", sum.PeakUnapplied)
+	s.cfg.Log.Info("all workers done", "ps", s.index, "lost", sum.Lost, "updates", sum.Updates, "peak unapplied bytes", sum.PeakUnappliedBytes)
 	switch err := s.flush(ctx); {
 	case err == nil:
 		s.store.arena.free()

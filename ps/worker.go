@@ -295,7 +295,7 @@ func (w *Worker) ask(ctx context.Context, server int, h header) (Answer, error) 
 }
 
 // Finish says DONE to every server, waits until all workers have, and passes
-// the final barrier. status is 0 for success; epoch is what the servers note. It
+// the final barrier. status is 0 for success; epoch is what the servers log. It
 // returns the ranks of workers that were lost on the way. After it the
 // communicator carries no message of this package any more.
 //

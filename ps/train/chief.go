@@ -121,7 +121,7 @@ func (c *chief[F]) conclude(ctx context.Context, r *Result, w *worker[F]) (err e
 	return err
 }
 
-// evaluate is Evaluate of the parameters at hand. It gives a sign of life now and then: the others wait.
+// evaluate measures the parameters at hand. It gives a sign of life now and then: the others wait.
 func (w *worker[F]) evaluate(ctx context.Context, s *Split) (loss, accuracy float64, err error) {
 	last := time.Now()
 	return evaluate(w.model, w.params, s, func() error {

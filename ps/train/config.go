@@ -70,7 +70,8 @@ type Config struct {
 	// EvaluateEvery is after how many steps the chief looks at the test set; 0 is
 	// once per epoch, but at most a hundred times.
 	EvaluateEvery int64
-	// Report is called by the chief about a hundred times, in Run's goroutine.
+	// Report is called by the chief, in Run's goroutine: about a hundred times in a run, with each
+	// evaluation, and after five seconds without.
 	Report func(Metric)
 	Hooks  []Hook
 	// Transport is passed on to Result.

@@ -71,7 +71,8 @@ const Optdigits = "optdigits"
 // without a test file.
 const holdOut = 0.2
 
-// maxDenseBytes bounds the dense matrix of one file.
+// maxDenseBytes bounds the dense matrix of a file whose size does not: LIBSVM leaves out zeros, and a header of IDX may claim
+// anything.
 const maxDenseBytes = 16 << 30
 
 // Open reads a data set: the built-in "optdigits", a directory with the four

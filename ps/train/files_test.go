@@ -199,7 +199,7 @@ func TestOutputFiles(t *testing.T) {
 		}
 	}
 	d, _ := Open(Optdigits, 0)
-	if _, accuracy := Evaluate(m, params, &d.Test); accuracy != r.TestAccuracy {
+	if _, accuracy := measured(m, params, &d.Test); accuracy != r.TestAccuracy {
 		t.Errorf("the model file reaches %v, the result says %v", accuracy, r.TestAccuracy)
 	}
 	var object map[string]any

@@ -14,8 +14,8 @@ type matrix[F Float] struct {
 	data       []F
 }
 
-// gemm computes c = a.b + beta.c, where a and b may be read transposed.
-func gemm[F Float](ta, tb blas.Transpose, a, b matrix[F], beta F, c matrix[F]) {
+// gemm computes c = a.b, where a and b may be read transposed.
+func gemm[F Float](ta, tb blas.Transpose, a, b, c matrix[F]) {
 	inner := a.cols
 	if ta == blas.Trans {
 		inner = a.rows
@@ -23,8 +23,8 @@ func gemm[F Float](ta, tb blas.Transpose, a, b matrix[F], beta F, c matrix[F]) {
 	var impl gonum.Implementation
 	switch cd := any(c.data).(type) {
 	case []float64:
-		impl.Dgemm(ta, tb, c.rows, c.cols, inner, 1, any(a.data).([]float64), a.cols, any(b.data).([]float64), b.cols, float64(beta), cd, c.cols)
+		impl.Dgemm(ta, tb, c.rows, c.cols, inner, 1, any(a.data).([]float64), a.cols, any(b.data).([]float64), b.cols, 0, cd, c.cols)
 	case []float32:
-		impl.Sgemm(ta, tb, c.rows, c.cols, inner, 1, any(a.data).([]float32), a.cols, any(b.data).([]float32), b.cols, float32(beta), cd, c.cols)
+		impl.Sgemm(ta, tb, c.rows, c.cols, inner, 1, any(a.data).([]float32), a.cols, any(b.data).([]float32), b.cols, 0, cd, c.cols)
 	}
 }

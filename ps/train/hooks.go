@@ -23,7 +23,7 @@ type StepInfo struct {
 // functions are passed over; several hooks are called in their order. An error ends
 // this worker.
 type Hook struct {
-	Begin       func(context.Context, Session) error // before anything is sent
+	Begin       func(context.Context, Session) error // before the parameters are set or fetched
 	AfterCreate func(context.Context, Session) error // the parameters are there
 	BeforeStep  func(context.Context, Session) error
 	AfterStep   func(context.Context, Session, StepInfo) error

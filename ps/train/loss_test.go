@@ -15,6 +15,7 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/internal/testlog"
+	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
 
@@ -279,4 +280,16 @@ func TestStallReportSaysWhatAWorkerDoes(t *testing.T) {
 			}}}
 		}
 	}).fine(t)
+}
+
+// A chief that takes too long to read its data is named, with the time that it has for it.
+func TestServerSaysWhatItWaitedForAtTheStart(t *testing.T) {
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Run(context.Background(), Config{Comm: worlds[0].Comm(), Cluster: ps.Counts(1, 1), Deadline: 10 * time.Millisecond})
+	if err == nil || !strings.Contains(err.Error(), "chief (rank 1 on ") || !strings.Contains(err.Error(), "within 10ms") {
+		t.Errorf("%v", err)
+	}
 }

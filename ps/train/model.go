@@ -26,8 +26,6 @@ func (t Tensor) Len() int {
 // owns, so that it can be a table of the parameter server. A Model keeps
 // scratch memory and serves one goroutine at a time.
 type Model[F Float] interface {
-	// Name is the word that chooses the model: "softmax", "mlp".
-	Name() string
 	// Tensors lists the parameters in their order, without gaps.
 	Tensors() []Tensor
 	// Init fills params with the values training begins with.
@@ -156,14 +154,8 @@ func grow[F Float](s []F, n int) []F {
 	return s[:n]
 }
 
-// Evaluate is the mean cross-entropy of a split and the share of its rows
-// that the model classifies rightly.
-func Evaluate[F Float](m Model[F], params []F, s *Split) (loss, accuracy float64) {
-	loss, accuracy, _ = evaluate(m, params, s, func() error { return nil })
-	return loss, accuracy
-}
-
-// evaluate calls between after every few rows, and ends with an error of it.
+// evaluate is the mean cross-entropy of a split and the share of its rows
+// that the model classifies rightly. It calls between after every few rows, and ends with an error of it.
 func evaluate[F Float](m Model[F], params []F, s *Split, between func() error) (loss, accuracy float64, err error) {
 	const chunk = 512
 	var x []F

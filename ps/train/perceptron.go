@@ -16,8 +16,6 @@ type perceptron[F Float] struct {
 
 func newPerceptron[F Float](s Shape) *perceptron[F] { return &perceptron[F]{Shape: s} }
 
-func (m *perceptron[F]) Name() string { return "mlp" }
-
 func (m *perceptron[F]) Tensors() []Tensor {
 	return layout(
 		Tensor{Name: "hidden.weight", Shape: []int{m.Hidden, m.Features}},
@@ -59,12 +57,12 @@ func (m *perceptron[F]) forward(p perceptronParams[F], x matrix[F]) (hidden, sco
 	m.scores = grow(m.scores, x.rows*m.Classes)
 	hidden = matrix[F]{x.rows, m.Hidden, m.hidden}
 	scores = matrix[F]{x.rows, m.Classes, m.scores}
-	gemm(blas.NoTrans, blas.Trans, x, p.w1, 0, hidden)
+	gemm(blas.NoTrans, blas.Trans, x, p.w1, hidden)
 	addBias(hidden, p.b1)
 	for i, v := range hidden.data {
 		hidden.data[i] = max(v, 0)
 	}
-	gemm(blas.NoTrans, blas.Trans, hidden, p.w2, 0, scores)
+	gemm(blas.NoTrans, blas.Trans, hidden, p.w2, scores)
 	addBias(scores, p.b2)
 	return hidden, scores
 }
@@ -79,17 +77,17 @@ func (m *perceptron[F]) Gradient(params, x []F, y []int32, grad []F) float64 {
 	in := matrix[F]{len(y), m.Features, x}
 	hidden, scores := m.forward(p, in)
 	loss := crossEntropy(scores, y)
-	gemm(blas.Trans, blas.NoTrans, scores, hidden, 0, g.w2)
+	gemm(blas.Trans, blas.NoTrans, scores, hidden, g.w2)
 	sumRows(scores, g.b2)
 	m.back = grow(m.back, len(hidden.data))
 	back := matrix[F]{hidden.rows, m.Hidden, m.back}
-	gemm(blas.NoTrans, blas.NoTrans, scores, p.w2, 0, back)
+	gemm(blas.NoTrans, blas.NoTrans, scores, p.w2, back)
 	for i, h := range hidden.data {
 		if h == 0 {
 			back.data[i] = 0
 		}
 	}
-	gemm(blas.Trans, blas.NoTrans, back, in, 0, g.w1)
+	gemm(blas.Trans, blas.NoTrans, back, in, g.w1)
 	sumRows(back, g.b1)
 	return loss
 }

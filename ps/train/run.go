@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -85,6 +86,10 @@ func serve(ctx context.Context, cfg *Config) (*Result, error) {
 	first, cancel := cfg.patience(ctx)
 	defer cancel()
 	if _, err := mpi.Recv(first, cfg.Comm, got[:], chief, cfg.tagSizes()); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			return nil, fmt.Errorf("train: the chief (rank %d on %s) has not said the sizes of data and model within %v, in which it must have read the data: %w",
+				chief, cfg.Comm.Host(chief), cfg.Deadline, err)
+		}
 		return nil, fmt.Errorf("train: sizes of data and model from the chief (rank %d on %s): %w", chief, cfg.Comm.Host(chief), cfg.explain(ctx, "start", err))
 	}
 	pc, p, err := cfg.psConfig(sizes{got[0], got[1]})

@@ -10,8 +10,6 @@ type softmax[F Float] struct {
 
 func newSoftmax[F Float](s Shape) *softmax[F] { return &softmax[F]{Shape: s} }
 
-func (m *softmax[F]) Name() string { return "softmax" }
-
 func (m *softmax[F]) Tensors() []Tensor {
 	return layout(
 		Tensor{Name: "output.weight", Shape: []int{m.Classes, m.Features}},
@@ -31,7 +29,7 @@ func (m *softmax[F]) forward(params []F, x matrix[F]) matrix[F] {
 	w, b := m.split(params)
 	m.scores = grow(m.scores, x.rows*m.Classes)
 	scores := matrix[F]{x.rows, m.Classes, m.scores}
-	gemm(blas.NoTrans, blas.Trans, x, w, 0, scores)
+	gemm(blas.NoTrans, blas.Trans, x, w, scores)
 	addBias(scores, b)
 	return scores
 }
@@ -45,7 +43,7 @@ func (m *softmax[F]) Gradient(params, x []F, y []int32, grad []F) float64 {
 	scores := m.forward(params, in)
 	loss := crossEntropy(scores, y)
 	gw, gb := m.split(grad)
-	gemm(blas.Trans, blas.NoTrans, scores, in, 0, gw)
+	gemm(blas.Trans, blas.NoTrans, scores, in, gw)
 	sumRows(scores, gb)
 	return loss
 }
