@@ -25,7 +25,7 @@ func inParts(ctx context.Context, w *Worker, grad, values []float64, order []int
 		}
 		err := w.issue(ctx, f, b.server, b, h, mpi.Bytes(grad[b.begin:b.end]), mpi.Bytes(values[b.begin:b.end]))
 		if err == nil {
-			err = f.pieces[k].finish(ctx)
+			err = f.parts[k].finish(ctx)
 		}
 		if k == 0 && err == nil {
 			err = between()

@@ -61,7 +61,7 @@ func (s *Server) retire(worker int) {
 			}
 		}
 		if !s.cfg.backup() {
-			sl.accumulate(s.store, false)
+			sl.accumulate(s.store)
 		}
 	})
 	for _, sl := range due {

@@ -164,9 +164,12 @@ type tags int
 func tagsOf(c *mpi.Comm) tags { return tags(min(maxSeq+1, (c.MaxTag()+1)/5)) }
 
 func (t tags) next(seq uint32) uint32 { return (seq + 1) % uint32(t) }
-func (t tags) reply(seq uint32) int   { return int(t) + int(seq) }   // the answer's frame
-func (t tags) data(seq uint32) int    { return 2*int(t) + int(seq) } // the request's payload, worker to server
-func (t tags) answer(seq uint32) int  { return 3*int(t) + int(seq) } // the answer's payload, server to worker
+
+// The tags of one request, beside tagRequest for its frame: the payload of the request, which goes to the server, and the
+// frame and the payload of the reply, which come from there.
+func (t tags) reply(seq uint32) int          { return int(t) + int(seq) }
+func (t tags) requestPayload(seq uint32) int { return 2*int(t) + int(seq) }
+func (t tags) replyPayload(seq uint32) int   { return 3*int(t) + int(seq) }
 
 // FreeTag is a tag on c that workers and servers do not use.
 func FreeTag(c *mpi.Comm) int { return 4 * int(tagsOf(c)) }

@@ -11,9 +11,9 @@ import (
 
 // Future is a push, pull or both under way.
 type Future struct {
-	w      *Worker
-	op     op
-	pieces []*piece
+	w     *Worker
+	op    op
+	parts []*subrequest
 
 	answer  Answer
 	version int64 // the lowest of the blocks, -1 before the first
@@ -35,9 +35,9 @@ type Answer struct {
 	absent  []int
 }
 
-// piece is the part of a request that goes to one server: at most four
+// subrequest is the part of a request that goes to one server and concerns one block: at most four
 // messages. It is reused when it is done.
-type piece struct {
+type subrequest struct {
 	future *Future
 	server int
 	block  *block // nil: no table is concerned
@@ -46,12 +46,12 @@ type piece struct {
 	in     []byte // frame from the server
 	dst    []byte // where the values go, nil if none are asked for
 
-	request, payload mpi.Request // to the server
-	answer, data     mpi.Request // from the server
-	done             bool
+	request, requestPayload mpi.Request // to the server
+	reply, replyPayload     mpi.Request // from the server
+	done                    bool
 }
 
-// issue starts one piece. When the server's window is full it first finishes
+// issue starts a subrequest. When the server's window is full it first finishes
 // the oldest.
 func (w *Worker) issue(ctx context.Context, f *Future, server int, b *block, h header, src, dst []byte) error {
 	if lane := w.lanes[server]; len(lane) >= w.cfg.Window {
@@ -59,16 +59,16 @@ func (w *Worker) issue(ctx context.Context, f *Future, server int, b *block, h h
 			return err
 		}
 	}
-	p := w.piece()
-	*p = piece{future: f, server: server, block: b, out: p.out, in: p.in, dst: dst, seq: w.number()}
+	p := w.subrequest()
+	*p = subrequest{future: f, server: server, block: b, out: p.out, in: p.in, dst: dst, seq: w.number()}
 	h.config, h.seq = w.config, p.seq
 	if b != nil {
 		h.table, h.block, h.count = uint32(b.table), uint32(b.index), uint32(b.elems())
 	}
 	rank := w.cfg.Cluster.Servers[server]
-	p.answer = mpi.Irecv(w.comm, p.in, rank, w.tags.reply(p.seq))
+	p.reply = mpi.Irecv(w.comm, p.in, rank, w.tags.reply(p.seq))
 	if len(dst) > inlineBytes {
-		p.data = mpi.Irecv(w.comm, dst, rank, w.tags.answer(p.seq))
+		p.replyPayload = mpi.Irecv(w.comm, dst, rank, w.tags.replyPayload(p.seq))
 	}
 	n := headerBytes
 	apart := len(src) > inlineBytes
@@ -79,20 +79,20 @@ func (w *Worker) issue(ctx context.Context, f *Future, server int, b *block, h h
 	h.encode(p.out)
 	p.request = mpi.Isend(w.comm, p.out[:n], rank, tagRequest)
 	if apart {
-		p.payload = mpi.Isend(w.comm, src, rank, w.tags.data(p.seq))
+		p.requestPayload = mpi.Isend(w.comm, src, rank, w.tags.requestPayload(p.seq))
 	}
-	f.pieces = append(f.pieces, p)
+	f.parts = append(f.parts, p)
 	w.lanes[server] = append(w.lanes[server], p)
 	return nil
 }
 
-func (w *Worker) piece() *piece {
+func (w *Worker) subrequest() *subrequest {
 	if n := len(w.free); n > 0 {
 		p := w.free[n-1]
 		w.free = w.free[:n-1]
 		return p
 	}
-	return &piece{out: aligned(frameBytes), in: aligned(frameBytes)}
+	return &subrequest{out: aligned(frameBytes), in: aligned(frameBytes)}
 }
 
 // Wait returns when every server has answered, with backup workers as often as it takes
@@ -108,9 +108,9 @@ func (f *Future) Wait(ctx context.Context) (Answer, error) {
 	return f.answer, f.err
 }
 
-// collect finishes the pieces under way.
+// collect finishes the subrequests under way.
 func (f *Future) collect(ctx context.Context) {
-	for _, p := range f.pieces {
+	for _, p := range f.parts {
 		if p.future != f { // finished to make room, and in use again
 			continue
 		}
@@ -118,13 +118,12 @@ func (f *Future) collect(ctx context.Context) {
 			f.err = err
 		}
 	}
-	f.pieces = nil
+	f.parts = nil
 }
 
-// level pulls the blocks that are behind others again. Servers make steps without a backup worker, also between their
-// answers to it and between its blocks' parts on one server; but they add up gradients of a whole shard, and stop at a
-// version of the whole table. A server that is behind comes to the newest version: whoever made that step on another
-// has pushed for it here as well.
+// level pulls again, with backup workers. Servers do not wait for such a worker, so the blocks of one answer can be of
+// different versions: the older ones are pulled again until all are of the newest. This ends: whoever made a step on one
+// server has sent its gradient for it to the others, too.
 func (f *Future) level(ctx context.Context) {
 	for f.err == nil && f.versions != nil {
 		newest := slices.Max(f.versions)
@@ -144,8 +143,8 @@ func (f *Future) level(ctx context.Context) {
 	f.versions = nil
 }
 
-// finish waits for the answer to a piece and takes it in.
-func (p *piece) finish(ctx context.Context) error {
+// finish waits for the answer to a subrequest and takes it in.
+func (p *subrequest) finish(ctx context.Context) error {
 	if p.done {
 		return p.future.err
 	}
@@ -156,7 +155,7 @@ func (p *piece) finish(ctx context.Context) error {
 		f.err = p.giveUp(w.err)
 		return f.err
 	}
-	status, err := p.answer.Wait(ctx)
+	status, err := p.reply.Wait(ctx)
 	var h header
 	var payload []byte
 	if err == nil {
@@ -165,11 +164,11 @@ func (p *piece) finish(ctx context.Context) error {
 	if err == nil {
 		err = p.check(&h, payload)
 	}
-	if err == nil && !p.data.Null() {
-		_, err = p.data.Wait(ctx)
-		p.data = mpi.Request{}
+	if err == nil && !p.replyPayload.Null() {
+		_, err = p.replyPayload.Wait(ctx)
+		p.replyPayload = mpi.Request{}
 	}
-	for _, r := range []mpi.Request{p.request, p.payload} {
+	for _, r := range []mpi.Request{p.request, p.requestPayload} {
 		if err == nil {
 			_, err = r.Wait(ctx)
 		}
@@ -185,7 +184,7 @@ func (p *piece) finish(ctx context.Context) error {
 }
 
 // check compares an answer with its request.
-func (p *piece) check(h *header, payload []byte) error {
+func (p *subrequest) check(h *header, payload []byte) error {
 	f := p.future
 	switch {
 	case h.op != opReply || h.seq != p.seq:
@@ -195,14 +194,14 @@ func (p *piece) check(h *header, payload []byte) error {
 	case h.status == statusRefused:
 		rank := f.w.cfg.Cluster.Servers[p.server]
 		return &Error{Op: f.op.String(), Role: f.w.cfg.Cluster.Role(rank), Rank: rank, Host: f.w.comm.Host(rank), Err: ErrRefused, Detail: string(payload)}
-	case p.dst != nil && p.data.Null() && len(payload) != len(p.dst):
+	case p.dst != nil && p.replyPayload.Null() && len(payload) != len(p.dst):
 		return fmt.Errorf("%d bytes of values where %d were asked for", len(payload), len(p.dst))
 	}
 	return nil
 }
 
 // take stores what the answer says.
-func (p *piece) take(h *header, payload []byte) {
+func (p *subrequest) take(h *header, payload []byte) {
 	f, w := p.future, p.future.w
 	if p.dst != nil && len(p.dst) <= inlineBytes {
 		copy(p.dst, payload)
@@ -239,8 +238,8 @@ func (p *piece) take(h *header, payload []byte) {
 	}
 }
 
-// leave takes the piece out of its server's window.
-func (p *piece) leave() {
+// leave takes the subrequest out of its server's window.
+func (p *subrequest) leave() {
 	w := p.future.w
 	lane := w.lanes[p.server]
 	for i, q := range lane {
@@ -251,12 +250,12 @@ func (p *piece) leave() {
 	}
 }
 
-// giveUp takes back the buffers of a piece that failed because of err, and
+// giveUp takes back the buffers of a subrequest that failed because of err, and
 // adds mpi.ErrInFlight to it where a peer may still be reading one.
-func (p *piece) giveUp(err error) error {
+func (p *subrequest) giveUp(err error) error {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	for _, r := range []mpi.Request{p.answer, p.data, p.request, p.payload} {
+	for _, r := range []mpi.Request{p.reply, p.replyPayload, p.request, p.requestPayload} {
 		if r.Null() {
 			continue
 		}

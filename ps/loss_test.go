@@ -98,7 +98,7 @@ func TestLossAfterDone(t *testing.T) {
 			if err := w.issue(ctx, f, 0, nil, header{op: opDone}, nil, nil); err != nil {
 				return err
 			}
-			f.pieces[0].request.Wait(ctx)
+			f.parts[0].request.Wait(ctx)
 			return errDead
 		})
 		s.fine(3)
@@ -230,7 +230,7 @@ func TestHeldGradientsGoOnWhenRoomIsGivenUp(t *testing.T) {
 	for what, giveUp := range map[string]func(context.Context, *Worker, header) error{
 		"lost": func(context.Context, *Worker, header) error { return errDead },
 		"wrong size": func(ctx context.Context, w *Worker, h header) error {
-			return mpi.Send(ctx, w.comm, make([]float64, n/2), 0, w.tags.data(h.seq))
+			return mpi.Send(ctx, w.comm, make([]float64, n/2), 0, w.tags.requestPayload(h.seq))
 		},
 		"done": func(context.Context, *Worker, header) error { return nil },
 	} {

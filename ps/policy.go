@@ -67,9 +67,9 @@ func (g *gate) offer(worker int, step int64) verdict {
 	return take
 }
 
-// land says that a part that was taken in step has arrived: stale if the step
+// arrive says that a part that was taken in step has arrived: stale if the step
 // was completed without it meanwhile. It reports whether the update is due.
-func (g *gate) land(worker int, step int64) (v verdict, due bool) {
+func (g *gate) arrive(worker int, step int64) (v verdict, due bool) {
 	if g.mode == Async {
 		return take, true
 	}

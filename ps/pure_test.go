@@ -54,7 +54,7 @@ func TestClusterFromRoles(t *testing.T) {
 
 // Every element of every table is in exactly one block, blocks fit their size
 // and the servers' shares differ by little.
-func TestCut(t *testing.T) {
+func TestCutCoversEveryElementOnce(t *testing.T) {
 	for _, tables := range [][]Table{
 		{{"w", 1, Float32}},
 		{{"w", 19210, Float64}},
@@ -194,7 +194,7 @@ func TestGateTranscripts(t *testing.T) {
 				case 'o':
 					got = say[g.offer(w, step)]
 				case 'l':
-					v, d := g.land(w, step)
+					v, d := g.arrive(w, step)
 					got = due[d]
 					if v == stale {
 						got = "stale"
@@ -365,7 +365,7 @@ func TestTagsDoNotMeet(t *testing.T) {
 		if n.next(last) != 0 || n.next(0) != 1 {
 			t.Errorf("%d request numbers: after %d comes %d", n, last, n.next(last))
 		}
-		ends := []int{tagRequest, n.reply(0), n.reply(last), n.data(0), n.data(last), n.answer(0), n.answer(last), 4 * int(n)}
+		ends := []int{tagRequest, n.reply(0), n.reply(last), n.requestPayload(0), n.requestPayload(last), n.replyPayload(0), n.replyPayload(last), 4 * int(n)}
 		for i := 1; i < len(ends); i++ {
 			if ends[i] <= ends[i-1] {
 				t.Errorf("%d request numbers: tags %v", n, ends)
@@ -377,7 +377,7 @@ func TestTagsDoNotMeet(t *testing.T) {
 // However many answers read a block's pages while it is updated, their memory is used again.
 func TestPagesAreUsedAgain(t *testing.T) {
 	const readers = 3
-	sl := &slab{block: &block{end: 8, typ: Float64}, arena: &arena{}}
+	sl := &slab{block: &block{end: 8, typ: Float64}, alloc: &allocator{}}
 	sl.page = sl.free()
 	pages := map[*page]bool{}
 	var reading []*page

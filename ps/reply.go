@@ -77,7 +77,7 @@ func (s *Server) send(a asker, h *header, inline []byte, sl *slab, p *page) {
 	if p != nil {
 		p.readers++
 		o.slab, o.page = sl, p
-		o.reqs[1] = mpi.Isend(s.comm, p.bytes, a.rank, s.tags.answer(a.h.seq))
+		o.reqs[1] = mpi.Isend(s.comm, p.bytes, a.rank, s.tags.replyPayload(a.h.seq))
 	}
 	if !s.left(&o) {
 		s.out = append(s.out, o)

@@ -135,7 +135,7 @@ func (s *Server) Serve(ctx context.Context) (Summary, error) {
 	s.cfg.Log.Info("all workers done", "ps", s.index, "lost", sum.Lost, "updates", sum.Updates, "peak unapplied bytes", sum.PeakUnappliedBytes)
 	switch err := s.flush(ctx); {
 	case err == nil:
-		s.store.arena.free()
+		s.store.alloc.free()
 	case ctx.Err() == nil && errors.Is(err, mpi.ErrInFlight): // its memory stays until the process ends
 		s.cfg.Log.Warn("what a worker gave up stays with the MPI library", "ps", s.index, "why", err)
 	default:

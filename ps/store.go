@@ -17,7 +17,7 @@ type slab struct {
 	*block
 	rule    Rule
 	gate    *gate
-	arena   *arena
+	alloc   *allocator
 	page    *page
 	slots   [][]byte // the optimizer's vectors
 	version int64    // updates made, -1 until the values are set
@@ -39,7 +39,7 @@ type slab struct {
 // store is the part of the tables that one server owns.
 type store struct {
 	blocks [][]*slab // nil where another server owns it
-	arena  arena
+	alloc  allocator
 	pool   map[int][][]byte
 
 	boundBytes int
@@ -54,7 +54,7 @@ func newStore(c Config, s *shards, server int) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &store{boundBytes: bound, pool: map[int][][]byte{}, arena: arena{comm: c.Comm, log: c.Log}}
+	st := &store{boundBytes: bound, pool: map[int][][]byte{}, alloc: allocator{comm: c.Comm, log: c.Log}}
 	for _, blocks := range s.blocks {
 		row := make([]*slab, len(blocks))
 		owned := 0
@@ -77,9 +77,9 @@ func newStore(c Config, s *shards, server int) (*store, error) {
 			if g == nil {
 				g = newGate(c.Mode, workers, c.Aggregate, 1)
 			}
-			sl := &slab{block: b, rule: c.Rule, gate: g, arena: &st.arena, page: &page{bytes: st.arena.bytes(b.bytes())}, version: -1}
+			sl := &slab{block: b, rule: c.Rule, gate: g, alloc: &st.alloc, page: &page{bytes: st.alloc.bytes(b.bytes())}, version: -1}
 			for range c.Rule.Slots() {
-				sl.slots = append(sl.slots, st.arena.bytes(b.bytes()))
+				sl.slots = append(sl.slots, st.alloc.bytes(b.bytes()))
 			}
 			if c.Mode == Sync {
 				sl.staged = make([][]byte, workers)
@@ -138,9 +138,10 @@ func (st *store) each(f func(*slab)) {
 	}
 }
 
-// room reports whether a gradient of n bytes may be received now. Beyond the
-// bound one that is next in the order of summation may, or the sum could never
-// go on; one at a time, since it is added as soon as it is here.
+// room reports whether a gradient of n bytes may be received now. In Sync mode gradients are added in the order of the
+// workers. Were the memory full of gradients of later workers, the earliest missing one could never come in, and nothing would
+// ever be freed. So that one, the next, is let in although it exceeds the bound; one at a time (beyond), because it is added,
+// and its memory freed, as soon as it is here.
 func (st *store) room(n int, next bool) (ok, beyond bool) {
 	switch {
 	case st.usedBytes == 0 || st.usedBytes+n <= st.boundBytes:
@@ -157,7 +158,7 @@ func (st *store) stage(n int) []byte {
 	st.peakBytes = max(st.peakBytes, st.usedBytes)
 	free := st.pool[n]
 	if len(free) == 0 {
-		return st.arena.bytes(n)
+		return st.alloc.bytes(n)
 	}
 	b := free[len(free)-1]
 	st.pool[n] = free[:len(free)-1]
@@ -185,7 +186,7 @@ func (sl *slab) writable() []byte {
 func (sl *slab) free() *page {
 	n := len(sl.spare)
 	if n == 0 {
-		return &page{bytes: sl.arena.bytes(sl.bytes())}
+		return &page{bytes: sl.alloc.bytes(sl.bytes())}
 	}
 	p := sl.spare[n-1]
 	sl.spare = sl.spare[:n-1]
@@ -232,36 +233,45 @@ func applyBytes[F Float](r Rule, n int64, values, grad []byte, slots [][]byte, w
 	Apply(r, n, typed[F](values), typed[F](grad), s[:len(slots)], weight)
 }
 
-// accumulate adds staged gradients to the sum in the order of the workers:
-// as far as the order is certain or, when the step is final, all members.
-func (sl *slab) accumulate(st *store, final bool) {
+// accumulate adds staged gradients to the sum in the order of the workers, as far as the
+// order is certain: up to the first worker whose gradient may still come.
+func (sl *slab) accumulate(st *store) {
 	for ; sl.next < len(sl.staged); sl.next++ {
-		w := sl.next
-		g := sl.staged[w]
-		if g == nil {
-			if final || !sl.gate.active[w] {
-				continue
-			}
+		switch w := sl.next; {
+		case sl.staged[w] != nil:
+			sl.add(st, w)
+		case sl.gate.active[w]:
 			return
 		}
-		if final && !sl.gate.member(w) {
-			continue
-		}
-		sl.staged[w] = nil
-		sl.weight += sl.weights[w]
-		if sl.sum == nil {
-			sl.sum = g
-			st.usedBytes -= len(g)
-			continue
-		}
-		switch sl.typ {
-		case Float32:
-			addTo(typed[float32](sl.sum), typed[float32](g))
-		case Float64:
-			addTo(typed[float64](sl.sum), typed[float64](g))
-		}
-		st.release(g)
 	}
+}
+
+// accumulateMembers adds the staged gradients of all workers that the step is made of.
+func (sl *slab) accumulateMembers(st *store) {
+	for ; sl.next < len(sl.staged); sl.next++ {
+		if w := sl.next; sl.staged[w] != nil && sl.gate.member(w) {
+			sl.add(st, w)
+		}
+	}
+}
+
+// add adds a worker's staged gradient to the sum.
+func (sl *slab) add(st *store, worker int) {
+	g := sl.staged[worker]
+	sl.staged[worker] = nil
+	sl.weight += sl.weights[worker]
+	if sl.sum == nil {
+		sl.sum = g
+		st.usedBytes -= len(g)
+		return
+	}
+	switch sl.typ {
+	case Float32:
+		addTo(typed[float32](sl.sum), typed[float32](g))
+	case Float64:
+		addTo(typed[float64](sl.sum), typed[float64](g))
+	}
+	st.release(g)
 }
 
 func addTo[F Float](dst, src []F) {
@@ -271,11 +281,11 @@ func addTo[F Float](dst, src []F) {
 	}
 }
 
-// step applies the gathered gradients and clears the way for the next step.
+// applyStep applies the gathered gradients and clears the way for the next step.
 // Gradients that did not make it are thrown away. It returns the flags that
 // came with all, and what they add to the global step.
-func (sl *slab) step(st *store) (flags uint8, steps int64) {
-	sl.accumulate(st, true)
+func (sl *slab) applyStep(st *store) (flags uint8, steps int64) {
+	sl.accumulateMembers(st)
 	sl.update(sl.sum, sl.weight)
 	st.usedBytes += len(sl.sum)
 	st.release(sl.sum)

@@ -20,10 +20,10 @@ type Worker struct {
 	config uint32
 	shards *shards
 
-	seq     *uint32    // number of the next request, of all workers on the communicator
-	lanes   [][]*piece // requests open with each server, oldest first
-	next    [][]int64  // of each block: the update its next gradient is for
-	free    []*piece
+	seq     *uint32         // number of the next request, of all workers on the communicator
+	lanes   [][]*subrequest // requests open with each server, oldest first
+	next    [][]int64       // of each block: the update its next gradient is for
+	free    []*subrequest
 	global  int64
 	stopped bool // the servers say that everybody stops
 	wish    bool // a server beside ps 0 wants to stop: passed on with the next push
@@ -37,7 +37,7 @@ func NewWorker(cfg Config) (*Worker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	w := &Worker{cfg: cfg, comm: cfg.Comm, tags: tagsOf(cfg.Comm), config: cfg.fingerprint(), lanes: make([][]*piece, len(cfg.Cluster.Servers))}
+	w := &Worker{cfg: cfg, comm: cfg.Comm, tags: tagsOf(cfg.Comm), config: cfg.fingerprint(), lanes: make([][]*subrequest, len(cfg.Cluster.Servers))}
 	w.seq = cfg.Comm.Attribute(seqKey{}, func() any { return new(uint32) }).(*uint32)
 	w.index = slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank())
 	if w.index < 0 {
@@ -120,14 +120,16 @@ func PushPull[F Float](ctx context.Context, w *Worker, table string, grad, dst [
 }
 
 // Fetch is Pull for slot 0 and, for a checkpoint, a pull of the optimizer's
-// vector slot (1 to Rule.Slots()).
+// vector slot: 1 to Rule.Slots(), in the order of the rule (Momentum: m; Adam: m, v). dst belongs to the library until the
+// future is done.
 func Fetch[F Float](ctx context.Context, w *Worker, table string, slot int, dst []F) *Future {
 	return start[F](ctx, w, opPull, table, nil, dst, Contribution{}, slot)
 }
 
 // Set replaces a table's values (slot 0) or an optimizer's vector by src as it
 // is, after version updates. The chief sets every table's values once before training;
-// until then pulls wait. Vectors are set before the values.
+// until then pulls wait. Vectors are set before the values. src belongs to the library until the future is done. Set
+// blocks while the window of a server is full; ctx ends that. Errors are reported by Future.Wait. Cost: as Push.
 func Set[F Float](ctx context.Context, w *Worker, table string, slot int, src []F, version int64) *Future {
 	t, err := w.table(opSet, table, TypeOf[F](), slot)
 	if err != nil {
@@ -217,9 +219,9 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 	return f
 }
 
-// pullHeader asks for a block's values, or a vector of the optimizer, of at least a version. With backup workers the
-// answer of ps 0 says whether everybody stops there: the others may have gone on to that version, and stopped, without
-// this worker.
+// pullHeader asks for a block's values, or a vector of the optimizer, of at least a version. With backup workers the run may
+// have been told to stop while this worker pulled, with no push of its own to hear of it: so the answer of ps 0 for its first
+// block of the table also says that (flagStep).
 func (w *Worker) pullHeader(b *block, slot int, version int64) header {
 	h := header{op: opPull, slot: uint32(slot), version: version}
 	if w.cfg.backup() && slot == 0 && b.server == 0 && b.index < len(w.lanes) {
@@ -255,7 +257,8 @@ func (w *Worker) table(o op, name string, typ DType, slot int) (int, error) {
 	return t, nil
 }
 
-// AddStep adds n to the shared global step and returns the sum.
+// AddStep adds n to the shared global step and returns the sum; with an n of 0 it asks for the step. It blocks for one round
+// trip to ps 0.
 func (w *Worker) AddStep(ctx context.Context, n int64) (int64, error) {
 	a, err := w.ask(ctx, 0, header{op: opStep, aux: n})
 	return a.Step, err

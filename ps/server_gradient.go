@@ -1,5 +1,7 @@
 package ps
 
+// What a server does with a gradient: announced → consider → accept → land → step.
+
 import (
 	"fmt"
 
@@ -84,7 +86,7 @@ func (s *Server) accept(o offer, payload []byte) {
 		return
 	}
 	o.buf = s.store.stage(o.slab.bytes())
-	s.reqs = append(s.reqs, mpi.Irecv(s.comm, o.buf, o.rank, s.tags.data(o.h.seq)))
+	s.reqs = append(s.reqs, mpi.Irecv(s.comm, o.buf, o.rank, s.tags.requestPayload(o.h.seq)))
 	s.under = append(s.under, o)
 }
 
@@ -106,7 +108,7 @@ func (s *Server) land(o offer) {
 	var due bool
 	if !o.waste {
 		var v verdict
-		v, due = sl.gate.land(o.worker, o.h.version)
+		v, due = sl.gate.arrive(o.worker, o.h.version)
 		o.waste = v == stale
 	}
 	if o.waste {
@@ -133,7 +135,7 @@ func (s *Server) land(o offer) {
 	sl.flags |= o.h.flags
 	sl.steps = max(sl.steps, o.h.aux)
 	if !s.cfg.backup() {
-		sl.accumulate(s.store, false)
+		sl.accumulate(s.store)
 	}
 	if o.h.op == opPush {
 		s.answer(o.asker, sl, nil)
@@ -173,7 +175,7 @@ func (s *Server) step(of *slab) {
 			}
 		}
 		s.settle(sl)
-		f, n := sl.step(s.store)
+		f, n := sl.applyStep(s.store)
 		flags, steps = flags|f, steps+n
 		s.updates++
 	}
@@ -208,75 +210,4 @@ func (s *Server) roomAgain() {
 			s.consider(o, nil)
 		}
 	})
-}
-
-// pull answers with a block's values or a vector of the optimizer, now or when
-// the version that the worker wants is there.
-func (s *Server) pull(a asker) {
-	sl, err := s.store.find(&a.h)
-	if err == nil && (int(a.h.count) != sl.elems() || int(a.h.slot) > len(sl.slots)) {
-		err = fmt.Errorf("%d elements of slot %d of block %d of table %q; it has %d elements and %d slots", a.h.count, a.h.slot, sl.index, s.cfg.Tables[sl.table].Name, sl.elems(), len(sl.slots))
-	}
-	if err != nil {
-		s.refuse(a, err)
-		return
-	}
-	if sl.version < 0 || sl.version < a.h.version {
-		sl.waiting = append(sl.waiting, a)
-		return
-	}
-	s.answerPull(sl, a)
-}
-
-func (s *Server) answerPull(sl *slab, a asker) {
-	if a.h.slot == 0 {
-		s.answer(a, sl, sl.page)
-		return
-	}
-	// Vectors of the optimizer are pulled for checkpoints only: a copy will do.
-	p := sl.free()
-	p.readers++ // this one: the answer may leave at once
-	copy(p.bytes, sl.slots[a.h.slot-1])
-	s.answer(a, sl, p)
-	sl.unread(p)
-}
-
-// serveWaiting answers those whose version has come.
-func (s *Server) serveWaiting(sl *slab) {
-	keep := sl.waiting[:0]
-	for _, a := range sl.waiting {
-		want := a.h.version
-		if a.h.op == opPushPull {
-			want++
-		}
-		if sl.version < 0 || sl.version < want {
-			keep = append(keep, a)
-			continue
-		}
-		s.answerPull(sl, a)
-	}
-	clear(sl.waiting[len(keep):])
-	sl.waiting = keep
-}
-
-// arriveBarrier counts a worker in at the barrier.
-func (s *Server) arriveBarrier(a asker) {
-	s.barrier.here[a.worker] = true
-	s.atBarrier = append(s.atBarrier, a)
-	s.openBarrier()
-}
-
-func (s *Server) gone(worker int) bool { return s.board.done[worker] || s.board.lost[worker] }
-
-func (s *Server) openBarrier() {
-	if len(s.atBarrier) == 0 || !s.barrier.complete(s.gone) {
-		return
-	}
-	lost := s.lostRanks()
-	for _, a := range s.atBarrier {
-		h := header{op: opReply, config: s.config, seq: a.h.seq, aux: s.global}
-		s.send(a, &h, encodeAbsent(lost, lost), nil, nil)
-	}
-	s.atBarrier = s.atBarrier[:0]
-	clear(s.barrier.here)
 }

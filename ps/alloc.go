@@ -6,10 +6,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// arena hands out memory for messages from outside the Go heap (mpi.Alloc),
+// allocator hands out memory for messages from outside the Go heap (mpi.Alloc),
 // which a network may register and other ranks of the host may map. It grows by whole
 // chunks, since each of them is a descriptor of the process.
-type arena struct {
+type allocator struct {
 	comm   *mpi.Comm
 	log    *slog.Logger
 	chunks [][]byte
@@ -19,13 +19,13 @@ type arena struct {
 
 const (
 	chunkBytes = 4 << 20
-	// Pieces begin on cache lines of their own.
-	pieceAlign = 64
+	// What is handed out begins on cache lines of their own.
+	allocAlign = 64
 )
 
 // bytes returns n zeroed bytes that may be viewed as numbers. Short ones, which
 // are copied into frames, and any where mpi.Alloc has none, come from the Go heap.
-func (a *arena) bytes(n int) []byte {
+func (a *allocator) bytes(n int) []byte {
 	if n <= inlineBytes || a.failed {
 		return aligned(n)
 	}
@@ -40,12 +40,12 @@ func (a *arena) bytes(n int) []byte {
 		a.rest = chunk
 	}
 	b := a.rest[:n:n]
-	a.rest = a.rest[min(len(a.rest), (n+pieceAlign-1)/pieceAlign*pieceAlign):]
+	a.rest = a.rest[min(len(a.rest), (n+allocAlign-1)/allocAlign*allocAlign):]
 	return b
 }
 
 // free gives everything back. Nothing of it may be in use any more.
-func (a *arena) free() {
+func (a *allocator) free() {
 	for _, c := range a.chunks {
 		if err := mpi.Free(a.comm, c); err != nil {
 			a.log.Warn("memory kept", "error", err)
