@@ -50,19 +50,19 @@ func (a *allreduce[F]) begin(ctx context.Context, params []F, slots [][]F, step 
 	return a.made, a.broke(ctx, "begin", err)
 }
 
-func (a *allreduce[F]) step(ctx context.Context, grad, params []F, c ps.Contribution) (position, global int64, dropped bool, err error) {
+func (a *allreduce[F]) step(ctx context.Context, grad, params []F, c ps.Contribution) (global int64, dropped bool, err error) {
 	n := copy(a.sum, grad)
 	a.sum[n], a.sum[n+1] = F(c.Weight), 0
 	if c.Stop {
 		a.sum[n+1] = 1
 	}
 	if err := collective.Allreduce(ctx, a.cfg.Comm, a.sum, a.sum, collective.Sum); err != nil {
-		return 0, 0, false, a.broke(ctx, fmt.Sprintf("step %d", a.made), err)
+		return 0, false, a.broke(ctx, fmt.Sprintf("step %d", a.made), err)
 	}
 	ps.Apply(a.rule, a.made, params, a.sum[:n], a.slots, float64(a.sum[n]))
 	a.stop = a.stop || a.sum[n+1] > 0
 	a.made++
-	return a.made, a.made, false, nil
+	return a.made, false, nil
 }
 
 func (a *allreduce[F]) stopped() bool { return a.stop }

@@ -11,12 +11,12 @@ const reportTime = 5 * time.Second
 // chief is what worker 0, or the first worker that is left, does beside training: measure,
 // report, write.
 type chief[F Float] struct {
-	out      *output
-	every    int64 // steps between evaluations
-	report   int64 // steps between metrics
-	next     int64 // step of the next evaluation
-	nextMark int64 // step of the next metric
-	saved    int64 // step of the last checkpoint
+	out            *output
+	evaluateEvery  int64 // steps between evaluations
+	nextEvaluation int64 // step of the next evaluation
+	metricEvery    int64 // steps between metrics
+	nextMetric     int64 // step of the next metric
+	saved          int64 // step of the last checkpoint
 
 	lastStep int64
 	lastTime time.Time
@@ -27,12 +27,12 @@ type chief[F Float] struct {
 func newChief[F Float](w *worker[F]) (*chief[F], error) {
 	c := &chief[F]{lastStep: w.global, lastTime: time.Now(), saved: w.global}
 	planned := w.plan.stop.LastStep + w.plan.stop.NumSteps
-	c.every = w.cfg.EvaluateEvery
-	if c.every == 0 {
-		c.every = max(w.plan.perEpoch, planned/100)
+	c.evaluateEvery = w.cfg.EvaluateEvery
+	if c.evaluateEvery == 0 {
+		c.evaluateEvery = max(w.plan.perEpoch, planned/100)
 	}
-	c.report = max(1, planned/100)
-	c.next, c.nextMark = after(w.global, c.every), after(w.global, c.report)
+	c.metricEvery = max(1, planned/100)
+	c.nextEvaluation, c.nextMetric = after(w.global, c.evaluateEvery), after(w.global, c.metricEvery)
 	if w.cfg.Out != "" {
 		if err := w.cfg.beforeOutput(); err != nil { // who takes a lost chief's place may come too late
 			return nil, err
@@ -67,24 +67,24 @@ func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) e
 		}
 		c.saved = w.global
 	}
-	if w.global < c.nextMark && w.global < c.next && time.Since(c.lastTime) < reportTime {
+	if w.global < c.nextMetric && w.global < c.nextEvaluation && time.Since(c.lastTime) < reportTime {
 		return nil
 	}
 	var accuracy *float64
-	if w.global >= c.next {
+	if w.global >= c.nextEvaluation {
 		w.note("an evaluation")
 		_, a, err := w.evaluate(ctx, &w.data.Test)
 		if err != nil {
 			return err
 		}
 		accuracy = &a
-		c.next = after(w.global, c.every)
+		c.nextEvaluation = after(w.global, c.evaluateEvery)
 	}
-	return c.mark(w, accuracy)
+	return c.reportMetric(w, accuracy)
 }
 
-// mark reports how the run stands.
-func (c *chief[F]) mark(w *worker[F], accuracy *float64) error {
+// reportMetric reports how the run stands.
+func (c *chief[F]) reportMetric(w *worker[F], accuracy *float64) error {
 	now := time.Now()
 	rows := float64(w.data.Train.Rows())
 	m := Metric{
@@ -98,7 +98,7 @@ func (c *chief[F]) mark(w *worker[F], accuracy *float64) error {
 		m.SamplesPerSecond = float64(w.global-c.lastStep) / float64(w.plan.perEpoch) * rows / took
 	}
 	c.lastStep, c.lastTime, c.loss, c.batches = w.global, now, 0, 0
-	c.nextMark = after(w.global, c.report)
+	c.nextMetric = after(w.global, c.metricEvery)
 	if w.cfg.Report != nil {
 		w.cfg.Report(m)
 	}

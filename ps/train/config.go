@@ -178,8 +178,9 @@ type plan struct {
 	stop     ps.Stop
 }
 
-// stepAfter is the step after as many passes over the data as step was after in a run with perEpoch steps in each pass:
-// one after a whole joint batch, where the runs differ, so that what some of the workers did of one is done again.
+// stepAfter takes the step at which a run with perEpoch steps in a pass made a checkpoint, and returns this run's step at the
+// same point of the data. Where this run has another number of steps in a pass, that is rounded down to a whole joint batch,
+// so part of a batch may be trained on twice.
 func (p plan) stepAfter(step, perEpoch int64) int64 {
 	if perEpoch == p.perEpoch {
 		return step

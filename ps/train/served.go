@@ -41,12 +41,12 @@ func (s *served[F]) begin(ctx context.Context, params []F, slots [][]F, step int
 	return s.AddStep(ctx, 0)
 }
 
-func (s *served[F]) step(ctx context.Context, grad, params []F, c ps.Contribution) (position, global int64, dropped bool, err error) {
+func (s *served[F]) step(ctx context.Context, grad, params []F, c ps.Contribution) (global int64, dropped bool, err error) {
 	a, err := ps.PushPull(ctx, s.Worker, table, grad, params, c).Wait(ctx)
 	if s.together {
-		return a.Version, a.Version, a.Dropped, err
+		return a.Version, a.Dropped, err
 	}
-	return 0, s.GlobalStep(), a.Dropped, err
+	return s.GlobalStep(), a.Dropped, err
 }
 
 func (s *served[F]) stopped() bool { return s.Stopped() }

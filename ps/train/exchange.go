@@ -1,0 +1,27 @@
+package train
+
+import (
+	"context"
+
+	"github.com/fisterra-hpc/fisterra/ps"
+)
+
+// exchange is what a worker trains with: a parameter server, or collectives.
+type exchange[F Float] interface {
+	// begin returns the parameters to start with and the global step they belong
+	// to. The chief's params and slots are the state to begin with.
+	begin(ctx context.Context, params []F, slots [][]F, step int64) (int64, error)
+	// step contributes a gradient, fetches the parameters after it and returns the global step after it.
+	step(ctx context.Context, grad, params []F, c ps.Contribution) (global int64, dropped bool, err error)
+	// stopped reports whether somebody asked everybody to stop.
+	stopped() bool
+	// alive says that this worker is there, to those that would take a long silence for its end.
+	alive(ctx context.Context) error
+	// barrier waits for all workers and names those that are lost.
+	barrier(ctx context.Context) (lost []int, err error)
+	// state fetches the parameters and the optimizer's vectors as they are, and returns the global step of the parameters; the
+	// vectors may be of later ones where others go on meanwhile.
+	state(ctx context.Context, params []F, slots [][]F) (int64, error)
+	// finish says goodbye with a status and waits for everybody.
+	finish(ctx context.Context, status, epoch int) (lost []int, err error)
+}
