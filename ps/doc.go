@@ -24,13 +24,14 @@
 //
 // # The life of a push
 //
-// shard.go cuts a table into blocks and deals them to the servers. future.go
+// shard.go cuts a table into blocks and deals them to the servers. worker.go checks a push, and future.go
 // sends a frame (frame.go) for each block; a payload above 16 KiB is a message of its
 // own, straight from the caller's memory. On the server server.go receives the
-// frame, policy.go says whether the gradient may enter, store.go whether there is room,
-// and only then is the payload's receive posted: until there is room it stays with the worker.
-// optimizer.go applies it in place, and reply.go answers, with the values straight
-// from the table: an update that comes while they are on their way goes to a copy.
+// frame, and server_gradient.go asks store.go whether there is room and policy.go whether the gradient may enter;
+// only then is the payload's receive posted: until there is room it stays with the worker.
+// optimizer.go applies it in place. reply.go answers, and server_pull.go those who waited for a later version, with the values straight
+// from the table: an update that comes while they are on their way goes to a copy. future.go takes the answer in.
+// ARCHITECTURE.md has the road call by call.
 //
 // # Consistency
 //
