@@ -450,16 +450,18 @@ func TestForeverServesTheNextWorker(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
-			return err
+		for range 2 { // so that the requests before the pull are as many as the next worker's
+			if _, err := w.AddStep(ctx, 0); err != nil {
+				return err
+			}
 		}
-		if _, err := Pull(ctx, w, "w", values).Wait(ended); !errors.Is(err, context.Canceled) {
+		if _, err := Pull(ctx, w, "w", values).Wait(ended); !errors.Is(err, context.Canceled) { // nobody has set the values
 			return fmt.Errorf("a pull that was given up: %v", err)
 		}
-		if _, err := w.Finish(ctx, 0, 1); err != nil {
+		if w, err = NewWorker(cfg); err != nil {
 			return err
 		}
-		if w, err = NewWorker(cfg); err != nil {
+		if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil { // the server answers that pull now
 			return err
 		}
 		if _, err := Push(ctx, w, "w", values, Contribution{}).Wait(ctx); err != nil {
