@@ -53,6 +53,7 @@ var programs = map[string]func(context.Context, *World) error{
 	"large":         large,
 	"idle":          idleRank,
 	"late":          late,
+	"unfinished":    unfinished,
 	"registrations": registrations,
 	"two":           two,
 	"storm":         storm,
@@ -288,6 +289,10 @@ func TestIdleRankSleeps(t *testing.T) {
 
 func TestCloseCancelsReceives(t *testing.T) {
 	each(t, func(t *testing.T, l launch) { l.ranks(t, 2, "late") })
+}
+
+func TestCloseWaitsForBlockingCalls(t *testing.T) {
+	each(t, func(t *testing.T, l launch) { l.ranks(t, 2, "unfinished") })
 }
 
 // A rank that fails or panics must not look like a normal end, and must end the rank

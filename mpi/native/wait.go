@@ -35,7 +35,7 @@ type parking struct {
 // Wait waits until r is complete and returns its result. At most one waiting goroutine
 // polls; it tests the requests of all others and hands over when its own is done. When
 // ctx ends first the error is its cause and the operation goes on: cancel it, or wait
-// again. A request that was never started is complete.
+// again. A request that is not started is complete, also one that a blocking call has given back meanwhile.
 func (w *World) Wait(ctx context.Context, r *Request) (Status, error) {
 	one := [1]*Request{r}
 	switch _, err := w.wait(ctx, one[:]); err {
@@ -57,33 +57,44 @@ func (w *World) WaitAny(ctx context.Context, rs []*Request) (int, error) {
 
 var errNothing = errors.New("native: no request to wait for")
 
-// pollAny returns the index of a completed request, or -1.
+// What pollAny has found where no request is complete.
+const (
+	pending = -1 // one is in flight
+	nothing = -2 // none is: they have not been started, or blocking calls that others are in have given them back
+)
+
+// pollAny returns the index of a completed request, or what else there is.
 func pollAny(rs []*Request, tries uintptr) int {
+	found := nothing
 	for i, r := range rs {
-		if r != nil && r.state != idle && r.poll(tries) {
+		if r == nil || r.state == idle {
+			continue
+		}
+		if r.poll(tries) {
 			return i
 		}
+		found = pending
 	}
-	return -1
+	return found
+}
+
+// answer is what a wait returns for what pollAny has found, unless that is pending.
+func answer(found int) (int, error) {
+	if found == nothing {
+		return -1, errNothing
+	}
+	return found, nil
 }
 
 func (w *World) wait(ctx context.Context, rs []*Request) (int, error) {
 	w.lock()
-	some := false
-	for _, r := range rs {
-		some = some || r != nil && r.state != idle
-	}
-	if !some {
-		w.mu.Unlock()
-		return -1, errNothing
-	}
 	for {
-		if i := pollAny(rs, 1); i >= 0 {
+		if i := pollAny(rs, 1); i != pending {
 			if !w.leading {
 				w.handOver()
 			}
 			w.mu.Unlock()
-			return i, nil
+			return answer(i)
 		}
 		if err := ctx.Err(); err != nil {
 			if !w.leading {
@@ -109,7 +120,7 @@ func (w *World) wait(ctx context.Context, rs []*Request) (int, error) {
 	return w.lead(ctx, rs)
 }
 
-// lead polls for everybody until one of rs is complete.
+// lead polls for everybody until one of rs is complete, or none is in flight.
 func (w *World) lead(ctx context.Context, rs []*Request) (int, error) {
 	for i := 1; ; i++ {
 		for spins := 0; w.wanted.Load() != 0 && spins < 200; spins++ {
@@ -126,15 +137,15 @@ func (w *World) lead(ctx context.Context, rs []*Request) (int, error) {
 			i += plainPoll - 1
 		}
 		k := pollAny(rs, uintptr(tries))
-		var err error
-		if k < 0 && (tries > 1 || i&15 == 0) && ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		if k >= 0 || err != nil {
+		over := k != pending
+		if over || (tries > 1 || i&15 == 0) && ctx.Err() != nil {
 			w.leading = false
 			w.handOver()
 			w.mu.Unlock()
-			return k, err
+			if over {
+				return answer(k)
+			}
+			return -1, context.Cause(ctx)
 		}
 		if w.announces {
 			w.advance()
@@ -186,11 +197,11 @@ func (w *World) drop(i int) {
 	w.parked = w.parked[:last]
 }
 
-// sweep polls for the parked goroutines and wakes those that are done.
+// sweep polls for the parked goroutines and wakes those that need wait no longer.
 func (w *World) sweep() bool {
 	woke := false
 	for i := len(w.parked) - 1; i >= 0; i-- {
-		if p := w.parked[i]; pollAny(p.rs, 1) >= 0 {
+		if p := w.parked[i]; pollAny(p.rs, 1) != pending {
 			w.drop(i)
 			p.wake <- struct{}{}
 			woke = true
