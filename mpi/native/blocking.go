@@ -3,7 +3,6 @@ package native
 import (
 	"context"
 	"errors"
-	"time"
 )
 
 // Send sends buf to rank dst and waits until it may be changed again: until the library
@@ -56,8 +55,8 @@ func (c *Comm) Send(ctx context.Context, buf []byte, dst, tag int) error {
 
 // Recv receives into buf from rank src, or [AnySource], with the given tag, or
 // [AnyTag], and waits for it. It allocates nothing. When ctx ends first the receive is
-// cancelled; if the message had been matched by then it completes and the error is nil,
-// or, where its sender does nothing more, wraps [ErrBusy] as Send's does.
+// cancelled; if the message had been matched by then it completes and the error is nil, or, where
+// that takes longer than a look, wraps [ErrBusy] as Send's does.
 func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, error) {
 	if !c.valid(src, tag, AnySource, AnyTag) {
 		return Status{}, c.mistake(opIrecv, src, tag, AnySource, AnyTag)
@@ -102,7 +101,7 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, erro
 	one := [1]*Request{r}
 	var gaveUp error
 	if _, err := w.wait(ctx, one[:]); err != nil {
-		if gaveUp = w.giveUp(r, err); errors.Is(gaveUp, ErrBusy) {
+		if gaveUp = giveUp(r, err); errors.Is(gaveUp, ErrBusy) {
 			return Status{}, gaveUp
 		}
 	}
@@ -111,19 +110,13 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, erro
 	return s, w.retire(r, gaveUp)
 }
 
-// takeBack is how long a cancelled receive is waited for. One that had been matched
-// completes first, and that needs its sender to be inside the library.
-const takeBack = 2 * time.Second
-
-// giveUp cancels a receive and waits for that. One that the library refuses to cancel is in flight like one that has been
-// matched.
-func (w *World) giveUp(r *Request, cause error) error {
+// giveUp cancels a receive. One that the library refuses to cancel is in flight like one that has been
+// matched: its sender has to be inside the library. How long that is waited for is the caller's affair.
+func giveUp(r *Request, cause error) error {
 	_ = r.Cancel()
-	ctx, stop := context.WithTimeout(context.Background(), takeBack)
-	defer stop()
-	_, err := w.Wait(ctx, r)
+	done, err := r.Test()
 	switch {
-	case r.InFlight():
+	case !done:
 		return &InFlightError{Request: r, Cause: cause}
 	case errors.Is(err, ErrCancelled):
 		return cause

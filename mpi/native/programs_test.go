@@ -235,7 +235,8 @@ func cancels(ctx context.Context, w *World) error {
 	return nil
 }
 
-// refusesToCancel: a receive of which MPI_Cancel fails stays the library's, and completes.
+// refusesToCancel: a receive of which MPI_Cancel fails stays the library's, and completes. The call does not wait for that:
+// its caller decides how long.
 func refusesToCancel(ctx context.Context, w *World) error {
 	c := w.comm
 	word := make([]byte, 1)
@@ -249,8 +250,14 @@ func refusesToCancel(ctx context.Context, w *World) error {
 	end()
 	cancel := w.fn.cancel
 	w.fn.cancel = clib.Global("ffs") // of the request's address: from 1 to 32, as an error code
+	returned, waited := make(chan struct{}), make(chan error, 1)
+	go func() { waited <- sendIfWaiting(ctx, w, returned) }()
 	_, err := c.Recv(ended, word, 0, 6)
+	close(returned)
 	w.fn.cancel = cancel
+	if err := <-waited; err != nil {
+		return err
+	}
 	var f *InFlightError
 	if !errors.As(err, &f) || !errors.Is(err, context.Canceled) || !f.Request.InFlight() {
 		return fmt.Errorf("receive that the library does not cancel: %w", err)
@@ -262,6 +269,24 @@ func refusesToCancel(ctx context.Context, w *World) error {
 		return fmt.Errorf("receive that the library did not cancel: %v, %w", word, err)
 	}
 	return nil
+}
+
+// sendIfWaiting sends rank 0 what it answers, if somebody waits in the library before the call has returned.
+func sendIfWaiting(ctx context.Context, w *World, returned <-chan struct{}) error {
+	for {
+		select {
+		case <-returned:
+			return nil
+		default:
+		}
+		w.lock()
+		waiting := w.leading
+		w.mu.Unlock()
+		if waiting {
+			return w.comm.Send(ctx, []byte{7}, 0, 7)
+		}
+		pause(0)
+	}
 }
 
 func wrongUse(ctx context.Context, w *World) error {
