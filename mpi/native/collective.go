@@ -37,9 +37,13 @@ func (c *Comm) input(send []byte) uintptr {
 	return uintptr(address(send))
 }
 
+// elements is how many elements of type t a vector or block has, which must be whole ones.
 func (c *Comm) elements(r *Request, t Type, lengthBytes int) (uintptr, error) {
 	if t >= types {
 		return 0, r.fail(0, ErrUnsupported, t.String())
+	}
+	if lengthBytes%t.Bytes() != 0 {
+		return 0, r.fail(0, ErrLength, fmt.Sprintf("%d B are no whole number of %s elements, which have %d B each", lengthBytes, t, t.Bytes()))
 	}
 	n := lengthBytes / t.Bytes()
 	if n > c.world.maxCount {

@@ -58,16 +58,16 @@ func (c *Comm) prefix(r *Request, op opcode, fn uintptr, send, recv []byte, t Ty
 	if err != nil {
 		return err
 	}
-	lengthBytes, inputBytes := len(recv), len(recv)
+	what, input, lengthBytes, blocks := "send", send, len(recv), 1
 	if op == opIreduceScatterBlock {
-		inputBytes *= c.size
-		if send == nil {
-			lengthBytes /= c.size // in place, recv holds all blocks
-		}
+		blocks = c.size
+	}
+	if send == nil { // in place, recv holds all blocks
+		what, input, lengthBytes = "recv", recv, lengthBytes/blocks
 	}
 	n, err := c.elements(r, t, lengthBytes)
-	if err == nil && send != nil {
-		err = r.fits("send", len(send), inputBytes)
+	if err == nil {
+		err = r.fits(what, len(input), lengthBytes*blocks)
 	}
 	if err == nil {
 		err = c.reduction(r, t, o)

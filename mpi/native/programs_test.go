@@ -323,6 +323,15 @@ func wrongUse(ctx context.Context, w *World) error {
 		if err := c.Iallgather(&send, make([]byte, 8), make([]byte, 24), Float64); !errors.Is(err, ErrLength) {
 			return fmt.Errorf("three blocks for two ranks: %v", err)
 		}
+		if err := c.Iallreduce(&send, nil, make([]byte, 12), Float64, Sum); !errors.Is(err, ErrLength) {
+			return fmt.Errorf("one float64 and a half: %v", err)
+		}
+		if err := c.IreduceScatterBlock(&send, nil, make([]byte, 40), Float64, Sum); !errors.Is(err, ErrLength) {
+			return fmt.Errorf("five elements for two ranks: %v", err)
+		}
+		if err := c.IreduceScatterBlock(&send, nil, make([]byte, 17), Float64, Sum); !errors.Is(err, ErrLength) {
+			return fmt.Errorf("a byte more than two blocks: %v", err)
+		}
 		if err := c.Ialltoallv(&send, make([]byte, 8), make([]byte, 8), []int{4, 4}, []int{4, 5}, Byte); !errors.Is(err, ErrLength) {
 			return fmt.Errorf("nine elements into eight bytes: %v", err)
 		}
