@@ -243,7 +243,7 @@ type Sink interface {
 	// returned slice. nil: discard the rest of the payload.
 	Place(peer int, h *Header, offsetBytes, sizeBytes int) []byte
 
-	// Placed says that the payload of a Data message has arrived whole.
+	// Placed says that the payload of a Data message has arrived whole. Of one that is discarded nothing is said.
 	Placed(peer int, h *Header)
 
 	// Complete ends the use of the memory of a SendFrom or a Pull.

@@ -198,7 +198,9 @@ func (c *conn) arrived(n int, s transport.Sink) int {
 			return 0
 		}
 		in.state = inHead
-		s.Placed(c.peer, &in.h)
+		if !in.discard {
+			s.Placed(c.peer, &in.h)
+		}
 		return 1
 	case inBody:
 		if !whole {

@@ -361,7 +361,9 @@ func (m *member) Placed(peer int, h *transport.Header) {
 		return
 	case m.placed[h.Token] > 0:
 		m.breach("Placed twice for token %d", h.Token)
-	case p.discard < 0 && p.next < len(p.buf):
+	case p.discard >= 0:
+		m.breach("Placed for token %d, of which all from byte %d on was discarded", h.Token, p.discard)
+	case p.next < len(p.buf):
 		m.breach("Placed for token %d when %d of %d B had been offered", h.Token, p.next, len(p.buf))
 	}
 	if len(p.buf) == 0 {
