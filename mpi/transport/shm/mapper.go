@@ -96,6 +96,9 @@ func (p *Provider) Unexport(handle []byte) {
 // or HandshakeTimeout has passed. The mapping is the caller's to unmap.
 func (p *Provider) Import(ctx context.Context, peer int, handle []byte) ([]byte, error) {
 	mem, err := p.importFrom(ctx, peer, handle)
+	if err != nil && p.ctx.Err() != nil { // whatever it has seen of that
+		err = errClosed
+	}
 	if err != nil {
 		return nil, fmt.Errorf("shm: mapping memory of rank %d: %w", peer, err)
 	}
@@ -106,7 +109,8 @@ func (p *Provider) importFrom(ctx context.Context, peer int, handle []byte) ([]b
 	if len(handle) != handleBytes {
 		return nil, fmt.Errorf("a handle has %d bytes, this one %d", handleBytes, len(handle))
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.HandshakeTimeout)
+	patience := p.cfg.HandshakeTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%v are over: %w", patience, context.DeadlineExceeded))
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
 	l, err := p.linked(ctx, peer)
@@ -133,7 +137,7 @@ func (p *Provider) importFrom(ctx context.Context, peer int, handle []byte) ([]b
 	case <-l.failed:
 		err = l.fault
 	case <-ctx.Done():
-		err = fmt.Errorf("no answer: %w", ctx.Err())
+		err = fmt.Errorf("no answer: %w", context.Cause(ctx))
 	}
 	if err != nil {
 		if x.take(question) == nil { // the answer has just come
@@ -162,7 +166,7 @@ func (p *Provider) linked(ctx context.Context, peer int) (*link, error) {
 	select {
 	case <-t.ended:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, fmt.Errorf("no connection: %w", context.Cause(ctx))
 	}
 	return p.outcome(t)
 }

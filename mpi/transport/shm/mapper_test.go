@@ -1,14 +1,20 @@
 package shm
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
 )
 
 // exportSegment has a rank export a segment of its own.
@@ -48,11 +54,7 @@ func TestMapFromStopped(t *testing.T) {
 	if !errors.Is(full, unix.EAGAIN) {
 		t.Fatal(full)
 	}
-	met := &encounter{phase: meetEnded, ended: make(chan struct{}), link: newLink(conn)}
-	close(met.ended)
-	r.meetings.mu.Lock()
-	r.meetings.byRank[1] = met
-	r.meetings.mu.Unlock()
+	r.hasMet(1, conn)
 	if _, err := r.Import(t.Context(), 1, handle); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("a question: %v, want %v", err, unix.EAGAIN)
 	}
@@ -62,6 +64,54 @@ func TestMapFromStopped(t *testing.T) {
 	if err := r.exports.answer(conn, 1, binary.BigEndian.Uint64(handle)); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("an answer: %v, want %v", err, unix.EAGAIN)
 	}
+}
+
+// TestMapUnanswered: an Import that gets no answer says whose memory it was and why it waits no longer.
+func TestMapUnanswered(t *testing.T) {
+	r := openWorld(t, 2, nil)[0]
+	conn, _ := socketPair(t)
+	r.hasMet(1, conn)
+	given := errors.New("given up")
+	ended, end := context.WithCancelCause(t.Context())
+	end(given)
+	handle := make([]byte, handleBytes)
+	if _, err := r.Import(ended, 1, handle); !errors.Is(err, given) {
+		t.Errorf("an Import that is given up: %v, want %v", err, given)
+	}
+	closed := make(chan error, 1)
+	go func() { _, err := r.Import(t.Context(), 1, handle); closed <- err }()
+	for asked := 0; asked == 0; osyield.Yield() {
+		r.exports.mu.Lock()
+		asked = len(r.exports.asked)
+		r.exports.mu.Unlock()
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-closed; !errors.Is(err, errClosed) {
+		t.Errorf("an Import while the provider is closed: %v, want %v", err, errClosed)
+	}
+}
+
+// TestMapOutOfTime: an Import that takes too long says how long.
+func TestMapOutOfTime(t *testing.T) {
+	r := openWorld(t, 2, nil)[0]
+	conn, _ := socketPair(t)
+	r.hasMet(1, conn)
+	r.cfg.HandshakeTimeout = time.Millisecond
+	_, err := r.Import(t.Context(), 1, make([]byte, handleBytes))
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(fmt.Sprint(err), "rank 1: no answer: 1ms are over") {
+		t.Errorf("an Import that takes more than 1ms: %v", err)
+	}
+}
+
+// hasMet gives a rank a link over conn, which nobody reads.
+func (r *testRank) hasMet(peer int, conn *net.UnixConn) {
+	met := &encounter{phase: meetEnded, ended: make(chan struct{}), link: newLink(conn)}
+	close(met.ended)
+	r.meetings.mu.Lock()
+	r.meetings.byRank[peer] = met
+	r.meetings.mu.Unlock()
 }
 
 // socketPair makes a socket as two ranks have it.
