@@ -120,7 +120,7 @@ func (p *Provider) receive(s transport.Sink, l *link, room *int) (finished bool)
 	if m.header.Kind == transport.Data {
 		return p.place(s, m, from, room)
 	}
-	if m.lent && !p.fabric.cfg.SizesOnly {
+	if m.lent && p.fabric.carries(m.size) {
 		whole := make([]byte, m.size)
 		if !p.read(m, whole) {
 			return true
@@ -152,7 +152,7 @@ func (p *Provider) place(s transport.Sink, m *message, from int, room *int) (fin
 		if n == 0 {
 			panic(fmt.Sprintf("sim: Place gave no room for byte %d of %d from rank %d", m.offset, m.size, from))
 		}
-		if !p.fabric.cfg.SizesOnly && !p.read(m, dst[:n]) {
+		if p.fabric.carries(m.size) && !p.read(m, dst[:n]) {
 			return true
 		}
 		if p.dead.Load() != nil || p.gone.has(from) {

@@ -142,7 +142,7 @@ func (p *Provider) post(peer int, m *message, payload []byte) transport.Outcome 
 	case m.lent:
 		m.data = payload
 		p.keep(m.op, &operation{peer: peer, sent: m})
-	case f.cfg.SizesOnly && len(payload) > CarriedBytes:
+	case !f.carries(len(payload)):
 		m.data = f.blank[:len(payload)]
 	default:
 		m.own = append(m.own[:0], payload...)
@@ -285,7 +285,7 @@ func (p *Provider) Close() error {
 	f := p.fabric
 	for _, o := range p.ops {
 		if o.sent != nil {
-			o.sent.detach(f.cfg.SizesOnly)
+			o.sent.detach()
 		}
 	}
 	p.ops = nil
@@ -317,7 +317,7 @@ func (p *Provider) Close() error {
 }
 
 // detach copies what a message lends, so that its sender can forget it.
-func (m *message) detach(sizesOnly bool) {
+func (m *message) detach() {
 	to := m.to
 	to.mu.Lock()
 	defer to.mu.Unlock()
@@ -327,7 +327,7 @@ func (m *message) detach(sizesOnly bool) {
 	if m.state != lendingIdle {
 		return
 	}
-	if !sizesOnly {
+	if to.fabric.carries(m.size) {
 		m.data = append([]byte(nil), m.data...)
 	}
 	m.state, m.copied = lendingOver, true

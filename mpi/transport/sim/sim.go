@@ -187,6 +187,11 @@ func (c *Config) check() error {
 	return nil
 }
 
+// carries reports whether the bytes of a payload travel, not its length only.
+func (f *Fabric) carries(payloadBytes int) bool {
+	return !f.cfg.SizesOnly || payloadBytes <= CarriedBytes
+}
+
 // Seed is what all randomness of this fabric follows from.
 func (f *Fabric) Seed() uint64 { return f.cfg.Seed }
 

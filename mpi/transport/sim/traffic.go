@@ -105,19 +105,19 @@ func (s *schedule) reach(e event) {
 	m := e.sent
 	m.due = done
 	if m.lent && m.hangUp == nil {
-		m.landed(s.f.cfg.SizesOnly, done+int64(wire.Latency))
+		m.landed(done + int64(wire.Latency))
 	}
 	m.to.accept(m)
 }
 
 // landed takes lent memory into the fabric, since the adapter has read it,
 // and completes the send at a time.
-func (m *message) landed(sizesOnly bool, acknowledged int64) {
+func (m *message) landed(acknowledged int64) {
 	m.to.mu.Lock()
 	open := m.state == lendingIdle
 	m.to.mu.Unlock()
 	if open {
-		m.detach(sizesOnly)
+		m.detach()
 		m.from.tell(acknowledged, &note{op: m.op})
 	}
 }
