@@ -13,7 +13,8 @@ import (
 // a host share beside it (hostMemory).
 //
 // What MPI cannot do, this device cannot either. It never names a lost rank: the
-// launcher ends the job when a process dies. It cannot take back a send. Revoke is known to this
+// launcher ends the job when a process dies. It cannot take back a send. MPICH's family completes a send to
+// oneself only when it is received, however short. Revoke is known to this
 // rank only. A waiting rank wakes up now and then to look. Tags end where the library's do
 // (tags). And only Open MPI delivers the beginning of a truncated message and tells its length:
 // with the others Status.Bytes is −1 and the buffer as it was.

@@ -21,7 +21,7 @@ import (
 )
 
 // Read fills dst from an address of process pid. The call does not tell Go's scheduler: callers keep dst
-// so short that a processor can be missed meanwhile, some hundred KiB. An error wraps the
+// so short that a processor can be missed meanwhile, 1 MiB at most. An error wraps the
 // system's; unix.ESRCH says that the process has ended.
 func Read(pid int, dst []byte, src uintptr) error {
 	return move(unix.SYS_PROCESS_VM_READV, "process_vm_readv", pid, dst, src)

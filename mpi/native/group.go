@@ -17,14 +17,12 @@ import (
 // the same time and share a rank, and one that was given up. It blocks until all of them have come. If
 // ctx ends before, the error is its cause, and that of the other members is [ErrCancelled].
 //
-// MPI makes such a communicator only by a blocking call. It is entered under the
-// world's lock, so two ranks that entered two of them in different orders would wait
-// for each other for ever. Hence the members first agree that each of them is here and
-// makes no other group now; whoever does is waited for. After that the call takes as
-// long as its few messages.
+// Round 1: is everybody here, and free to make this group? If one is not free, all try again. Round 2: is everybody still
+// here? ctx counts no longer. Then all enter MPI_Comm_create_group, and nobody leaves any more.
 //
-// A member that has said yes and then left would leave the others in that call. So they
-// agree once more, that all are still here. From then on ctx counts no longer.
+// That call blocks, under the world's lock: two ranks that entered two of them in different orders would wait for each
+// other for ever, hence round 1. A member that had said yes there and then left would leave the others in it, hence round 2. After
+// both the call takes as long as its few messages.
 //
 // Whoever leaves says so to those who wait for it, now or later: they leave, too, with [ErrCancelled]. So all members
 // get the communicator, or none.

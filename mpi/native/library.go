@@ -13,7 +13,7 @@
 //
 // What MPI cannot do is in [Caps]: it does not tell which peer was lost (the launcher
 // ends the job instead), it cannot take back a send, and it has no descriptor to sleep
-// on, so a rank that idles wakes up every 50 µs to 1 ms to look.
+// on, so a rank that idles wakes up every 20 µs to 1 ms to look.
 //
 // A process that exits without [World.Close] or [World.Abort] is taken for a normal
 // end by MPICH's launcher, which then kills the other ranks silently with status 0;

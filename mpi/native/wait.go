@@ -23,7 +23,7 @@ const (
 // poll takes 20 to 60 ns, so that an answer mostly comes within the first burst.
 const burst = 64
 
-// plainPoll is how many polls of a burst one outside takes as long as.
+// plainPoll: one poll outside a burst costs as much as this many in one.
 const plainPoll = 4
 
 // parking is a goroutine that waits while another one polls for it.

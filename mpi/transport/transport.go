@@ -118,8 +118,8 @@ type Provider interface {
 
 	// Abandon ends the use of the memory given with op (SendFrom or Pull):
 	// the provider reports Complete(op, err) as soon as nobody, neither this
-	// rank nor the peer, can touch that memory again. Of a SendFrom the peer is asked
-	// for no Place after a message that was sent later has come.
+	// rank nor the peer, can touch that memory again. After Abandon of a SendFrom the
+	// peer's Place is not called for that message once a later message has arrived.
 	Abandon(op uint64)
 
 	// Poll makes whatever progress can be made without blocking, calls the

@@ -303,7 +303,8 @@ func (p *Provider) closePulls(ep *endpoint, err error) {
 	}
 }
 
-// over reports whether nobody writes to the pull's memory any more, and how it ended.
+// over reports whether nobody writes to the pull's memory any more, and how it ended. done counts the units that this rank has
+// copied, from the front, and helped those of the peer, from the back.
 func (pl *pull) over() (bool, error) {
 	if pl.inflight > 0 {
 		return false, nil
@@ -313,14 +314,17 @@ func (pl *pull) over() (bool, error) {
 	mine, theirs := pl.done == c.front(), helped&^helpFailed == uint64(pl.units-c.back())
 	switch {
 	case c.phase() == phasePulling && c.front() == c.back() && mine && theirs:
+		// All units are claimed, and copied by whoever claimed them.
 		if helped&helpFailed != 0 && pl.err == nil {
 			pl.err = fmt.Errorf("rank %d could not write to this process", pl.ep.rank)
 		}
-	case pl.ep.hungup: // no thread of the peer is left
+	case pl.ep.hungup:
+		// The peer has no thread left: it writes no more, whatever it had claimed.
 		if pl.err == nil {
 			pl.err = errHangup
 		}
 	case c.phase() == phaseClosed && theirs:
+		// Closed early: what the peer had claimed is written; what this rank had is, too, since inflight is 0.
 		if pl.err == nil {
 			pl.err = errWithdrawn
 		}

@@ -74,14 +74,16 @@ func (ep *endpoint) extend(h *transport.Header, envelope uint64, payload []byte)
 	return true
 }
 
-// taken takes a cell out of the sender's hands, unless that has been done, and returns its word 0.
+// taken takes a cell out of the sender's hands, unless that has been done, and returns its word 0. Changing the form makes
+// the sender's next compare-and-swap fail, so after the swap the cell is ours. If the sender had added a message between our
+// look and the swap, the swap has put an old count into the cell; we put back the count that it returned, with the new form.
 func (c *cell) taken(w0 uint64) uint64 {
 	if cellForm(w0) == formTaken {
 		return w0
 	}
 	const form = uint64(formRun^formTaken) << 40
 	last := atomic.SwapUint64(&c[0], w0^form)
-	if last != w0 { // there was one more since
+	if last != w0 {
 		atomic.StoreUint64(&c[0], last^form)
 	}
 	return last

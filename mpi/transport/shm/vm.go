@@ -21,7 +21,7 @@ func newCopier() *copier {
 	return c
 }
 
-// copy moves c.local whole. A claim is short: see procmem.Read.
+// copy moves c.local whole. A claim has mostBytes at most: see procmem.Read.
 func (c *copier) copy() {
 	if c.write {
 		c.err = procmem.Write(c.pid, c.local, c.remote)
