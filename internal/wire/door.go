@@ -200,7 +200,7 @@ func (d *Door) hello(conn net.Conn) {
 	conn.Close()
 	switch {
 	case errors.Is(err, ErrBusy):
-	case errors.Is(err, ErrStranger):
+	case errors.Is(err, ErrStranger), peer == Peer{}: // which may be the second where room was made for another
 		d.complain(remote, err)
 	default:
 		d.complain(fmt.Sprintf("%s (rank %d, %v)", remote, peer.Rank, peer.Purpose), err)

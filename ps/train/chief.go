@@ -5,8 +5,12 @@ import (
 	"time"
 )
 
-// reportTime is the longest time between two metrics: of a long run the hundredth part may be hours.
-const reportTime = 5 * time.Second
+// The longest time between two metrics, since of a long run the hundredth part may be hours: at first firstMetric, so
+// that it shows soon whether training goes well, then twice as long each time up to metricTime.
+const (
+	firstMetric = 500 * time.Millisecond
+	metricTime  = 5 * time.Second
+)
 
 // chief is what worker 0, or the first worker that is left, does beside training: measure,
 // report, write.
@@ -16,6 +20,7 @@ type chief[F Float] struct {
 	nextEvaluation int64 // step of the next evaluation
 	metricEvery    int64 // steps between metrics
 	nextMetric     int64 // step of the next metric
+	metricWithin   time.Duration
 	saved          int64 // step of the last checkpoint
 
 	lastStep int64
@@ -25,7 +30,7 @@ type chief[F Float] struct {
 }
 
 func newChief[F Float](w *worker[F]) (*chief[F], error) {
-	c := &chief[F]{lastStep: w.global, lastTime: time.Now(), saved: w.global}
+	c := &chief[F]{lastStep: w.global, lastTime: time.Now(), metricWithin: firstMetric, saved: w.global}
 	planned := w.plan.stop.LastStep + w.plan.stop.NumSteps
 	c.evaluateEvery = w.cfg.EvaluateEvery
 	if c.evaluateEvery == 0 {
@@ -67,9 +72,10 @@ func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) e
 		}
 		c.saved = w.global
 	}
-	if w.global < c.nextMetric && w.global < c.nextEvaluation && time.Since(c.lastTime) < reportTime {
+	if w.global < c.nextMetric && w.global < c.nextEvaluation && time.Since(c.lastTime) < c.metricWithin {
 		return nil
 	}
+	c.metricWithin = min(2*c.metricWithin, metricTime)
 	var accuracy *float64
 	if w.global >= c.nextEvaluation {
 		w.note("an evaluation")
