@@ -19,11 +19,8 @@ const mostKept = 1 << 20
 // mostAnnounced is how many large messages of one peer may wait here to be received, or for it to hear that they will
 // not be. MPI knows no bound, and a sender held back at one would keep behind it the message that is received first.
 // So this is far beyond what programs have under way: the sender pays more for each than the at most
-// announcedBytes that it costs here, which make 640 MiB of all.
-const (
-	mostAnnounced  = 1 << 22
-	announcedBytes = 160
-)
+// 160 bytes that it costs here, which make 640 MiB of all.
+const mostAnnounced = 1 << 22
 
 // hoards reports whether a peer has this rank keep too many things of a kind, and loses the peer then. All are the total
 // things of every peer; its tells which are this peer's, and is asked only when total exceeds the bound.

@@ -246,8 +246,19 @@ func TestInfo(t *testing.T) {
 		t.Error(r)
 	}
 	r := fisterra(t, "run", "-n", "3", "--", lab.Fisterra(t), "info", "--roles", "ps,worker,worker")
-	if r.Code != 0 || !strings.Contains(r.Stdout, "worker 1") || !strings.Contains(r.Stdout, "shm") {
+	if r.Code != 0 || !strings.Contains(r.Stdout, "worker 1") || !strings.Contains(r.Stdout, "shm") || strings.Contains(r.Stdout, "limit:") {
 		t.Error(r)
+	}
+}
+
+// What the MPI library cannot do is said.
+func TestMPIInfo(t *testing.T) {
+	lab.OpenMPI.Needed(t)
+	r := lab.OpenMPI.Command(t.Context(), t, 2, lab.Fisterra(t), "info", "--transport", "mpi").Run()
+	for _, want := range []string{"limit: a lost rank is not named", "limit: a send cannot be taken back", "limit: a waiting rank wakes up"} {
+		if r.Code != 0 || !strings.Contains(r.Stdout, want) {
+			t.Errorf("no %q: %v", want, r)
+		}
 	}
 }
 

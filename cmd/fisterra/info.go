@@ -86,6 +86,24 @@ func libraryLine(l mpi.LaunchInfo, path string) string {
 	return fmt.Sprintf("%v, %s (%s)", lib, lib.Path, lib.Why)
 }
 
+// limits are what this transport cannot do and others can.
+func limits(c mpi.DeviceCaps) []string {
+	var all []string
+	for _, l := range []struct {
+		can  bool
+		what string
+	}{
+		{c.NamesLost, "a lost rank is not named: the library ends the job, or hangs, as it is configured"},
+		{c.CancelsSends, "a send cannot be taken back: its buffer is in use until it is received"},
+		{c.SleepsInKernel, "a waiting rank wakes up now and then to look"},
+	} {
+		if !l.can {
+			all = append(all, l.what)
+		}
+	}
+	return all
+}
+
 func describeWorld(env environment, w *mpi.World, l mpi.LaunchInfo, library string, roles *roleFlags) error {
 	layout, err := w.Layout()
 	if err != nil {
@@ -101,6 +119,9 @@ func describeWorld(env environment, w *mpi.World, l mpi.LaunchInfo, library stri
 	fmt.Fprintf(env.stdout, "launcher %s (%s), %d ranks on %d hosts\n", l.Kind, l.Reason, w.Size(), hostCount(w))
 	fmt.Fprintln(env.stdout, choiceLine(w))
 	fmt.Fprintln(env.stdout, "MPI library", libraryLine(l, library))
+	for _, what := range limits(w.Comm().Caps()) {
+		fmt.Fprintln(env.stdout, "limit:", what)
+	}
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "rank\tposition\trole\thost\ttransport from rank 0\twhy")
 	for r, info := range w.Transports() {
