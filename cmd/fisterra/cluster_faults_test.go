@@ -108,24 +108,22 @@ func TestClusterNodeCrash(t *testing.T) {
 		t.Errorf("ps0 did not miss the rank by its heartbeat:\n%s", log)
 	}
 	x.eventuallyGone(longWait, stepRoles[:3]...)
-	// srun waits for the fourth task as long as Slurm does.
-	if r := s.Exec(t.Context(), "scancel", "--me"); r.Code != 0 {
-		t.Error(r)
-	}
+	// srun waits for the fourth task until Slurm hears that it is gone.
+	s.Boot(x.node("worker2"))
 	if code := x.wait(longWait); code == 0 {
 		t.Errorf("exit code 0\n%s", x.state())
 	}
-	s.Boot(x.node("worker2"))
 }
 
 // TestClusterNoKill: an asynchronous run with --no-kill goes on without the node
 // that failed.
 func TestClusterNoKill(t *testing.T) {
-	s := onCluster(t, "SlurmdTimeout=20")
+	s := clusterFirst(t, "SlurmdTimeout=20")
 	dir := filepath.Join(s.Dir, "out")
-	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill --checkpoint", dir, "-- --mode async --json --epochs 1000000 --checkpoint-every 25")...)
+	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill --checkpoint", dir, "-- --mode async --json --epochs 1000000 --checkpoint-every 100")...)
 	running(t, s, id, 0)
 	s.Crash(3)
+	t.Parallel()
 	awaitLog(t, s, id, `rank.*lost|lost.*rank`, longWait)
 	// Slurm takes the node out of the job, which goes on.
 	s.Await(t.Context(), id, "smaller", func(j lab.Job) bool { return j["NumNodes"] == "3" && j.State() == "RUNNING" })
@@ -191,7 +189,7 @@ func TestClusterCable(t *testing.T) {
 // the task there lives on. That task finds no way into the new run, and its saved state is
 // not overwritten.
 func TestClusterFence(t *testing.T) {
-	s := onCluster(t, "SlurmdTimeout=20")
+	s := clusterFirst(t, "SlurmdTimeout=20")
 	let := filepath.Join(s.Dir, "let") // tasks wait for let.RESTART.RANK
 	script := fmt.Sprintf(`#!/bin/bash
 #SBATCH -N2 --ntasks-per-node=1 --nodelist=%[4]s --requeue -o %[1]s/%%j.log --open-mode=append
@@ -220,6 +218,7 @@ echo "the tasks ended with code $?"
 	if r := s.On(t.Context(), 1, "kill", "-KILL", strings.TrimSpace(string(pid))); r.Code != 0 {
 		t.Fatal(r)
 	}
+	t.Parallel()
 	// On other nodes, but with position 0 where it was, listening at the same ports.
 	eventually(t, 2*longWait, "the job runs again", s.Dir, exists(".pid.1.0"), state)
 	release(1, 0)

@@ -169,11 +169,12 @@ func TestClusterSignal(t *testing.T) {
 
 // TestClusterTimeLimit: at the time limit the run saves and ends by itself.
 func TestClusterTimeLimit(t *testing.T) {
-	s := onCluster(t)
+	s := clusterFirst(t)
 	dir := filepath.Join(s.Dir, "state")
 	id := submit(t, s, words("--nodes 2 --ntasks-per-node 2 --time 60 --checkpoint", dir, long)...)
 	running(t, s, id, 0)
 	limitTime(t, s, id, 1)
+	t.Parallel()
 	log := awaitLog(t, s, id, "the tasks ended with code", 3*time.Minute)
 	// Slurm says why on the step's first node, which may hear of it last.
 	if !strings.Contains(log, "ended with code 143") {

@@ -26,6 +26,13 @@ const longWait = 4 * time.Minute
 func onCluster(t *testing.T, conf ...string) *lab.Slurm {
 	t.Helper()
 	t.Parallel()
+	return clusterFirst(t, conf...)
+}
+
+// clusterFirst is onCluster for tests that have Slurm's clocks to wait for. They set these going before they say
+// that they are parallel: then the tests that are not parallel run meanwhile.
+func clusterFirst(t *testing.T, conf ...string) *lab.Slurm {
+	t.Helper()
 	lab.Fisterra(t)
 	return lab.Cluster(t, 4, 4, conf...)
 }
@@ -141,6 +148,7 @@ func awaitStep(t *testing.T, s *lab.Slurm, dir string, cmd *lab.Cmd) *step {
 		}
 		return len(x.pids) == len(stepRoles) && x.saves() > 0
 	}, x.state)
+	s.Background(t)
 	return x
 }
 
