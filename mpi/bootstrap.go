@@ -59,6 +59,7 @@ type meeting struct {
 	zeroRank int // rank of position 0
 	// Under a process manager: to be finished when all have met.
 	manager     manager
+	keyless     error  // there: why the ranks of a Slurm step need it
 	zeroAddress string // there: where position 0 listens
 
 	done chan struct{} // closed by close
@@ -251,18 +252,21 @@ func listenOn(ctx context.Context, address string, port int) (net.Listener, erro
 func (l *origin) allHere() bool { return l.size == l.localSize }
 
 // zeroPlace is the address on which position 0 of a step listens; "" is all. The others look for it by its host's name.
-// Where that leads to loopback on the host itself (a custom of some distributions), it cannot know which of its
-// addresses they find by it.
+// Where that leads to loopback on the host itself (a custom of some distributions), or to several addresses, it cannot
+// know which of them they find by it.
 func zeroPlace(ctx context.Context, l *origin) (address, why string) {
 	if l.allHere() {
 		return loopback.String(), "all ranks are on this host"
 	}
 	host := l.step.Layout.Nodes[0]
-	addr, err := wire.Resolve(ctx, host)
-	if err != nil || addr.IsLoopback() {
+	found, err := wire.ResolveAll(ctx, host)
+	switch {
+	case err != nil || found[0].IsLoopback():
 		return "", fmt.Sprintf("all addresses, since the name %q leads to none here that others can reach", host)
+	case len(found) > 1:
+		return "", fmt.Sprintf("all addresses, since the name %q leads to several", host)
 	}
-	return addr.String(), "address of " + host
+	return found[0].String(), "address of " + host
 }
 
 // zeroHostAddress is where the others look for position 0 of a step: every task can compute it.

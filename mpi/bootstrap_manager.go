@@ -54,16 +54,17 @@ func (m *meeting) askManager(ctx context.Context) error {
 		}
 		m.manager = client
 	case ByOpenMPI, ByPMIx:
-		var keys error // why the ranks of a step need PMIx
 		if l.step != nil {
 			// A directory for keys is the same for all, and what is wrong with it is said there.
-			if _, keys = findKeyring(ctx, m.cfg, l, m.cfg.lookup()); keys == nil || m.cfg.SecretDir != "" {
+			if _, m.keyless = findKeyring(ctx, m.cfg, l, m.cfg.lookup()); m.keyless == nil || m.cfg.SecretDir != "" {
+				m.keyless = nil
 				return nil // the step's own rendezvous
 			}
+			m.cfg.log().Info("meeting through PMIx", "reason", m.keyless)
 		}
 		client, err := pmix.Open(ctx, m.cfg.lookup(), pmix.Config{Log: m.cfg.log()})
-		if err != nil && keys != nil {
-			return fmt.Errorf("%w; nor can they meet through PMIx: %w", keys, err)
+		if err != nil && m.keyless != nil {
+			return fmt.Errorf("%w; nor can they meet through PMIx: %w", m.keyless, err)
 		}
 		if err != nil {
 			return fmt.Errorf("mpi: %w: started by %s (%s) with more than one rank, which can meet only through its PMIx server; "+
@@ -157,7 +158,11 @@ func (m *meeting) hearManager(ctx context.Context) error {
 		err = fmt.Errorf("secret of %d bytes, must be %d", len(n.Secret), wire.SecretBytes)
 	}
 	if err != nil {
-		return fmt.Errorf("mpi: %w: where position 0 listens: %w", ErrLauncher, err)
+		err = fmt.Errorf("mpi: %w: where position 0 listens: %w", ErrLauncher, err)
+		if m.keyless != nil { // on other hosts it may be otherwise, and they do not come here
+			err = fmt.Errorf("%w; the ranks were to meet through PMIx, since on %s %w", err, m.l.host, m.keyless)
+		}
+		return err
 	}
 	m.zeroAddress, m.secret = n.Address, n.Secret
 	return nil

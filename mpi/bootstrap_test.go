@@ -406,7 +406,7 @@ func TestInitErrorsOfThisHost(t *testing.T) {
 }
 
 // Where the name of position 0's host leads to loopback on itself, the others find it at whichever address they have for it.
-func TestRootListensWhereItIsLookedFor(t *testing.T) {
+func TestPositionZeroListensWhereItIsLookedFor(t *testing.T) {
 	for _, c := range []struct {
 		localSize int
 		address   string

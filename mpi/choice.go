@@ -46,9 +46,9 @@ func (c choice) explain(err error) error {
 const own = "shared memory on one host, else TCP"
 
 // choose decides between Fisterra's own transports and the system's MPI
-// library. Only where the choice is left open do hosts matter: chooseTogether tells then what was found on this
+// library. Only where the choice is left open do hosts matter: together tells then what was found on this
 // one, or on those of all ranks. survey is nil if an RDMA device is usable.
-func choose(cfg *Config, l *origin, survey func() error, consult func() (choice, error)) (choice, error) {
+func choose(cfg *Config, l *origin, survey func() error, together func() (choice, error)) (choice, error) {
 	switch cfg.InfiniBand {
 	case "", "auto", "on", "off":
 	default:
@@ -79,7 +79,7 @@ func choose(cfg *Config, l *origin, survey func() error, consult func() (choice,
 		return choice{transport: "auto", reason: own}, nil
 	}
 	if !cfg.OutlivesRanks {
-		return consult()
+		return together()
 	}
 	if survey() != nil {
 		return choice{transport: "auto", reason: own + ": no usable RDMA device"}, nil

@@ -36,7 +36,6 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 	c.shrinks++
 	id := shrinkID{comm: c, n: c.shrinks}
 	c.mu.Unlock()
-	name := c.childName("shrink")
 
 	lost, err := e.agreeLost(ctx, id)
 	if err != nil {
@@ -48,6 +47,7 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 		c.mu.Unlock()
 		return nil, c.fail("shrink", ProcNull, AnyTag, err, "")
 	}
+	name := c.childName("shrink")
 	if slices.Contains(lost, c.rank) {
 		return nil, c.fail("shrink", c.rank, AnyTag, ErrPeerLost, "the other ranks have given this one up")
 	}

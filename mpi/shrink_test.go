@@ -54,6 +54,9 @@ func TestShrinkGivenUpCanBeRepeated(t *testing.T) {
 		})
 	}
 	all.Wait()
+	if !t.Failed() && shrunk[0].Name() != shrunk[1].Name() {
+		t.Errorf("names %s and %s", shrunk[0].Name(), shrunk[1].Name())
+	}
 	if !t.Failed() && shrunk[0].context != shrunk[1].context {
 		t.Errorf("contexts %#x and %#x", shrunk[0].context, shrunk[1].context)
 	}

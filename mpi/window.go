@@ -302,7 +302,8 @@ func (w *Window[T]) Fence(ctx context.Context) (err error) {
 
 // Free ends the window. The parts are their owners' alone again. Collective; no lock
 // may be held. If it fails on a member and the others call it again, all do, also those on which the window has ended: a
-// member cannot know how the others fared. Instead of that each may call Release.
+// member cannot know how the others fared. Instead of that each may call Release, which is also what to defer: a Free
+// after one that succeeded waits for all members again.
 func (w *Window[T]) Free(ctx context.Context) error {
 	if err := w.Fence(ctx); err != nil {
 		return err

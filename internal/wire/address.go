@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -9,25 +8,37 @@ import (
 	"slices"
 )
 
-// Resolve is the address that a host's name, or an address as text, stands for on all ranks. Of several addresses it is
-// the lowest, since name servers give them in rotating order: of IPv4 before IPv6, and of either one of loopback only if
-// there is no other.
+// Resolve is the address to take of a host's name, or of an address as text: the first of ResolveAll.
 func Resolve(ctx context.Context, host string) (netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return addr.Unmap(), nil
-	}
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	all, err := ResolveAll(ctx, host)
 	if err != nil {
 		return netip.Addr{}, err
 	}
+	return all[0], nil
+}
+
+// ResolveAll are the addresses that a host's name, or an address as text, stands for, at least one: of IPv4 if there are
+// any, and of loopback only if there are no others. They are in the order of the host's table or name server, which may
+// be another on another host.
+func ResolveAll(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr.Unmap()}, nil
+	}
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
 	if len(found) == 0 {
-		return netip.Addr{}, fmt.Errorf("the name %q has no address", host)
+		return nil, fmt.Errorf("the name %q has no address", host)
 	}
 	return preferred(found), nil
 }
 
-// preferred is the address that all ranks take of a name's, in whatever order each has them.
-func preferred(found []netip.Addr) netip.Addr {
+// preferred are those of a name's addresses that others are least like to be cut off from.
+func preferred(found []netip.Addr) []netip.Addr {
+	for i := range found {
+		found[i] = found[i].Unmap()
+	}
 	unlike := func(a netip.Addr) (n int) {
 		if !a.Is4() {
 			n += 2
@@ -37,8 +48,6 @@ func preferred(found []netip.Addr) netip.Addr {
 		}
 		return n
 	}
-	return slices.MinFunc(found, func(a, b netip.Addr) int {
-		a, b = a.Unmap(), b.Unmap()
-		return cmp.Or(unlike(a)-unlike(b), a.Compare(b))
-	}).Unmap()
+	best := unlike(slices.MinFunc(found, func(a, b netip.Addr) int { return unlike(a) - unlike(b) }))
+	return slices.DeleteFunc(found, func(a netip.Addr) bool { return unlike(a) > best })
 }
