@@ -255,7 +255,7 @@ func (s *Server) overdue(now time.Time) {
 	others := func(workers []int) []int {
 		return slices.DeleteFunc(workers, func(w int) bool { return held[w] })
 	}
-	if len(s.atDone) > 0 || s.board.arrivals() > 0 {
+	if len(s.atDone) > 0 { // at ps 0: of the others nobody waits for an end
 		late("done", others(s.board.missing()))
 	}
 	if len(s.atBarrier) > 0 {

@@ -366,28 +366,33 @@ func TestWorkerThatFailsByItself(t *testing.T) {
 	}
 }
 
-// Silence counts from when somebody waits: a server without a part of the tables hears nothing of a long run before its end.
+// A server without a part of the tables hears nothing of a long run before its end, and of a worker that goes on alone nothing
+// before that one's.
 func TestServerWithoutBlocksHasPatienceAtTheEnd(t *testing.T) {
 	mpitest.InBubble(t, func(t *testing.T) {
 		cfg := oneTable(2, 2, 100, Async) // one block
 		cfg.Deadline = 100 * time.Millisecond
-		pause := func(ctx context.Context, d time.Duration) error {
-			select {
-			case <-time.After(d):
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
 		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
 			err := train(ctx, w, 100, 10, func(int) error { return pause(ctx, cfg.Deadline/2) })
-			if err == nil && w.Chief() { // it still has something to do when the other is done
-				err = pause(ctx, cfg.Deadline/2)
+			for left := 4; err == nil && w.Chief() && left > 0; left-- { // the other is done long before
+				if err = pause(ctx, cfg.Deadline/2); err == nil {
+					_, err = w.AddStep(ctx, 1) // ps 0 hears of it, the other hears nothing
+				}
 			}
 			return err
 		})
 		s.fine()
 	})
+}
+
+// pause waits, unless the test ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // A gradient that waits for the room of later workers' is next when the one before it is done.
