@@ -385,6 +385,100 @@ func TestServerWithoutBlocksHasPatienceAtTheEnd(t *testing.T) {
 	})
 }
 
+// A worker that had to wait for others is silent only from when it has its answer, also where the next waiting is for the same.
+func TestWaitingForOthersIsNoSilence(t *testing.T) {
+	const deadline, before, after = 800 * time.Millisecond, 650 * time.Millisecond, 400 * time.Millisecond
+	for _, what := range []string{"barrier", "values"} {
+		t.Run(what, func(t *testing.T) {
+			mpitest.InBubble(t, func(t *testing.T) {
+				cfg := oneTable(1, 3, 100, Sync)
+				cfg.Tables = append(cfg.Tables, Table{"v", 100, Float64})
+				cfg.Deadline = deadline
+				s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+					values, grad := [2][]float64{make([]float64, 100), make([]float64, 100)}, make([]float64, 100)
+					for i, table := range []string{"w", "v"} {
+						if w.Chief() {
+							if _, err := Set(ctx, w, table, 0, values[i], 0).Wait(ctx); err != nil {
+								return err
+							}
+						}
+						if _, err := Pull(ctx, w, table, values[i]).Wait(ctx); err != nil {
+							return err
+						}
+					}
+					together := func(i int, table string) func() error {
+						if what == "barrier" {
+							return func() error { _, err := w.Barrier(ctx); return err }
+						}
+						f := PushPull(ctx, w, table, grad, values[i], Contribution{})
+						return func() error { _, err := f.Wait(ctx); return err }
+					}
+					if w.Index() == 2 { // the others wait for this one at first
+						if err := pause(ctx, before); err != nil {
+							return err
+						}
+					}
+					first := together(0, "w")
+					if w.Index() == 0 && what == "values" { // it waits for both tables all the time
+						second := together(1, "v")
+						return errors.Join(first(), second())
+					}
+					if err := first(); err != nil {
+						return err
+					}
+					if w.Index() == 1 { // then for this one
+						if err := pause(ctx, after); err != nil {
+							return err
+						}
+					}
+					return together(1, "v")()
+				})
+				s.fine()
+			})
+		})
+	}
+}
+
+// Nor is it silence that a gradient had to wait for the room of another worker's.
+func TestWaitingForRoomIsNoSilence(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		const n = 4096 // one block, and more than travels with its header
+		cfg := oneTable(1, 4, n, Async)
+		cfg.BlockBytes, cfg.UnappliedBytes, cfg.Deadline = 8*n, 8*n, 800*time.Millisecond
+		turns := []chan struct{}{make(chan struct{}), make(chan struct{}), make(chan struct{})} // to announce, after the values
+		over := make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			values := make([]float64, n)
+			if w.Chief() {
+				_, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx)
+				close(turns[0])
+				<-over
+				return err
+			}
+			<-turns[w.Index()-1]
+			if w.Index() == 3 { // it waits all the time
+				defer close(over)
+				_, err := Push(ctx, w, "w", values, Contribution{}).Wait(ctx)
+				return err
+			}
+			h, err := announce(ctx, w, n)
+			close(turns[w.Index()])
+			if err == nil {
+				err = pause(ctx, []time.Duration{1: 650 * time.Millisecond, 2: 1050 * time.Millisecond}[w.Index()])
+			}
+			if err == nil {
+				err = mpi.Send(ctx, w.comm, values, 0, w.tags.requestPayload(h.seq))
+			}
+			if err == nil {
+				_, err = mpi.Recv(ctx, w.comm, make([]byte, headerBytes), 0, w.tags.reply(h.seq))
+			}
+			<-over
+			return err
+		})
+		s.fine()
+	})
+}
+
 // pause waits, unless the test ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {

@@ -35,7 +35,7 @@ type Server struct {
 	asking    bool                 // on the others: ps 0 has been told
 	lost      map[int]bool         // ranks known to be gone
 	absent    []int                // decided at the end: ranks that the final barrier does without
-	seen      []time.Time          // last sign of life of each worker
+	seen      []time.Time          // last sign of life of each worker, or end of its waiting for others
 	waits     map[string]time.Time // what is waited for, and since when
 	global    int64
 	updates   int64

@@ -4,6 +4,7 @@ package ps
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
@@ -203,10 +204,12 @@ func (s *Server) roomAgain() {
 		return
 	}
 	s.holding = false
+	now := time.Now()
 	s.store.each(func(sl *slab) {
 		held := sl.held
 		sl.held = nil
 		for _, o := range held {
+			s.seen[o.worker] = now // until now it waited for this server
 			s.consider(o, nil)
 		}
 	})

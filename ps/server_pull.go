@@ -2,7 +2,10 @@ package ps
 
 // What a server does with requests for values, and for a barrier.
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // pull answers with a block's values or a vector of the optimizer, now or when
 // the version that the worker wants is there.
@@ -37,6 +40,10 @@ func (s *Server) answerPull(sl *slab, a asker) {
 
 // serveWaiting answers those whose version has come.
 func (s *Server) serveWaiting(sl *slab) {
+	if len(sl.waiting) == 0 {
+		return
+	}
+	now := time.Now()
 	keep := sl.waiting[:0]
 	for _, a := range sl.waiting {
 		want := a.h.version
@@ -47,6 +54,7 @@ func (s *Server) serveWaiting(sl *slab) {
 			keep = append(keep, a)
 			continue
 		}
+		s.seen[a.worker] = now // until now it waited for others
 		s.answerPull(sl, a)
 	}
 	clear(sl.waiting[len(keep):])
@@ -66,8 +74,9 @@ func (s *Server) openBarrier() {
 	if len(s.atBarrier) == 0 || !s.barrier.complete(s.gone) {
 		return
 	}
-	lost := s.lostRanks()
+	lost, now := s.lostRanks(), time.Now()
 	for _, a := range s.atBarrier {
+		s.seen[a.worker] = now // until now it waited for others
 		h := header{op: opReply, config: s.config, seq: a.h.seq, aux: s.global}
 		s.send(a, &h, encodeAbsent(lost, lost), nil, nil)
 	}
