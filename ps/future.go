@@ -28,7 +28,7 @@ type Future struct {
 // Answer is what the servers said to a request.
 type Answer struct {
 	Version int64 // updates in the values, the fewest of all blocks; in Sync mode all values have as many
-	Step    int64 // the shared global step, to a push of a table of which ps 0 has a part and, with backup workers, a pull of it
+	Step    int64 // the shared global step, to a push that counts a step or of a table of which ps 0 has a part and, with backup workers, a pull of it
 	Dropped bool  // some server did not use the gradient: its step was over
 	forever bool
 	lost    []int
