@@ -660,21 +660,61 @@ func TestStopWithoutCountedSteps(t *testing.T) {
 
 // Workers that share nothing but the step are told, too.
 func TestInterruptReachesWorkersWithoutTables(t *testing.T) {
-	mpitest.InBubble(t, func(t *testing.T) {
-		ready := make(chan *stage, 1)
-		s := stagePlay(t, Config{Cluster: Counts(1, 2), Rule: Rule{Rate: 1}}, ready, func(ctx context.Context, w *Worker) error {
-			if w.Chief() {
-				(<-ready).servers[0].Interrupt()
-			}
-			for range 1000 {
-				if _, err := w.AddStep(ctx, 1); err != nil || w.Stopped() {
-					return err
+	for _, mode := range []Mode{Async, Sync} {
+		mpitest.InBubble(t, func(t *testing.T) {
+			ready := make(chan *stage, 1)
+			s := stagePlay(t, Config{Cluster: Counts(1, 2), Mode: mode, Rule: Rule{Rate: 1}}, ready, func(ctx context.Context, w *Worker) error {
+				if w.Chief() {
+					(<-ready).servers[0].Interrupt()
 				}
-			}
-			return errors.New("not told to stop")
+				for range 1000 {
+					if _, err := w.AddStep(ctx, 1); err != nil || w.Stopped() {
+						return err
+					}
+				}
+				return errors.New("not told to stop")
+			})
+			s.fine()
 		})
-		s.fine()
-	})
+	}
+}
+
+// What is counted on ps 0 tells it of a wish to stop, and of its answer, where all that is pushed goes elsewhere.
+func TestStopWithPushesBesidePS0(t *testing.T) {
+	for how, addStep := range map[string]bool{"counted with the push": false, "counted by itself": true} {
+		for _, who := range []string{"worker", "ps 0", "ps 1"} {
+			t.Run(how+", told by "+who, func(t *testing.T) {
+				mpitest.InBubble(t, func(t *testing.T) {
+					cfg := oneTable(2, 2, 100, Async)
+					cfg.Tables = append(cfg.Tables, Table{"v", 100, Float64}) // on ps 1
+					ready := make(chan *stage, 1)
+					s := stagePlay(t, cfg, ready, func(ctx context.Context, w *Worker) error {
+						grad, values := make([]float64, 100), make([]float64, 100)
+						if w.Chief() {
+							if _, err := Set(ctx, w, "v", 0, values, 0).Wait(ctx); err != nil {
+								return err
+							}
+						}
+						_, err := Pull(ctx, w, "v", values).Wait(ctx)
+						for step := 0; err == nil && !w.Stopped(); step++ {
+							if step == 1000 {
+								return errors.New("not told to stop")
+							}
+							if w.Chief() && step == 5 && who != "worker" {
+								(<-ready).servers[who[3]-'0'].Interrupt()
+							}
+							c := Contribution{CountStep: !addStep, Stop: who == "worker" && w.Chief() && step == 5}
+							if _, err = PushPull(ctx, w, "v", grad, values, c).Wait(ctx); err == nil && addStep {
+								_, err = w.AddStep(ctx, 1)
+							}
+						}
+						return err
+					})
+					s.fine()
+				})
+			})
+		}
+	}
 }
 
 // Backup workers need the gradients of all at one time: unless a bound is set, there is room for them.

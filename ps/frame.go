@@ -48,7 +48,7 @@ func (o op) String() string {
 // flags of a frame.
 const (
 	flagStep    uint8 = 1 << iota // request: the answer is to say the global step, and whether everybody stops; reply: it does
-	flagStop                      // push: the sender was told to stop; reply: everybody stops
+	flagStop                      // push, step: the sender was told to stop; reply: everybody stops
 	flagDropped                   // reply: the gradient came too late and was not used
 	flagForever                   // reply to done: the server stays, there is no final barrier
 	flagsAll    = flagStep | flagStop | flagDropped | flagForever

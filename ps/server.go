@@ -110,7 +110,7 @@ func NewServer(cfg Config) (*Server, error) {
 }
 
 // Interrupt asks for an early end: the workers are told to stop after the next
-// step. Any goroutine may call it.
+// step, as with Contribution.Stop. Without tables only ps 0 can tell them. Any goroutine may call it.
 func (s *Server) Interrupt() { s.interrupt.Store(true) }
 
 // Serve answers the workers until all of them are done or lost and the final
@@ -284,9 +284,9 @@ func (s *Server) receive(status mpi.Status, b []byte) {
 	case opPull:
 		s.pull(a)
 	case opStep:
-		if s.cfg.Mode == Async {
+		if s.cfg.Mode == Async || len(s.cfg.Tables) == 0 {
 			s.count(h.flags, h.aux)
-		} else { // all workers are to stop after the same step: a wish waits for the next
+		} else { // all workers are to stop after the same step: a wish waits for the next update
 			s.global += h.aux
 		}
 		s.answer(a, nil, nil)

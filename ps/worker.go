@@ -26,7 +26,7 @@ type Worker struct {
 	free    []*subrequest
 	global  int64
 	stopped bool // the servers say that everybody stops
-	wish    bool // a server beside ps 0 wants to stop: passed on with the next push
+	wish    bool // a server beside ps 0 wants to stop: passed on with the next push or step
 	err     error
 	gaveUp  bool // err is only the end of a context
 }
@@ -89,8 +89,9 @@ type Contribution struct {
 	// CountStep adds 1 to the shared global step: for each push in Async mode,
 	// for each update in Sync mode.
 	CountStep bool
-	// Stop asks that all workers stop after this step. Each hears of it by its next push of a table of which ps 0 has
-	// a part, as it has of the first of a Config.
+	// Stop asks that all workers stop after this step. ps 0 takes that up, and each worker hears of it by its next push
+	// of a table of which ps 0 has a part, as it has of the first of a Config, or by the next step that it counts. In Sync
+	// mode ps 0 does so at an update of its part: a run that pushes nothing to it goes on.
 	Stop bool
 }
 
@@ -214,7 +215,7 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 		if w.cfg.Mode == Sync && w.index > 0 {
 			steps = 0
 		}
-		f.err = w.issue(ctx, f, 0, nil, header{op: opStep, aux: steps}, nil, nil)
+		f.err = w.issue(ctx, f, 0, nil, w.stepHeader(steps, c), nil, nil)
 	}
 	return f
 }
@@ -226,6 +227,15 @@ func (w *Worker) pullHeader(b *block, slot int, version int64) header {
 	h := header{op: opPull, slot: uint32(slot), version: version}
 	if w.cfg.backup() && slot == 0 && b.server == 0 && b.index < len(w.lanes) {
 		h.flags = flagStep
+	}
+	return h
+}
+
+// stepHeader adds to the shared global step, apart from a push.
+func (w *Worker) stepHeader(n int64, c Contribution) header {
+	h := header{op: opStep, aux: n}
+	if c.Stop || w.wish {
+		h.flags = flagStop
 	}
 	return h
 }
@@ -260,7 +270,7 @@ func (w *Worker) table(o op, name string, typ DType, slot int) (int, error) {
 // AddStep adds n to the shared global step and returns the sum; with an n of 0 it asks for the step. It blocks for one round
 // trip to ps 0.
 func (w *Worker) AddStep(ctx context.Context, n int64) (int64, error) {
-	a, err := w.ask(ctx, 0, header{op: opStep, aux: n})
+	a, err := w.ask(ctx, 0, w.stepHeader(n, Contribution{}))
 	return a.Step, err
 }
 
