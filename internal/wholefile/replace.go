@@ -12,36 +12,41 @@ import (
 )
 
 // Replace writes a new file beside path, brings it to the disk and renames it over path, or over what path links to: a file that was
-// there stays until then, and for good if write fails, whose error is returned as it is. The new file is made before write is
-// called, which may take long to find out what it writes. What is no regular file, such as a pipe, is written as it is.
+// there stays until then, and for good if write fails, whose error is returned as it is. That a new file can be made there is
+// known before write is called, which may take long to find out what it writes; the file is made at the first byte. What is no
+// regular file, such as a pipe, is written as it is.
 func Replace(path string, write func(io.Writer) error) (err error) {
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
+	switch info, err := os.Stat(path); {
+	case err == nil && !info.Mode().IsRegular():
 		return writeThrough(path, write)
-	}
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target
-	}
-	f, err := createBeside(path)
-	if err != nil {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
+	if path, err = followLinks(path); err != nil {
+		return err
+	}
+	if err := probe(path); err != nil {
+		return err
+	}
+	fresh := &newFile{path: path}
 	defer func() {
 		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
+			fresh.discard()
 		}
 	}()
-	if err := write(f); err != nil {
+	if err := write(fresh); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
+	if err := fresh.make(); err != nil { // nothing was written
 		return err
 	}
-	if err := f.Close(); err != nil {
+	if err := fresh.file.Sync(); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := fresh.file.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh.file.Name(), path); err != nil {
 		return err
 	}
 	if dir, err := os.Open(filepath.Dir(path)); err == nil {
@@ -49,6 +54,61 @@ func Replace(path string, write func(io.Writer) error) (err error) {
 		dir.Close()
 	}
 	return nil
+}
+
+// followLinks is where path leads, whether or not there is a file.
+func followLinks(path string) (string, error) {
+	for {
+		dir, name := filepath.Split(path)
+		to, err := os.Readlink(path)
+		switch {
+		case err != nil: // no link
+			if dir, err = filepath.EvalSymlinks(dir + "."); err != nil {
+				return "", err
+			}
+			return filepath.Join(dir, name), nil
+		case filepath.IsAbs(to):
+			path = to
+		default:
+			path = dir + to // not cleaned: what ".." is the links before it say
+		}
+	}
+}
+
+// newFile is made beside path when it is written: whoever is killed before leaves nothing.
+type newFile struct {
+	path string
+	file *os.File
+}
+
+func (n *newFile) Write(b []byte) (int, error) {
+	if err := n.make(); err != nil {
+		return 0, err
+	}
+	return n.file.Write(b)
+}
+
+func (n *newFile) make() (err error) {
+	if n.file == nil {
+		n.file, err = createBeside(n.path)
+	}
+	return err
+}
+
+func (n *newFile) discard() {
+	if n.file != nil {
+		n.file.Close()
+		os.Remove(n.file.Name())
+	}
+}
+
+// probe finds out whether a file can be made beside path.
+func probe(path string) error {
+	f, err := createBeside(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 func writeThrough(path string, write func(io.Writer) error) error {

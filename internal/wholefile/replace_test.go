@@ -63,6 +63,66 @@ func TestReplace(t *testing.T) {
 	}
 }
 
+// Whoever is killed before there is anything to write leaves nothing.
+func TestNothingIsThereBeforeTheContent(t *testing.T) {
+	dir := t.TempDir()
+	files := func() int {
+		t.Helper()
+		there, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(there)
+	}
+	err := Replace(filepath.Join(dir, "file"), func(w io.Writer) error {
+		if n := files(); n != 0 {
+			t.Errorf("%d files before the first byte", n)
+		}
+		return text("x")(w)
+	})
+	if err != nil || files() != 1 {
+		t.Errorf("%v, %d files", err, files())
+	}
+	if err := Replace(filepath.Join(dir, "empty"), func(io.Writer) error { return nil }); err != nil || files() != 2 {
+		t.Errorf("%v, %d files", err, files())
+	}
+}
+
+// A link that leads to nothing yet stays a link, however long the way.
+func TestReplaceWhatALinkWillLeadTo(t *testing.T) {
+	dir := t.TempDir()
+	sub := filepath.Join(dir, "sub")
+	if err := os.MkdirAll(filepath.Join(sub, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{
+		filepath.Join(dir, "first"):  "short/../second",
+		filepath.Join(dir, "short"):  "sub/below", // "short/.." is sub, not dir
+		filepath.Join(sub, "second"): filepath.Join(sub, "third"),
+		filepath.Join(sub, "third"):  "../sub/file",
+	} {
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Replace(filepath.Join(dir, "first"), text("x")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(sub, "file")); err != nil || string(b) != "x" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if info, err := os.Lstat(filepath.Join(dir, "first")); err != nil || info.Mode().Type() != fs.ModeSymlink {
+		t.Errorf("%v, %v", info, err)
+	}
+	round := filepath.Join(dir, "round")
+	if err := os.Symlink("round", round); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(round, text("x")); err == nil {
+		t.Error("a link to itself is replaced")
+	}
+}
+
 // A file that cannot be written is known before there is anything to write, and what is no file is not replaced.
 func TestReplaceWhatIsNoFile(t *testing.T) {
 	never := func(io.Writer) error { t.Error("called"); return nil }
