@@ -1,7 +1,9 @@
 package launch
 
 import (
+	"errors"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,28 +16,83 @@ func hasEnded(pid int) bool {
 	return ended.Signo != 0 || err == unix.ECHILD
 }
 
-// awaitEnd returns when a child has ended, and leaves it to be waited for. Go's poller watches its pidfd: waitid(2)
-// would hold a thread for each rank, and a Go program crashes that has 10,000.
-func awaitEnd(pid int) {
-	if awaitPidfd(pid) != nil {
-		awaitByLooking(pid)
+// ends tells of children that have ended. All take one descriptor together and one goroutine: what is watched are the pidfds that
+// Go has anyway. waitid(2) would hold a thread for each rank, and a Go program crashes that has 10,000.
+type ends struct {
+	fd   int // epoll(7), which Go's poller watches
+	file *os.File
+	mu   sync.Mutex
+	over map[int]chan struct{} // by process number: closed at the end
+	done chan struct{}         // closed when nobody watches any more
+}
+
+func watchEnds() (*ends, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	_ = unix.SetNonblock(fd, true) // os.NewFile gives Go's poller only such; without it the read below fails
+	e := &ends{fd: fd, file: os.NewFile(uintptr(fd), "epoll"), over: map[int]chan struct{}{}, done: make(chan struct{})}
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		e.file.Close()
+		return nil, err
+	}
+	go func() {
+		defer close(e.done)
+		_ = raw.Read(e.tell) // until Close
+	}()
+	return e, nil
+}
+
+// Close ends the watching; nobody may await an end any more.
+func (e *ends) Close() error { return e.file.Close() }
+
+// tell takes all events there are: Go's poller says only when there are new ones. It never has what it waits for.
+func (e *ends) tell(uintptr) bool {
+	var events [64]unix.EpollEvent
+	for {
+		n, err := unix.EpollWait(e.fd, events[:], 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if n <= 0 {
+			return false
+		}
+		e.mu.Lock()
+		for _, ev := range events[:n] {
+			if over := e.over[int(ev.Fd)]; over != nil {
+				close(over)
+				delete(e.over, int(ev.Fd))
+			}
+		}
+		e.mu.Unlock()
 	}
 }
 
-// awaitPidfd fails where the kernel has no pidfds (before Linux 5.3), or descriptors are short.
-func awaitPidfd(pid int) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return err
+// await returns when a child has ended, and leaves it to be waited for.
+func (e *ends) await(p *os.Process) {
+	if over, err := e.watch(p); err == nil {
+		select {
+		case <-over:
+		case <-e.done: // Go's poller cannot watch here
+		}
 	}
-	_ = unix.SetNonblock(fd, true) // os.NewFile gives Go's poller only such; without it the read below fails
-	f := os.NewFile(uintptr(fd), "pidfd")
-	defer f.Close()
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return raw.Read(func(uintptr) bool { return hasEnded(pid) })
+	awaitByLooking(p.Pid)
+}
+
+// watch fails where the kernel has no pidfds (before Linux 5.4).
+func (e *ends) watch(p *os.Process) (<-chan struct{}, error) {
+	over := make(chan struct{})
+	e.mu.Lock()
+	e.over[p.Pid] = over
+	e.mu.Unlock()
+	var added error
+	err := p.WithHandle(func(pidfd uintptr) {
+		event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.Pid)}
+		added = unix.EpollCtl(e.fd, unix.EPOLL_CTL_ADD, int(pidfd), &event)
+	})
+	return over, errors.Join(err, added)
 }
 
 // lookEvery is how late the end of a rank may be noticed where the kernel does not tell.

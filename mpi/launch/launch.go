@@ -178,6 +178,7 @@ type job struct {
 	killed  chan struct{} // closed when the ranks have been killed
 	alive   *os.File      // write end: its closing tells the ranks that we are gone
 	guard   *guard
+	ends    *ends
 	closers []io.Closer
 	out     *lines
 	errs    *lines
@@ -222,6 +223,11 @@ func (j *job) start() error {
 	defer aliveRead.Close()
 	j.alive = aliveWrite
 	j.closers = append(j.closers, aliveWrite)
+
+	if j.ends, err = watchEnds(); err != nil {
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	j.closers = append(j.closers, j.ends)
 
 	if len(j.cfg.Guard) > 0 {
 		if j.guard, err = startGuard(j.cfg.Guard, j.name); err != nil {

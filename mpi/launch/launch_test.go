@@ -527,7 +527,8 @@ func TestRanksThatCannotBe(t *testing.T) {
 	}
 }
 
-// Go ends a program that has 10,000 threads, and there may be more ranks.
+// Go ends a program that has 10,000 threads, and there may be more ranks. Nor may the launcher hold more descriptors for a rank
+// than the two of its output and Go's own.
 func TestRanksTakeNoThreads(t *testing.T) {
 	const ranks = 200
 	threads := func() int { return pprof.Lookup("threadcreate").Count() }
@@ -540,9 +541,17 @@ func TestRanksTakeNoThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer open.Close()
+	descriptors := func() int {
+		open, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Error(err)
+		}
+		return len(open)
+	}
 	before, during := threads(), 0
+	heldBefore, held := descriptors(), 0
 	all := &lineCount{want: ranks, reached: func() {
-		during = threads()
+		during, held = threads(), descriptors()
 		open.Write(bytes.Repeat([]byte("\n"), ranks)) // each reads one
 	}}
 	o, err := Run(t.Context(), Config{Ranks: ranks, Stdout: all, Program: "sh", Args: []string{"-c", "echo there; read x <" + gate}})
@@ -551,6 +560,9 @@ func TestRanksTakeNoThreads(t *testing.T) {
 	}
 	if during-before > ranks/2 {
 		t.Errorf("%d threads before, %d with %d ranks", before, during, ranks)
+	}
+	if held-heldBefore > 3*ranks+ranks/2 {
+		t.Errorf("%d descriptors before, %d with %d ranks", heldBefore, held, ranks)
 	}
 }
 
@@ -571,7 +583,12 @@ func (l *lineCount) Write(b []byte) (int, error) {
 
 // Either way to wait for a child leaves it to be waited for.
 func TestAwaitEnd(t *testing.T) {
-	for name, await := range map[string]func(pid int){"pidfd": awaitEnd, "looking": awaitByLooking} {
+	ends, err := watchEnds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ends.Close()
+	for name, await := range map[string]func(*os.Process){"watching": ends.await, "looking": func(p *os.Process) { awaitByLooking(p.Pid) }} {
 		cmd := exec.Command("cat")
 		in, err := cmd.StdinPipe()
 		if err != nil {
@@ -584,7 +601,7 @@ func TestAwaitEnd(t *testing.T) {
 			t.Errorf("%s: cat has ended before its input", name)
 		}
 		in.Close()
-		await(cmd.Process.Pid)
+		await(cmd.Process)
 		if err := cmd.Wait(); err != nil || !cmd.ProcessState.Exited() {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -126,7 +126,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		j.guard.watch(p.pid)
 	}
 	go func() {
-		p.sweep()
+		p.sweep(j.ends)
 		if j.guard != nil {
 			j.guard.unwatch(p.pid)
 		}
@@ -169,13 +169,13 @@ func (j *job) awaitOutput(copied <-chan struct{}) bool {
 
 // sweep waits until the rank has ended, and ends what it has left behind in its group. Until the rank
 // is waited for, its number stays that group's.
-func (p *process) sweep() {
+func (p *process) sweep(ends *ends) {
 	over, reaped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(reaped)
 		p.reapOrphans(over)
 	}()
-	awaitEnd(p.pid)
+	ends.await(p.self)
 	close(over)
 	<-reaped // while the group is surely the rank's
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
