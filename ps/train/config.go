@@ -71,7 +71,7 @@ type Config struct {
 	// once per epoch, but at most a hundred times.
 	EvaluateEvery int64
 	// Report is called by the chief, in Run's goroutine: about a hundred times in a run, with each
-	// evaluation, and after five seconds without.
+	// evaluation, and after half a second without at first, later after up to five seconds.
 	Report func(Metric)
 	Hooks  []Hook
 	// Transport is passed on to Result.
