@@ -285,9 +285,10 @@ func TestBenchRefuses(t *testing.T) {
 	}
 }
 
-// So are numbers of ranks that a launcher has started, before anything is printed of them.
+// So are numbers of ranks that a launcher has started, before anything is printed of them, and no rank complains of another.
 func TestBenchRefusesRanksOfALauncher(t *testing.T) {
-	if r := fisterra(t, "run", "-n", "1", "--", lab.Fisterra(t), "bench", "latency"); r.Code != exitUsage || r.Stdout != "" || !strings.Contains(r.Stderr, "exactly 2 are needed") {
+	if r := fisterra(t, "run", "-n", "3", "--", lab.Fisterra(t), "bench", "latency"); r.Code != exitUsage || r.Stdout != "" ||
+		!strings.Contains(r.Stderr, "exactly 2 are needed") || strings.Contains(r.Stderr, "cannot reach") {
 		t.Error(r)
 	}
 }

@@ -97,23 +97,26 @@ func (j *job) join(ctx context.Context) error {
 	if err != nil {
 		return initError(err)
 	}
-	if err = j.configure(w, cfg.Log); err == nil && j.check != nil {
+	err = j.configure(w, cfg.Log)
+	unanimous := errors.Is(err, errNoLibrary) // all ranks find the same
+	if err == nil && j.check != nil {
 		err = j.check(w.Size())
+		unanimous = err != nil
 	}
 	if err == nil {
 		err = j.main(ctx, w)
 	}
 	var exit *exitError
 	switch {
+	case unanimous:
+		// The others come to it, too, also those that are still joining and would take this one's end for the reason.
+		closeWorld(ctx, w, goodbyeTime)
 	case err == nil, errors.As(err, &exit) && exit.err == nil:
 		if closeErr := closeWorld(ctx, w, goodbyeTime); err == nil {
 			err = closeErr
 		}
 	case errors.Is(err, mpi.ErrPeerLost), errors.Is(err, mpi.ErrRevoked), errors.Is(err, ps.ErrFailed):
 		// The others fail for the same reason, and have the time to say so before this rank is one more that is lost.
-		closeWorld(ctx, w, failedGoodbyeTime)
-	case errors.Is(err, errNoLibrary):
-		// All ranks find the same, also those that are still joining and would take this one's end for the reason.
 		closeWorld(ctx, w, failedGoodbyeTime)
 	default:
 		w.Abort(codeOf(ctx, err), err.Error())
