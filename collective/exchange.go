@@ -15,18 +15,26 @@ import (
 // exchange is what one rank sends to another and expects from it, in elements.
 type exchange struct{ sends, receives int }
 
-// pastAlltoallv is one that was started here.
-type pastAlltoallv struct {
-	seq   uint32
-	entry *entry
-}
+// exchanges are those with all ranks in an alltoallv; not known of anything else.
+type exchanges struct{ sends, receives []int }
 
-// exchange is what this rank and another exchange in an alltoallv; zero in anything else.
-func (e *entry) exchange(peer int) exchange {
-	if e.counts[1] == nil {
+// exchanges shares the counts of the entry, and does not keep its plan alive.
+func (e *entry) exchanges() exchanges { return exchanges{e.counts[1], e.counts[2]} }
+
+func (x exchanges) known() bool { return x.sends != nil }
+
+// with is what this rank and another exchange; zero where it is not known.
+func (x exchanges) with(peer int) exchange {
+	if !x.known() {
 		return exchange{}
 	}
-	return exchange{e.counts[1][peer], e.counts[2][peer]}
+	return exchange{x.sends[peer], x.receives[peer]}
+}
+
+// pastAlltoallv is one that was started here.
+type pastAlltoallv struct {
+	seq uint32
+	exchanges
 }
 
 // compare says how what this rank exchanges with a peer differs from what that says of it.

@@ -3,8 +3,10 @@ package collective
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"unsafe"
+	"weak"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -30,6 +32,44 @@ func TestPlansAreBounded(t *testing.T) {
 		if each := int(unsafe.Sizeof(plan.Step{})); len(s.entries) < min(maxEntries, plansBytes/(each*steps+100)) {
 			t.Errorf("of plans of %d steps %d are kept", steps, len(s.entries))
 		}
+	}
+}
+
+// Plans that are kept no more are gone, although the counts of the alltoallvs that they were of are still known.
+func TestForgottenPlansAreFreed(t *testing.T) {
+	s := &state{entries: make(map[key]*entry)}
+	s.watch.calls = make([]past, history)
+	s.watch.running = true // nobody looks out
+	const seq = 1
+	forgotten := func() weak.Pointer[plan.Plan] {
+		e := &entry{plan: &plan.Plan{Steps: make([]plan.Step, 1)}}
+		e.counts[1], e.counts[2] = []int{1, 2}, []int{3, 4}
+		x := &execution{state: s, entry: e, seq: seq}
+		s.keep(e)
+		s.watch.add(x)
+		s.watch.remove(x)
+		return weak.Make(e.plan)
+	}()
+	s.keep(&entry{key: key{count: 1}, plan: &plan.Plan{Steps: make([]plan.Step, plansBytes/16)}}) // leaves room for no other
+	runtime.GC()
+	if forgotten.Value() != nil {
+		t.Error("a plan that is kept no more is still there")
+	}
+	if _, counts := s.watch.recall(seq); counts.with(1) != (exchange{2, 4}) {
+		t.Errorf("the counts of its call are %+v", counts)
+	}
+	runtime.KeepAlive(s)
+}
+
+// A plan that is kept no more holds no idle executions, also as the last of its kind.
+func TestForgottenPlansHoldNothing(t *testing.T) {
+	s := &state{entries: make(map[key]*entry)}
+	last := &entry{plan: &plan.Plan{}, idle: []*execution{{}}}
+	s.keep(last)
+	s.last[plan.Barrier] = last
+	s.keep(&entry{key: key{count: 1}, plan: &plan.Plan{Steps: make([]plan.Step, plansBytes/16)}}) // leaves room for no other
+	if len(s.entries) != 1 || last.idle != nil {
+		t.Errorf("of %d plans are kept: %d idle executions of the one before", len(s.entries), len(last.idle))
 	}
 }
 

@@ -84,7 +84,7 @@ func (s *state) inspect(c *mpi.Comm) bool {
 		g := glimpse{seq: x.seq, signature: x.signature, progress: x.progress.Load(), peer: int(x.peer)}
 		g.inLibrary = x.entry.way == byLibrary && g.peer == nobody
 		if g.peer >= 0 {
-			g.exchange = x.entry.exchange(g.peer)
+			g.exchange = x.entry.exchanges().with(g.peer)
 		}
 		w.seen = append(w.seen, g)
 		x.mu.Unlock()

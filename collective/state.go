@@ -301,6 +301,7 @@ func (s *state) keep(e *entry) {
 			break
 		}
 		delete(s.entries, k) // whichever: a program with so many shapes re-uses few
+		o.idle = nil         // also where it was the last of its kind, and a call like it still finds it
 		sum -= o.bytes()
 	}
 	s.entries[e.key] = e

@@ -57,7 +57,7 @@ func (w *watch) add(x *execution) {
 	}
 	w.heard(x.seq, x.signature)
 	if x.entry.counts[1] != nil {
-		w.alltoallvs[x.seq%alltoallvHistory] = pastAlltoallv{x.seq, x.entry}
+		w.alltoallvs[x.seq%alltoallvHistory] = pastAlltoallv{x.seq, x.entry.exchanges()}
 	}
 	w.start(x.state)
 	if x.nonblocking && w.dozing {
@@ -90,20 +90,17 @@ func (w *watch) heard(seq uint32, s signature) {
 	p.seq, p.signature = seq, s
 }
 
-// recall is what was started here as number seq, under way or among the last calls, and its entry if it is an alltoallv of
-// which that is still known. The state is locked.
-func (w *watch) recall(seq uint32) (p past, alltoallv *entry) {
+// recall is what was started here as number seq, under way or among the last calls, and its counts if it is an alltoallv of
+// which they are still known. The state is locked.
+func (w *watch) recall(seq uint32) (p past, alltoallv exchanges) {
 	for _, x := range w.active {
 		if x.seq != seq {
 			continue
 		}
-		if x.entry.counts[1] != nil {
-			alltoallv = x.entry
-		}
-		return past{seq, x.signature}, alltoallv
+		return past{seq, x.signature}, x.entry.exchanges()
 	}
 	if a := w.alltoallvs[seq%alltoallvHistory]; a.seq == seq {
-		alltoallv = a.entry
+		alltoallv = a.exchanges
 	}
 	return w.calls[seq%history], alltoallv
 }
@@ -276,8 +273,8 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 		case mine.seq != n.seq:
 		case mine.signature.differs(n.signature):
 			err = mine.signature.compare(s.rank, from, shadow.Host(from), n.signature)
-		case alltoallv != nil && n.signature.phase() == whole:
-			err = alltoallv.exchange(from).compare(s.rank, from, shadow.Host(from), n.exchange)
+		case alltoallv.known() && n.signature.phase() == whole:
+			err = alltoallv.with(from).compare(s.rank, from, shadow.Host(from), n.exchange)
 		}
 		if err != nil {
 			why := &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank, Err: err}
