@@ -35,6 +35,7 @@ type question struct {
 // patience is how long the look-out has seen an execution wait for a rank.
 type patience struct {
 	progress uint32
+	mute     bool // nobody can be asked, and no report waits for an answer
 	since    time.Time
 	seen     time.Time // last
 	asked    time.Time // last; zero: not yet
@@ -60,10 +61,10 @@ func (p *patience) look(now time.Time, stallAfter time.Duration) (ask, report bo
 	if ask {
 		p.asked, p.answer = now, ""
 	}
-	if p.owed && (p.answer != "" || now.Sub(p.asked) >= askAfter) {
+	if p.owed && (p.mute || p.answer != "" || now.Sub(p.asked) >= askAfter) {
 		p.owed, p.reported, report = false, now, true
 	}
-	return ask, report
+	return ask && !p.mute, report
 }
 
 // answered notes an answer, if it is still of interest.
@@ -99,12 +100,12 @@ func (s *state) inspect(c *mpi.Comm) bool {
 		q := question{g.seq, g.peer}
 		p, ok := w.patience[q]
 		if !ok || p.progress != g.progress {
-			p = patience{progress: g.progress, since: now}
+			p = patience{progress: g.progress, mute: g.inLibrary, since: now}
 		}
 		p.seen = now
 		ask, report := p.look(now, stallAfter)
 		w.patience[q] = p
-		if ask && !g.inLibrary {
+		if ask {
 			s.post(c.Shadow(), news{kind: newsQuery, seq: g.seq, signature: g.signature, exchange: g.exchange}, g.peer)
 		}
 		if report && log != nil {

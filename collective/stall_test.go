@@ -70,6 +70,18 @@ func TestPatienceIsAsShortAsWanted(t *testing.T) {
 	}
 }
 
+// Where nobody can be asked, as when the system's MPI library does it, a report waits for no answer.
+func TestPatienceWithTheMute(t *testing.T) {
+	const stallAfter = askAfter / 10
+	start := time.Now()
+	p := patience{since: start, mute: true}
+	for i, want := range []bool{false, true, true, true} {
+		if ask, report := p.look(start.Add(time.Duration(i)*stallAfter), stallAfter); ask || report != want {
+			t.Errorf("after %d times the wait: asked %v, reported %v; want a report %v", i, ask, report, want)
+		}
+	}
+}
+
 // An answer counts for the rank that was asked, and for the question that it answers.
 func TestAnswersAreOfOneRank(t *testing.T) {
 	var s state
