@@ -164,6 +164,11 @@ func (p *Provider) linked(ctx context.Context, peer int) (*link, error) {
 		return nil, err
 	}
 	select {
+	case <-t.ended: // first, so that an ended context hides no link that there is
+		return p.outcome(t)
+	default:
+	}
+	select {
 	case <-t.ended:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("no connection: %w", context.Cause(ctx))

@@ -93,6 +93,20 @@ func TestMapUnanswered(t *testing.T) {
 	}
 }
 
+// TestLinkedThoughGivenUp: an ended context hides no link that there is.
+func TestLinkedThoughGivenUp(t *testing.T) {
+	r := openWorld(t, 2, nil)[0]
+	conn, _ := socketPair(t)
+	r.hasMet(1, conn)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for range 64 { // by chance it might be seen
+		if l, err := r.linked(ended, 1); l == nil || err != nil {
+			t.Fatalf("a link that there is: %v, %v", l, err)
+		}
+	}
+}
+
 // TestMapOutOfTime: an Import that takes too long says how long.
 func TestMapOutOfTime(t *testing.T) {
 	r := openWorld(t, 2, nil)[0]
