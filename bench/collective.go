@@ -152,7 +152,7 @@ func (op collectiveOp) checkSizes(sizes []int) error {
 
 // measureCollective times one collective on vectors of such memory, at all sizes.
 func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in memory, o Options, row func(Row)) error {
-	if err := wholeElements(o.Sizes...); err != nil {
+	if err := op.checkSizes(o.Sizes); err != nil {
 		return err
 	}
 	t := timer{c: c, kind: Collective, o: o}

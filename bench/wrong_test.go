@@ -83,6 +83,22 @@ func TestWindowIsBounded(t *testing.T) {
 	})
 }
 
+// What Check refuses of a collective, Run does, too.
+func TestCollectivesRefuseSizes(t *testing.T) {
+	for name, o := range map[string]Options{"barrier": {Sizes: []int{0, 8}}, "allreduce": {Sizes: []int{8, 6}}} {
+		op := operation(t, name)
+		if err := op.Check(2, o); !errors.Is(err, ErrUsage) {
+			t.Errorf("%s of %d bytes: Check says %v", name, o.Sizes, err)
+		}
+		mpitest.Run(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+			if err := op.Run(ctx, c, o, func(Row) {}); !errors.Is(err, ErrUsage) {
+				return fmt.Errorf("%s of %d bytes: Run says %v", name, o.Sizes, err)
+			}
+			return nil
+		})
+	}
+}
+
 func newMessages(c *mpi.Comm, size int) *messages {
 	return &messages{c: c, window: defaultWindow, send: make([]byte, size), recv: make([]byte, size),
 		requests: make([]mpi.Request, 2*defaultWindow), answer: make([]byte, 4)}
