@@ -16,7 +16,7 @@ func TestMPICollectivesOfTheLibrary(t *testing.T) {
 		t.Run(l.Part, func(t *testing.T) {
 			l.Needed(t)
 			ranks := func(program string, args ...string) lab.Result {
-				cmd := l.Command(within(t, 10*time.Minute), t, 2, program, args...) // tune measures for half a minute on an idle machine
+				cmd := l.Command(within(t, 10*time.Minute), t, 2, program, args...)
 				// It takes a whole time slice to notice that it waits for a rank without a core.
 				cmd.Env = append(cmd.Env, "OMPI_MCA_mpi_yield_when_idle=1")
 				return cmd.Run()
