@@ -10,7 +10,8 @@ import (
 // Send sends buf to rank dst with a tag. It blocks until buf may be used
 // again: small messages are copied and leave at once, large ones wait for
 // their receiver, and so do small ones when some MiB of this rank's wait there already. To
-// oneself is no different, but over MPICH and its family, where that waits for its receive whatever its length. Any goroutine may call it. An ended ctx is as in Request.Wait.
+// oneself is no different, but over MPICH and its family, where that waits for its receive whatever its length. Any
+// goroutine may call it. An ended ctx is as in Request.Wait.
 func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
 	if err := c.checkSend(dst, tag); err != nil || dst == ProcNull {
 		return err

@@ -314,7 +314,8 @@ func (w *Window[T]) Free(ctx context.Context) error {
 
 // Release ends the window on this rank alone, also after an error or when the world is closed.
 // The other members keep what they reach of this rank's part directly, also when it is given
-// back by [Free] then; their messages to it are answered by an error, and so is who waits for its lock. Locks that this rank holds are given back. Not collective.
+// back by [Free] then; their messages to it are answered by an error, and so is who waits for its lock. Locks that this
+// rank holds are given back. Not collective.
 func (w *Window[T]) Release() {
 	if w.freed.Swap(true) {
 		return
