@@ -118,12 +118,11 @@ func TestClusterNodeCrash(t *testing.T) {
 // TestClusterNoKill: an asynchronous run with --no-kill goes on without the node
 // that failed.
 func TestClusterNoKill(t *testing.T) {
-	s := clusterFirst(t, "SlurmdTimeout=20")
+	s := onCluster(t, "SlurmdTimeout=20")
 	dir := filepath.Join(s.Dir, "out")
 	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill --checkpoint", dir, "-- --mode async --json --epochs 1000000 --checkpoint-every 100")...)
 	running(t, s, id, 0)
 	s.Crash(3)
-	t.Parallel()
 	awaitLog(t, s, id, `rank.*lost|lost.*rank`, longWait)
 	// Slurm takes the node out of the job, which goes on.
 	s.Await(t.Context(), id, "smaller", func(j lab.Job) bool { return j["NumNodes"] == "3" && j.State() == "RUNNING" })
@@ -263,7 +262,6 @@ echo "the tasks ended with code $?"
 		return func() bool { return strings.Contains(log(restart), "saved a checkpoint") }
 	}
 	eventually(t, longWait, "the first incarnation saves", s.Dir, saves(0), state)
-	s.Background(t)
 	old := startedLine.FindStringSubmatch(log(0))
 	if old == nil || old[2] != s.Nodes[1] {
 		t.Fatalf("the step is not on %s:\n%s", s.Nodes[1], state())

@@ -19,11 +19,10 @@ import (
 var long = words("--", endless, "--checkpoint-every 100")
 
 // running waits until a job of submit trains after so many restarts: its ranks have
-// met, made steps and saved. From then on it leaves the processors to other tests.
+// met, made steps and saved.
 func running(t *testing.T, s *lab.Slurm, id string, restarts int) {
 	t.Helper()
 	awaitLog(t, s, id, fmt.Sprintf(`(?s)job \d+, restart %d, .*saved a checkpoint`, restarts), longWait)
-	s.Background(t)
 }
 
 // limitTime gives a job another time limit, in minutes, counted from its beginning.
@@ -53,7 +52,6 @@ func resumed(t *testing.T, s *lab.Slurm, id string, restarts int) int {
 	t.Helper()
 	again := regexp.MustCompile(fmt.Sprintf(`(?s)job \d+, restart %d, .*?resumed from a checkpoint[^\n]* step=(\d+)`, restarts))
 	m := again.FindStringSubmatch(awaitLog(t, s, id, again.String(), longWait))
-	s.Background(t)
 	step, err := strconv.Atoi(m[1])
 	if err != nil {
 		t.Fatal(err)

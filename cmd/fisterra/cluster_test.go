@@ -148,7 +148,6 @@ func awaitStep(t *testing.T, s *lab.Slurm, dir string, cmd *lab.Cmd) *step {
 		}
 		return len(x.pids) == len(stepRoles) && x.saves() > 0
 	}, x.state)
-	s.Background(t)
 	return x
 }
 
