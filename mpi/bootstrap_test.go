@@ -139,13 +139,20 @@ func inherited(t *testing.T, j *job, rank int) (secret, root int) {
 	return pipe[0], root
 }
 
+// startedRank is a rank of a job that Fisterra's launcher has started, all of it on this host.
+func startedRank(t *testing.T, j *job, rank, size int) *origin {
+	t.Helper()
+	l := &origin{kind: ByFisterra, rank: rank, size: size, localRank: rank, localSize: size, node: -1, local: -1, job: "test", root: j.root.Addr().String(), aliveFD: -1}
+	l.secretFD, l.rootFD = inherited(t, j, rank)
+	return l
+}
+
 // A rank that comes after position 0 has seen that there will be no world is told so, too.
 func TestBootstrapRefusesLateRanks(t *testing.T) {
 	j := newJob(t)
 	refused := make(chan error)
 	for rank := range 3 {
-		l := &origin{kind: ByFisterra, rank: rank, size: 3, localRank: rank, localSize: 3, node: -1, local: -1, job: "test", root: j.root.Addr().String(), aliveFD: -1}
-		l.secretFD, l.rootFD = inherited(t, j, rank)
+		l := startedRank(t, j, rank, 3)
 		go func() {
 			if rank == 2 {
 				<-time.After(200 * time.Millisecond)
@@ -176,8 +183,7 @@ func TestBootstrapRankBreaksOff(t *testing.T) {
 		j := newJob(t)
 		failed := make(chan error)
 		for rank := range 3 {
-			l := &origin{kind: ByFisterra, rank: rank, size: 3, localRank: rank, localSize: 3, node: -1, local: -1, job: "test", root: j.root.Addr().String(), aliveFD: -1}
-			l.secretFD, l.rootFD = inherited(t, j, rank)
+			l := startedRank(t, j, rank, 3)
 			go func() {
 				cfg := &Config{StartTimeout: patience / 2}
 				m, err := meet(t.Context(), cfg, l)

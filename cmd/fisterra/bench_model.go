@@ -90,7 +90,7 @@ func (s *siteFlags) write(w *mpi.World, measure func() (*collective.Site, error)
 		_, err := measure()
 		return err
 	}
-	return writeResult("--file", s.file, func(out io.Writer) error {
+	return writeFlagFile("--file", s.file, func(out io.Writer) error {
 		site, err := measure()
 		if err != nil {
 			return err

@@ -75,7 +75,7 @@ what the ranks of a node need at least, who share their node's link and copy for
 				_, err := s.simulate(cmd.Context(), env, x)
 				return err
 			}
-			return writeResult("--plot", s.plot, func(out io.Writer) error {
+			return writeFlagFile("--plot", s.plot, func(out io.Writer) error {
 				points, err := s.simulate(cmd.Context(), env, x)
 				if err != nil {
 					return err

@@ -65,15 +65,7 @@ func TestReaderCopies(t *testing.T) {
 	f := New(Config{Ranks: 3, Network: plain(), SizesOnly: true})
 	var keys [2]transport.Key
 	shared := make([]byte, size)
-	err := f.Run(t.Context(), func(rank int) {
-		p, err := f.OpenMemory(rank)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		n := &node{Provider: p.Provider}
-		n.Lock()
-		defer n.Unlock()
+	err := runOnMemory(t, f, func(rank int, p *MemoryProvider, n *node) {
 		switch rank {
 		case 0:
 			for i := range keys {

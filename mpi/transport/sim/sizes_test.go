@@ -67,15 +67,7 @@ func exchange(t *testing.T, buf []byte, send func(*MemoryProvider, []byte) trans
 	t.Helper()
 	f := New(Config{Ranks: 2, Network: plain(), SizesOnly: true})
 	var key transport.Key
-	err := f.Run(t.Context(), func(rank int) {
-		p, err := f.OpenMemory(rank)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		n := &node{Provider: p.Provider}
-		n.Lock()
-		defer n.Unlock()
+	err := runOnMemory(t, f, func(rank int, p *MemoryProvider, n *node) {
 		if rank == 0 {
 			if key = send(p, buf); key != (transport.Key{}) {
 				n.send(1, 0) // to be pulled now

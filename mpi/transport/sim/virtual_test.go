@@ -29,6 +29,22 @@ type node struct {
 	place []byte
 }
 
+// runOnMemory runs what each rank does with its provider of memory, with the lock of its node held.
+func runOnMemory(t *testing.T, f *Fabric, do func(rank int, p *MemoryProvider, n *node)) error {
+	t.Helper()
+	return f.Run(t.Context(), func(rank int) {
+		p, err := f.OpenMemory(rank)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		n := &node{Provider: p.Provider}
+		n.Lock()
+		defer n.Unlock()
+		do(rank, p, n)
+	})
+}
+
 func (n *node) Message(peer int, h *transport.Header, payload []byte) {
 	n.got++
 	n.bytes += len(payload)
@@ -305,15 +321,7 @@ func TestVirtualPull(t *testing.T) {
 	f := New(Config{Ranks: 3, Network: plain()})
 	src := bytes.Repeat([]byte{1, 2, 3, 4}, 1000)
 	var key [3]transport.Key
-	err := f.Run(t.Context(), func(rank int) {
-		p, err := f.OpenMemory(rank)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		n := &node{Provider: p.Provider}
-		n.Lock()
-		defer n.Unlock()
+	err := runOnMemory(t, f, func(rank int, p *MemoryProvider, n *node) {
 		if rank == 0 {
 			for peer := 1; peer <= 2; peer++ {
 				key[peer], _ = p.Expose(peer, src)

@@ -7,8 +7,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/wholefile"
 )
 
-// writeResult writes the file of a flag, for which measure measures first: that the file cannot be written is known before.
-func writeResult(flag, path string, measure func(io.Writer) error) error {
+// writeFlagFile writes the file that a flag names with what measure finds. Measuring may take long: that the file cannot be
+// written is known before.
+func writeFlagFile(flag, path string, measure func(io.Writer) error) error {
 	var failed error
 	err := wholefile.Replace(path, func(w io.Writer) error {
 		failed = measure(w)

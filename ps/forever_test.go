@@ -1,0 +1,164 @@
+package ps
+
+// Servers that stay when their workers are done (Config.Forever).
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
+)
+
+// A worker that comes after one that gave up does not take the answer to that one's request for its own.
+func TestForeverServesTheNextWorker(t *testing.T) {
+	const n = 100
+	cfg := oneTable(1, 1, n, Async)
+	cfg.Forever = true
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+		cfg := cfg
+		cfg.Comm = c
+		if c.Rank() == 0 {
+			server, err := NewServer(cfg)
+			if err != nil {
+				return err
+			}
+			serving, end := context.WithCancel(ctx)
+			go func() {
+				c.Probe(ctx, 1, FreeTag(c)) // an error of it shows in Serve
+				end()
+			}()
+			_, err = server.Serve(serving)
+			return err
+		}
+		defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
+		values, ended := make([]float64, n), func() context.Context {
+			ended, end := context.WithCancel(ctx)
+			end()
+			return ended
+		}()
+		w, err := NewWorker(cfg)
+		if err != nil {
+			return err
+		}
+		for range 2 { // so that the requests before the pull are as many as the next worker's
+			if _, err := w.AddStep(ctx, 0); err != nil {
+				return err
+			}
+		}
+		if _, err := Pull(ctx, w, "w", values).Wait(ended); !errors.Is(err, context.Canceled) { // nobody has set the values
+			return fmt.Errorf("a pull that was given up: %v", err)
+		}
+		if w, err = NewWorker(cfg); err != nil {
+			return err
+		}
+		if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil { // the server answers that pull now
+			return err
+		}
+		if _, err := Push(ctx, w, "w", values, Contribution{}).Wait(ctx); err != nil {
+			return err
+		}
+		a, err := Pull(ctx, w, "w", values).Wait(ctx)
+		if err == nil && a.Version != 1 {
+			err = fmt.Errorf("values of version %d after an update", a.Version)
+		}
+		return err
+	})
+}
+
+func TestForeverServesUntilItIsTold(t *testing.T) {
+	cfg := oneTable(1, 2, 100, Async)
+	cfg.Forever = true
+	worlds, err := mpi.Local(3, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for rank := 1; rank < 3; rank++ {
+		all.Go(func() {
+			c := cfg
+			c.Comm = worlds[rank].Comm()
+			w, err := NewWorker(c)
+			if err == nil {
+				err = train(ctx, w, 100, 5, nil)
+			}
+			if err == nil {
+				_, err = w.Finish(ctx, 0, 1)
+			}
+			if err != nil {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		})
+	}
+	ended := make(chan error, 1)
+	go func() {
+		c := cfg
+		c.Comm = worlds[0].Comm()
+		server, err := NewServer(c)
+		if err == nil {
+			_, err = server.Serve(ctx)
+		}
+		ended <- err
+	}()
+	all.Wait()
+	select {
+	case err := <-ended:
+		t.Fatalf("the server ended by itself: %v", err)
+	default:
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("%v", err)
+	}
+	for _, w := range worlds {
+		go w.Close(context.Background())
+	}
+}
+
+// A server that is to stay does so when all workers have been there and one of them has ended.
+func TestForeverOutlivesWorkersThatAreDone(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		cfg := oneTable(1, 2, 100, Async)
+		cfg.Forever = true
+		done := make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			if w.Index() == 1 {
+				_, err := w.Finish(ctx, 0, 1)
+				<-done
+				return errors.Join(err, errDead)
+			}
+			for range 2 { // it comes again
+				if _, err := w.AddStep(ctx, 1); err != nil {
+					return err
+				}
+				if _, err := w.Finish(ctx, 0, 1); err != nil {
+					return err
+				}
+			}
+			close(done)
+			for len(w.comm.Lost()) == 0 {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				w.comm.Iprobe(0, tagRequest)
+			}
+			if a, err := w.AddStep(ctx, 1); err != nil || a != 3 {
+				return fmt.Errorf("the third visit: step %d, %w", a, err)
+			}
+			return nil
+		})
+		s.fine(2)
+		if strings.Contains(s.log.String(), "done 3 of 2") {
+			t.Errorf("a worker that comes again counts again:\n%s", s.log)
+		}
+	})
+}
