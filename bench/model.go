@@ -40,12 +40,13 @@ type survey struct {
 	passes int
 }
 
-// MeasureModel measures what plans are priced by, between rank 0 and the
-// first rank of its host and of another: the one-way time, the time of an exchange, how they read
-// each other's memory, if they can, and combine what comes from there, what a core takes to reduce and to copy, how long they and all take to
-// meet in shared memory, and so what it is to wait for a turn on a processor that several share. Link classes that
-// the communicator does not have keep the default's figures. The budget is the time for each figure of messages, of which there
-// are some 70; what a core does by itself takes some milliseconds, whatever the budget. All ranks call it and get the same model; the communicator is left with what decides on plans by default.
+// MeasureModel measures what plans are priced by, between rank 0 and the first rank of its host and of another: the
+// one-way time, the time of an exchange, how they read each other's memory, if they can, and combine what comes from
+// there, what a core takes to reduce and to copy, how long they and all take to meet in shared memory, and so what it
+// is to wait for a turn on a processor that several share. Link classes that the communicator does not have keep the
+// default's figures. The budget is the time for each figure of messages, of which there are some 70; what a core does
+// by itself takes some milliseconds, whatever the budget. All ranks call it and get the same model; the communicator
+// is left with what decides on plans by default.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration) (*plan.Model, error) {
 	return measureModel(ctx, c, name, budget, modelSizes, modelPasses)
 }
