@@ -139,6 +139,7 @@ func TestBootstrapGoneEarly(t *testing.T) {
 // A rank that stands still for too long after its goodbye is lost, too, and what it takes for lost when it goes on is not:
 // neither whom it hung below, nor, by way of the next parent that it asks, to the others.
 func TestBootstrapStoppedAmidGoodbye(t *testing.T) {
+	t.Parallel()
 	for _, leaving := range []int{1, 2} { // of the four ranks the last, or position 0 as well
 		t.Run(fmt.Sprint(leaving), func(t *testing.T) {
 			t.Parallel()

@@ -41,7 +41,7 @@ func TestChoosingRank(t *testing.T) {
 	w, err := initOn(ctx, &Config{
 		Transport: os.Getenv(transportVariable), MPILibrary: os.Getenv(libraryVariable), SecretDir: os.Getenv(secretDirVariable), StartTimeout: 2 * time.Minute,
 		PeerTimeout: time.Minute, // no rank is lost here
-		Log:         slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Log:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}, &ib.Host{Root: root})
 	if err != nil {
 		fmt.Println("failed", err)

@@ -353,6 +353,7 @@ func TestRunThatCannotResumeTakesNothingOver(t *testing.T) {
 // TestSuccessorOfTheChiefKeepsTheGuard: the worker that replaces a lost chief
 // saves for its own run, and not over the state of one that has taken the directory over.
 func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprintf("taken over %v", taken), func(t *testing.T) {
 			dir := t.TempDir()
@@ -391,6 +392,7 @@ func TestSuccessorOfTheChiefKeepsTheGuard(t *testing.T) {
 // TestRunThatWasReplacedEnds: also one that saves only when it is asked to, since its successor may write to the same
 // output directory.
 func TestRunThatWasReplacedEnds(t *testing.T) {
+	t.Parallel() // mostly waits
 	dir := t.TempDir()
 	cmd, out, errs, _ := startLong(t, "--epochs", "100000", "--checkpoint", dir)
 	if err := newClaim(dir, owner{Host: "c7102", PID: 8, Token: "successor"}).take(fits); err != nil {

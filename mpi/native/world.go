@@ -22,6 +22,9 @@ type Options struct {
 	// Registrations says when the library is told that a finished transfer's buffer may
 	// be unmapped.
 	Registrations Registrations
+	// Fence, where there is one, is called when MPI_Init_thread has returned, and returns when it has on all ranks:
+	// a message comes after it. For libraries that let ranks out of there while others are still inside.
+	Fence func(ctx context.Context) error
 }
 
 // Registrations is a rule about the registration caches of RDMA networks, which do not
@@ -124,6 +127,9 @@ func (l *Library) Init(ctx context.Context, o Options) (*World, error) {
 	w.main <- func() { done <- w.start(o) }
 	select {
 	case err := <-done:
+		if err == nil && o.Fence != nil {
+			err = o.Fence(ctx)
+		}
 		if err == nil {
 			w.system, err = w.comm.Dup(ctx, "system")
 		}

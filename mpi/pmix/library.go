@@ -3,6 +3,8 @@ package pmix
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"unsafe"
 
@@ -15,6 +17,21 @@ type functions struct{ init, finalize, put, commit, fence, get, errorString uint
 // and links it into the loader's path only with the development files.
 var sonames = []string{"libpmix.so.2", "/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so.2",
 	"/usr/lib/aarch64-linux-gnu/pmix2/lib/libpmix.so.2", "/usr/lib64/libpmix.so.2", "libpmix.so"}
+
+// Mapped is the file of the libpmix that something else has loaded into this process, such as Open MPI that was not built
+// with one of its own; empty: there is none.
+func Mapped() string {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(maps)) {
+		if _, path, ok := strings.Cut(line, "/"); ok && strings.HasPrefix(filepath.Base(path), "libpmix.so") {
+			return "/" + strings.TrimSuffix(path, "\n")
+		}
+	}
+	return ""
+}
 
 // load opens the first library of these names that is there.
 func (c *Client) load(names []string) error {

@@ -29,6 +29,8 @@ type Lookup = func(name string) (value string, ok bool)
 
 // Config has tuning that is seldom needed.
 type Config struct {
+	// Library is the file of libpmix; empty: what the loader finds by the usual names.
+	Library string
 	// Timeout bounds each call whose context has no deadline. 0 is 60 s.
 	Timeout time.Duration
 	// Log receives what was loaded; nil discards.
@@ -73,8 +75,12 @@ func Open(ctx context.Context, lookup Lookup, cfg Config) (*Client, error) {
 	}
 	c := &Client{cfg: cfg, turn: make(chan struct{}, 1), local: -1}
 	c.turn <- struct{}{}
+	names := sonames
+	if cfg.Library != "" {
+		names = []string{cfg.Library}
+	}
 	signals := clib.Signals()
-	if err := c.load(sonames); err != nil {
+	if err := c.load(names); err != nil {
 		return nil, &Error{Op: "init", Rank: -1, Err: err}
 	}
 	self := make([]byte, procBytes)
@@ -166,7 +172,8 @@ func (c *Client) put(ctx context.Context, key string, name, value []byte, n int)
 	return c.check("put", key, -1, status)
 }
 
-// Fence waits until all ranks have called it; what they put before can be got after. A
+// Fence waits until all ranks have called it; what they put before can be got after. It always carries data:
+// under Slurm's plugin (22.05) one without is over when the ranks of the own node have come. A
 // rank that ended without calling it is [ErrLost] where the server notices (Open MPI's
 // does, or forgets the rank: then its values are not found); else the others wait until ctx ends, or Config.Timeout if it has no deadline.
 func (c *Client) Fence(ctx context.Context) error {

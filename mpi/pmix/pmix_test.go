@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ var programs = map[string]func(context.Context, *Client) error{
 	"exchange": exchange,
 	"lonely":   lonely,
 	"deserted": deserted,
+	"early":    early,
 }
 
 func TestMain(m *testing.M) {
@@ -171,6 +173,34 @@ func deserted(ctx context.Context, c *Client) error {
 	return err
 }
 
+// early: no rank is through a fence while another, of another node, has not come. The last one watches.
+func early(ctx context.Context, c *Client) error {
+	dir := os.Getenv("FISTERRA_PMIX_TEST_DIR")
+	come := filepath.Join(dir, "come")
+	if c.Rank() != c.Size()-1 {
+		if err := os.WriteFile(come+strconv.Itoa(c.Rank()), nil, 0o600); err != nil {
+			return err
+		}
+		if err := c.Fence(ctx); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, "through"), nil, 0o600)
+	}
+	for all := []string(nil); len(all) < c.Size()-1; <-time.After(time.Millisecond) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		all, _ = filepath.Glob(come + "*")
+	}
+	for range 300 { // ms, where a fence takes a few
+		<-time.After(time.Millisecond)
+		if _, err := os.Stat(filepath.Join(dir, "through")); err == nil {
+			return errors.New("a rank is through the fence before all have come")
+		}
+	}
+	return c.Fence(ctx)
+}
+
 func part(t *testing.T) {
 	t.Helper()
 	why := ""
@@ -229,6 +259,27 @@ func TestClusterExchange(t *testing.T) {
 		t.Fatal(r)
 	}
 	t.Log(r.Stdout)
+
+	t.Run("nobody is early", func(t *testing.T) {
+		r := s.Exec(t.Context(), "srun", "--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2",
+			"env", programVariable+"=early", "FISTERRA_PMIX_TEST_DIR="+t.TempDir(), program)
+		if r.Code != 0 {
+			t.Fatal(r)
+		}
+	})
+}
+
+// What is mapped is what the loader found, by its whole path.
+func TestMapped(t *testing.T) {
+	part(t)
+	var found, mapped Client
+	if err := found.load(sonames); err != nil {
+		t.Fatal(err)
+	}
+	path := Mapped()
+	if err := mapped.load([]string{path}); err != nil || mapped.fn != found.fn {
+		t.Errorf("%q is mapped (%v), %s was found", path, err, found.path)
+	}
 }
 
 func TestOpenWithoutServer(t *testing.T) {
