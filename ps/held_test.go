@@ -1,0 +1,105 @@
+package ps
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
+)
+
+// A gradient for which there is no room is received when what took the room will not come:
+// because its sender was lost, sent something else, or is done without it.
+func TestHeldGradientsGoOnWhenRoomIsGivenUp(t *testing.T) {
+	const n = 4096 // one block, and more than travels with its header
+	for what, giveUp := range map[string]func(context.Context, *Worker, header) error{
+		"lost": func(context.Context, *Worker, header) error { return errDead },
+		"wrong size": func(ctx context.Context, w *Worker, h header) error {
+			return mpi.Send(ctx, w.comm, make([]float64, n/2), 0, w.tags.requestPayload(h.seq))
+		},
+		"done": func(context.Context, *Worker, header) error { return nil },
+	} {
+		cfg := oneTable(1, 3, n, Async)
+		cfg.BlockBytes, cfg.UnappliedBytes = 8*n, 8*n
+		announced, held := make(chan struct{}), make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			switch w.Index() {
+			case 0:
+				_, err := Set(ctx, w, "w", 0, make([]float64, n), 0).Wait(ctx)
+				return err
+			case 1:
+				values := make([]float64, n)
+				if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+					return err
+				}
+				<-announced
+				f := Push(ctx, w, "w", values, Contribution{})
+				_, err := w.AddStep(ctx, 0) // the server has seen the gradient by then
+				close(held)
+				if err == nil {
+					_, err = f.Wait(ctx)
+				}
+				return err
+			}
+			values := make([]float64, n)
+			if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+				return err
+			}
+			h, err := announce(ctx, w, n)
+			close(announced)
+			if err != nil {
+				return err
+			}
+			<-held
+			return giveUp(ctx, w, h)
+		})
+		if what == "lost" {
+			s.fine(3)
+		} else {
+			s.fine()
+		}
+		if got := s.summaries[0]; got.Updates != 1 || got.PeakUnappliedBytes != 8*n {
+			t.Errorf("%s: %+v: want 1 update, one gradient at a time", what, got)
+		}
+	}
+}
+
+// A gradient that waits for the room of later workers' is next when the one before it is done.
+func TestHeldGradientIsNextWhenTheOneBeforeIsDone(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		const n = 4096 // one block, and more than travels with its header
+		cfg := oneTable(1, 3, n, Sync)
+		cfg.BlockBytes, cfg.UnappliedBytes, cfg.Deadline = 8*n, 8*n, time.Second
+		set, landed, held := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			values := make([]float64, n)
+			if w.Chief() {
+				_, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx)
+				close(set)
+				<-held
+				return err
+			}
+			<-set
+			if w.Index() == 1 {
+				<-landed
+			}
+			f := Push(ctx, w, "w", values, Contribution{})
+			if w.Index() == 2 {
+				_, err := f.Wait(ctx)
+				close(landed)
+				return err
+			}
+			_, err := w.AddStep(ctx, 0) // the server has seen the gradient by then
+			close(held)
+			if err == nil {
+				_, err = f.Wait(ctx)
+			}
+			return err
+		})
+		s.fine()
+		if got := s.summaries[0].Updates; got != 1 {
+			t.Errorf("%d updates, want that of the two gradients", got)
+		}
+	})
+}
