@@ -42,8 +42,9 @@ SlurmUser=$me
 SlurmdUser=$me
 AuthType=auth/munge
 CredType=cred/munge
-# A requeued job waits until its old credential has expired: 120 s by default.
-AuthInfo=socket=$MUNGE_SOCKET,cred_expire=5
+# A requeued job waits until its old credential has expired: 120 s by default. A step whose launch takes longer than that
+# on a busy machine is refused.
+AuthInfo=socket=$MUNGE_SOCKET,cred_expire=10
 SlurmctldPidFile=$LAB/state.ctl/slurmctld.pid
 SlurmdPidFile=$LAB/state.%n/slurmd.pid
 SlurmctldLogFile=$LAB/log/slurmctld.log
