@@ -156,13 +156,18 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in mem
 		return err
 	}
 	t := timer{c: c, kind: Collective, o: o}
+	if err := meet(ctx, c); err != nil { // what is verified goes the way of what is timed
+		return err
+	}
 	for _, size := range o.Sizes {
 		v, err := op.vectors(c, in, size/elementBytes)
 		if err != nil {
 			return err
 		}
-		if err := v.verify(ctx, op); err != nil {
-			return err
+		for range 2 { // the first tells the others whether they can read these vectors in place
+			if err := v.verify(ctx, op); err != nil {
+				return err
+			}
 		}
 		var l *laps
 		if o.Tail {
