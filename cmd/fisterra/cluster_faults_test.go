@@ -137,7 +137,7 @@ func TestClusterNoKill(t *testing.T) {
 }
 
 // TestClusterCable: a network that is gone for 8 s ends the run by name with the
-// usual patience of 5 s, and is ridden through with 40 s.
+// usual patience of 5 s, and is ridden through with 15 s: TCP tries again each second.
 func TestClusterCable(t *testing.T) {
 	s := onCluster(t, "SlurmdTimeout=60")
 	t.Run("default", func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestClusterCable(t *testing.T) {
 		x.eventuallyGone(longWait, stepRoles...) // srun may have left before its tasks
 	})
 	t.Run("patient", func(t *testing.T) {
-		x := startStep(t, s, filepath.Join(s.Dir, "patient"), oneEach, words(watched, "--peer-timeout 40s")...)
+		x := startStep(t, s, filepath.Join(s.Dir, "patient"), oneEach, words(watched, "--peer-timeout 15s")...)
 		s.Unplug(3)
 		if !x.lasts(8*time.Second) || strings.Contains(x.state(), "rank lost") {
 			t.Fatalf("ended while the cable was out\n%s", x.state())

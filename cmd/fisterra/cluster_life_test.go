@@ -113,6 +113,23 @@ func TestClusterScancel(t *testing.T) {
 	if job := s.Await(t.Context(), id, "over", lab.Job.Over); job.State() != "FAILED" || job["ExitCode"] != "138:0" {
 		t.Errorf("%v", job)
 	}
+	// A step over the parts of a heterogeneous job hears it in each part, and goes on likewise.
+	t.Run("heterogeneous", func(t *testing.T) {
+		dir, parts := filepath.Join(s.Dir, "parts"), words("salloc -N1 -n1 : -N2 -n3 srun --het-group=0,1")
+		x := startStep(t, s, dir, parts, endless...)
+		if r := s.Exec(t.Context(), "scancel", "-s", "USR1", "--me"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		if code := x.wait(longWait); code != 128+10 {
+			t.Errorf("exit code %d\n%s", code, x.state())
+		}
+		x.gone(stepRoles...)
+		saved := savedStep(t, filepath.Join(dir, "state"))
+		r := s.Exec(within(t, longWait), words(parts, lab.Fisterra(t), "train --json --epochs 1 --peer-timeout 1m --checkpoint", filepath.Join(dir, "state"))...)
+		if x := resultOf(t, r); x.Resumed != int64(saved) || saved == 0 {
+			t.Errorf("saved at step %d: %+v", saved, x)
+		}
+	})
 }
 
 // TestClusterRequeue: a requeued job goes on at the saved step, again and again.
