@@ -143,7 +143,7 @@ func (c *Comm) Free() {
 
 // Revoke ends all communication on the communicator, on all its members: pending and
 // later operations fail with ErrRevoked everywhere; Shrink still works. Not collective;
-// one rank suffices. (Bland et al., "Post-failure recovery of MPI communication capability", 2013.)
+// one rank suffices. Over the system's MPI library only this member hears of it. (Bland et al., "Post-failure recovery of MPI communication capability", 2013.)
 func (c *Comm) Revoke() { c.dev.revoke(c) }
 
 // Lost lists the members that are known to be lost, as ranks of this

@@ -11,7 +11,7 @@ import (
 // What went wrong. Errors returned by this package wrap one of these, the
 // context's cause, or what the system said (a syscall.Errno); who did what with whom stands in *Error.
 var (
-	// ErrTruncated: the message is longer than the buffer, which holds its beginning.
+	// ErrTruncated: the message is longer than the buffer, which holds its beginning; over the system's MPI library it may be untouched.
 	ErrTruncated = errors.New("message truncated")
 	// ErrPeerLost: a rank that the operation needs has died, or cannot be reached any more. Error.Peer is that rank.
 	ErrPeerLost = errors.New("peer lost")

@@ -64,6 +64,10 @@ func fenceOf(library *native.Library, cfg *Config, l *origin) func(context.Conte
 			return nil
 		}
 		client, err := pmix.Open(ctx, cfg.lookup(), pmix.Config{Library: path, Log: cfg.log()})
+		if errors.Is(err, pmix.ErrVersion) { // every rank of this library finds the same
+			cfg.log().Warn("ranks cannot wait until all are out of MPI_Init: if one ends there, start with SLURM_PMIX_FENCE=ring", "error", err)
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -106,8 +110,14 @@ func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *origin) 
 	own := nativeCard{Launched: l.rank, Card: card{
 		Protocol: protocolVersion, Rank: rank, Size: size, Node: l.node, Local: l.local, Host: l.host, Processors: processors(), Layout: cfg.Layout,
 	}}
-	if l.size < 0 {
-		own.Launched = -1
+	if l.size < 0 { // the launcher does not say, but what it says of this rank shows where each is a world of its own
+		if least := max(l.rank+1, l.localSize); size < least {
+			return nil, fmt.Errorf("mpi: %w: %s sees %d ranks, but the launcher (%s) has at least %d: it does not start this library's ranks; name one whose it starts (Config.MPILibrary, --mpi-library)",
+				ErrLauncher, lib.Library(), size, l.reason, least)
+		}
+		if l.kind != ByPMIx {
+			own.Launched = -1
+		}
 	}
 	told, err := exchangeCards(ctx, lib, encodeJSON(own))
 	if err != nil {

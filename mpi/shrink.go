@@ -14,7 +14,8 @@ import (
 // on a revoked communicator. All survivors call it and get the same members
 // in the same order; a member that others have given up gets ErrPeerLost about itself.
 // A call that ends with its context can be repeated: it goes on with the same agreement, also where
-// the others have come to it meanwhile. Two calls on one communicator must not overlap.
+// the others have come to it meanwhile. Two calls on one communicator must not overlap. Over the system's MPI library,
+// which names no lost rank, it is ErrTransport.
 //
 // The survivors agree on who is lost by a rotating coordinator (Chandra and
 // Toueg 1996), the lowest rank not known to be lost. It asks everyone for the losses they know,

@@ -233,6 +233,8 @@ func benchError(err error) error {
 		return usageError(err)
 	case errors.Is(err, bench.ErrWrong):
 		return &exitError{exitWrong, err}
+	case errors.Is(err, mpi.ErrTransport):
+		return &exitError{exitAbsent, err}
 	}
 	return err
 }

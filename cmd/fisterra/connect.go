@@ -33,7 +33,7 @@ func (c *connectFlags) add(f *pflag.FlagSet) {
 	c.addPlanning(f)
 	addInfiniBand(f, "InfiniBand by the system's MPI library, written with =: auto (where it can be), on (an error where it cannot be), off (TCP)",
 		&c.infiniband, &c.addressRule)
-	f.StringVar(&c.mpiLibrary, "mpi-library", "", "path of the system's MPI library, for --transport mpi")
+	f.StringVar(&c.mpiLibrary, "mpi-library", "", "path of the system's MPI library, for --transport mpi and --infiniband (default: what the launcher's ranks can join, else what the loader finds)")
 	f.StringVar(&c.secretDir, "secret-dir", "", "directory on a shared file system for the job's key, where munge does not answer")
 	f.StringVar(&c.congestion, "congestion-control", "", "TCP congestion control of data connections (default: cubic where the system's is bbr)")
 	f.DurationVar(&c.peerTimeout, "peer-timeout", 5*time.Second, "how long a silent rank is waited for before it counts as lost (0: no heartbeats); without effect with the system's MPI library, which has none")
@@ -43,7 +43,7 @@ func (c *connectFlags) add(f *pflag.FlagSet) {
 
 // addPlanning adds what decides how a collective goes, for which ranks need not meet.
 func (c *connectFlags) addPlanning(f *pflag.FlagSet) {
-	f.StringVar(&c.transport, "transport", "auto", "auto (shared memory on one host, else TCP), shm, tcp, mpi (the system's library)")
+	f.StringVar(&c.transport, "transport", "auto", "auto (mpi where --infiniband finds a usable device, else shared memory within a host and TCP between hosts), shm, tcp, mpi (the system's library)")
 	f.StringVar(&c.site, "site", "", "site file of fisterra bench tune, which says which plan is best for a collective")
 	f.StringVar(&c.collectives, "collectives", "auto", "who does them with --transport mpi: auto (whom --site names; else Fisterra within a host, the system's library across hosts), native (the library), fisterra")
 }

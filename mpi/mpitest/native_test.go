@@ -325,6 +325,18 @@ func TestMPIWrongLauncherIsRefused(t *testing.T) {
 	})
 }
 
+// Where the launcher does not tell how many ranks there are, what it tells of this host shows that there are more.
+func TestMPIWrongLauncherOfUnknownSizeIsRefused(t *testing.T) {
+	l := library{lab.MPICH}
+	l.Needed(t)
+	l.Other().Needed(t)
+	l.Argv = append(slices.Clone(l.Argv), "-pmi-port")
+	r := l.start(t, 2, "nothing", libraryVariable+"="+l.Other().Library, "OMPI_MCA_ess_singleton_isolated=1")
+	if r.Code == 0 || !strings.Contains(r.Stdout, "init failed with ErrLauncher") || !strings.Contains(r.Stdout, "sees 1 ranks, but the launcher (PMI_PORT) has at least 2") {
+		t.Errorf("exit code %d, want another than 0 and ErrLauncher:\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+}
+
 func TestMPIAbsentLibraryIsNamed(t *testing.T) {
 	eachLibrary(t, func(t *testing.T, l library) {
 		r := l.start(t, 1, "nothing", libraryVariable+"=/nowhere/libmpi.so")

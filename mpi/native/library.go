@@ -67,9 +67,9 @@ func (l *Library) String() string {
 	return l.Name + " " + l.Version
 }
 
-// Open loads an MPI library into this process, where it stays. The first of these that
-// is there is taken: cfg.Path, the libraries that cfg.Launcher implies, what the
-// loader finds by the usual names. It is told by the
+// Open loads an MPI library into this process, where it stays: cfg.Path if it is named, else the first
+// that is there of those whose ranks cfg.Launcher can start, else, where it implies none, of
+// what the loader finds by the usual names. It is told by the
 // symbols it exports, not by its name. Signal actions that loading changed are put
 // back, and variables that keep UCX and libfabric from taking signals, or from trusting
 // their registration caches about Go's heap, are set in the environment unless the user
@@ -121,7 +121,7 @@ func Open(cfg Config) (*Library, error) {
 		}
 		return l, nil
 	}
-	return nil, fmt.Errorf("native: %w (%s); tried:\n\t%s", ErrNoLibrary, why, strings.Join(tried, "\n\t"))
+	return nil, fmt.Errorf("native: %w (%s; another can be named, by --mpi-library); tried:\n\t%s", ErrNoLibrary, why, strings.Join(tried, "\n\t"))
 }
 
 // classify finds out which binary interface the library has, and its name and version.
