@@ -113,6 +113,9 @@ func (s *Server) land(o offer) {
 		o.waste = v == stale
 	}
 	if o.waste {
+		if o.h.flags&flagStop != 0 { // the wish stands: taken up at the next update
+			s.interrupt.Store(true)
+		}
 		s.store.release(o.buf)
 		o.dropped = true
 		s.acknowledge(sl, o.asker)

@@ -46,6 +46,69 @@ func TestStopReachesAllAtOneStep(t *testing.T) {
 	}
 }
 
+// A wish to stop is heard, too, when the gradient that it comes with is dropped.
+func TestStopWithADroppedGradient(t *testing.T) {
+	for _, n := range lengths {
+		for _, servers := range []int{1, 2} {
+			mpitest.InBubble(t, func(t *testing.T) { stopWithADroppedGradient(t, n, servers) })
+		}
+	}
+}
+
+func stopWithADroppedGradient(t *testing.T, n, servers int) {
+	cfg := oneTable(servers, 3, n, Sync)
+	cfg.Aggregate = 2
+	pulled, made, dropped := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var left atomic.Int32
+	left.Store(2)
+	var last [3]int64
+	s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+		grad, values := make([]float64, n), make([]float64, n)
+		if w.Chief() {
+			if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+				return err
+			}
+		}
+		a, err := Pull(ctx, w, "w", values).Wait(ctx)
+		if err != nil {
+			return err
+		}
+		late := w.Index() == 2
+		if late {
+			close(pulled)
+			<-made
+		} else {
+			<-pulled
+		}
+		if a, err = PushPull(ctx, w, "w", grad, values, Contribution{Stop: late}).Wait(ctx); err != nil {
+			return err
+		}
+		if late != a.Dropped || w.Stopped() {
+			return errors.New("the first gradient of the late worker is not the only one dropped, or stops the run without an update")
+		}
+		if late {
+			close(dropped)
+		} else {
+			if left.Add(-1) == 0 {
+				close(made)
+			}
+			<-dropped
+		}
+		for err == nil && !w.Stopped() {
+			if a.Version >= 100 {
+				return errors.New("not told to stop")
+			}
+			a, err = PushPull(ctx, w, "w", grad, values, Contribution{}).Wait(ctx)
+		}
+		last[w.Index()] = a.Version
+		return err
+	})
+	s.fine()
+	if last != [3]int64{2, 2, 2} {
+		t.Errorf("%d elements, %d ps: the workers stop at %v, want step 2", n, servers, last)
+	}
+}
+
 // Workers hear that they are to stop also where they count no steps.
 func TestStopWithoutCountedSteps(t *testing.T) {
 	for _, mode := range []Mode{Async, Sync} {
