@@ -33,6 +33,9 @@ func (b *doneBoard) lose(worker int) bool {
 	return true
 }
 
+// failed reports whether a worker is done with a status other than 0.
+func (b *doneBoard) failed(worker int) bool { return b.done[worker] && b.status[worker] != 0 }
+
 // missing lists the workers that have neither finished nor been lost.
 func (b *doneBoard) missing() []int {
 	var m []int

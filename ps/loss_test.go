@@ -142,6 +142,28 @@ func TestStartBarrierOpensWhenTheMissingOneIsLost(t *testing.T) {
 	s.fine(3)
 }
 
+// Who waits at a barrier hears also of a worker that failed by itself: nobody does that one's part. One that ended well has.
+func TestBarrierNamesWorkersThatFailed(t *testing.T) {
+	ended := errors.New("the worker has finished")
+	for status, want := range map[int][]int{0: nil, 7: {3}} {
+		s := play(t, Config{Cluster: Counts(1, 3), Rule: Rule{Rate: 1}}, func(ctx context.Context, w *Worker) error {
+			if w.Index() == 2 {
+				lost, err := w.Finish(ctx, status, 0)
+				if len(lost) > 0 {
+					t.Errorf("status %d: at the end %v are lost", status, lost)
+				}
+				return errors.Join(err, ended)
+			}
+			lost, err := w.Barrier(ctx)
+			if !slices.Equal(lost, want) {
+				t.Errorf("status %d: worker %d hears of %v, want %v", status, w.Index(), lost, want)
+			}
+			return err
+		})
+		s.fine(3)
+	}
+}
+
 // Nobody else would ever set the values.
 func TestAsyncEndsWhenTheChiefIsLostBeforeTheValuesAreSet(t *testing.T) {
 	s := play(t, oneTable(1, 3, 100, Async), func(ctx context.Context, w *Worker) error {

@@ -4,6 +4,7 @@ package ps
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -74,11 +75,18 @@ func (s *Server) openBarrier() {
 	if len(s.atBarrier) == 0 || !s.barrier.complete(s.gone) {
 		return
 	}
-	lost, now := s.lostRanks(), time.Now()
+	var without []int // neither here nor done with its work
+	for w, rank := range s.cfg.Cluster.Workers {
+		if s.board.lost[w] || s.board.failed(w) {
+			without = append(without, rank)
+		}
+	}
+	slices.Sort(without)
+	now := time.Now()
 	for _, a := range s.atBarrier {
 		s.seen[a.worker] = now // until now it waited for others
 		h := header{op: opReply, config: s.config, seq: a.h.seq, aux: s.global}
-		s.send(a, &h, encodeAbsent(lost, lost), nil, nil)
+		s.send(a, &h, encodeAbsent(without, without), nil, nil)
 	}
 	s.atBarrier = s.atBarrier[:0]
 	clear(s.barrier.here)

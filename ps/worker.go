@@ -275,7 +275,7 @@ func (w *Worker) AddStep(ctx context.Context, n int64) (int64, error) {
 }
 
 // Barrier returns when every worker has called it, or is done or lost; it
-// names the ranks of the workers that are lost, the same to all.
+// names the ranks of the workers that are lost or are done with a status other than 0 (see Finish), the same to all.
 func (w *Worker) Barrier(ctx context.Context) (lost []int, err error) {
 	a, err := w.ask(ctx, 0, header{op: opBarrier})
 	return a.lost, err

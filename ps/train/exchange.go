@@ -17,7 +17,7 @@ type exchange[F Float] interface {
 	stopped() bool
 	// alive says that this worker is there, to those that would take a long silence for its end.
 	alive(ctx context.Context) error
-	// barrier waits for all workers and names those that are lost.
+	// barrier waits for all workers and names those that are lost or have failed by themselves.
 	barrier(ctx context.Context) (lost []int, err error)
 	// state fetches the parameters and the optimizer's vectors as they are, and returns the global step of the parameters; the
 	// vectors may be of later ones where others go on meanwhile.

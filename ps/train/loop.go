@@ -102,7 +102,7 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 	return w.conclude(ctx, r, lost, joined)
 }
 
-// firstLeft reports whether all workers before this one are lost.
+// firstLeft reports whether all workers before this one are among the lost.
 func (w *worker[F]) firstLeft(lost []int) bool {
 	for _, rank := range w.cfg.Cluster.Workers[:w.index] {
 		if !slices.Contains(lost, rank) {
@@ -112,9 +112,9 @@ func (w *worker[F]) firstLeft(lost []int) bool {
 	return true
 }
 
-// takeOver makes this worker the chief in the place of one that was lost.
+// takeOver makes this worker the chief in the place of one that was lost or has failed.
 func (w *worker[F]) takeOver() (err error) {
-	w.cfg.Log.Warn("the chief was lost; this worker takes its place", "worker", w.index)
+	w.cfg.Log.Warn("the chief was lost or has failed; this worker takes its place", "worker", w.index)
 	for range w.plan.rule.Slots() {
 		w.slots = append(w.slots, make([]F, len(w.params)))
 	}
@@ -123,7 +123,7 @@ func (w *worker[F]) takeOver() (err error) {
 }
 
 // conclude looks at the final parameters. The worker that does is the chief or,
-// if that was lost, the first that is left.
+// if that was lost or failed by itself, the first that is left.
 func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined int64) error {
 	r.Steps = w.global
 	if w.chief == nil && !w.firstLeft(lost) {

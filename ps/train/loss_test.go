@@ -98,6 +98,26 @@ func TestAsyncChiefIsReplaced(t *testing.T) {
 	}
 }
 
+// Also a chief that fails by itself is replaced, when the others are at the end before it is gone.
+func TestAsyncChiefThatFailsIsReplaced(t *testing.T) {
+	created := make(chan struct{})
+	f := launch(t, Config{Cluster: ps.Counts(1, 2), Hidden: 8, Stop: ps.Stop{LastStep: 50}}, func(rank int, _ *fleet, c *Config) {
+		switch rank {
+		case 1:
+			c.Hooks = []Hook{{AfterCreate: func(context.Context, Session) error {
+				close(created)
+				return errors.New("not my day")
+			}}}
+		case 2: // would else be at the end before the chief begins
+			c.Hooks = []Hook{{Begin: func(context.Context, Session) error { <-created; return nil }}}
+		}
+	})
+	f.fine(t, 1)
+	if r := f.results[2]; !r.Evaluated {
+		t.Errorf("%+v", r)
+	}
+}
+
 // The successor of a lost chief saves like it, and not only at the end.
 func TestSuccessorOfTheChiefSaves(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
