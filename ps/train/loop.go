@@ -202,7 +202,8 @@ func (w *worker[F]) start(ctx context.Context, r *Result) error {
 	if !w.cfg.together() {
 		w.position = w.global / int64(len(w.cfg.Cluster.Workers))
 	}
-	if w.cfg.StartBarrier && !w.cfg.collective() {
+	// Collectives hold the workers together by themselves. In Sync mode all have joined at one step when the barrier opens.
+	if (w.cfg.StartBarrier || w.cfg.together()) && !w.cfg.collective() {
 		_, err = w.x.barrier(ctx)
 	}
 	return err
