@@ -19,8 +19,8 @@ type exchange[F Float] interface {
 	alive(ctx context.Context) error
 	// barrier waits for all workers and names those that are lost or have failed by themselves.
 	barrier(ctx context.Context) (lost []int, err error)
-	// state fetches the parameters and the optimizer's vectors as they are, and returns the global step of the parameters; the
-	// vectors may be of later ones where others go on meanwhile.
+	// state fetches the parameters and the optimizer's vectors as they are, and returns the global step of the parameters. Where
+	// others go on meanwhile the vectors, and in Async mode also the parameters, may be of later ones.
 	state(ctx context.Context, params []F, slots [][]F) (int64, error)
 	// finish says goodbye with a status and waits for everybody.
 	finish(ctx context.Context, status, epoch int) (lost []int, err error)

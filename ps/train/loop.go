@@ -138,6 +138,10 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 		return err
 	}
 	r.Steps = w.global
+	// Those that joined later, and have steps to make when this worker has made its own, may have been told to stop.
+	if w.plan.stop.NumSteps > 0 && !w.cfg.together() {
+		r.Interrupted = w.x.stopped()
+	}
 	if w.cfg.Checkpoint != "" && r.Interrupted {
 		if err := w.save(); err != nil {
 			return err

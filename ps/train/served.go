@@ -55,17 +55,22 @@ func (s *served[F]) alive(ctx context.Context) error { return s.Alive(ctx) }
 
 func (s *served[F]) barrier(ctx context.Context) ([]int, error) { return s.Barrier(ctx) }
 
-func (s *served[F]) state(ctx context.Context, params []F, slots [][]F) (int64, error) {
+func (s *served[F]) state(ctx context.Context, params []F, slots [][]F) (step int64, err error) {
+	if !s.together { // asked before the pull: of the steps of the others that go on meanwhile none is claimed that is not in
+		if step, err = s.AddStep(ctx, 0); err != nil {
+			return 0, err
+		}
+	}
 	a, err := ps.Pull(ctx, s.Worker, table, params).Wait(ctx)
+	if s.together {
+		step = a.Version
+	}
 	for i, slot := range slots {
 		if err == nil {
 			_, err = ps.Fetch(ctx, s.Worker, table, i+1, slot).Wait(ctx)
 		}
 	}
-	if s.together {
-		return a.Version, err
-	}
-	return s.GlobalStep(), err
+	return step, err
 }
 
 func (s *served[F]) finish(ctx context.Context, status, epoch int) ([]int, error) {

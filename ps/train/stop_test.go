@@ -4,6 +4,10 @@ package train
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -31,4 +35,80 @@ func TestBackupWorkersJoinTogether(t *testing.T) {
 			}
 		}
 	})
+}
+
+// joinLate is a run of two workers on their own numbers of steps, of which the second joins when the first, the chief, has
+// made half of its own, and makes the first step when the chief has made the last. after, if given, is called after each of
+// the second's steps.
+func joinLate(t *testing.T, cfg Config, after func(step int64)) *fleet {
+	t.Helper()
+	half, there, whole := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	cfg.Cluster, cfg.Hidden, cfg.Stop = ps.Counts(1, 2), 4, ps.Stop{NumSteps: 20}
+	f := launch(t, cfg, func(rank int, _ *fleet, c *Config) {
+		switch rank {
+		case 1:
+			c.Hooks = []Hook{{AfterStep: func(_ context.Context, _ Session, i StepInfo) error {
+				switch i.Step {
+				case 10:
+					close(half)
+					<-there
+				case 20:
+					close(whole)
+				}
+				return nil
+			}}}
+		case 2:
+			c.Hooks = []Hook{{
+				Begin:       func(context.Context, Session) error { <-half; return nil },
+				AfterCreate: func(context.Context, Session) error { close(there); return nil },
+				BeforeStep:  func(context.Context, Session) error { <-whole; return nil },
+				AfterStep: func(_ context.Context, _ Session, i StepInfo) error {
+					if after != nil {
+						after(i.Step)
+					}
+					return nil
+				},
+			}}
+		}
+	})
+	f.fine(t)
+	return f
+}
+
+// What the chief evaluates and saves is of the run's last step, also where its own was an earlier one.
+func TestFinalStepIsTheRuns(t *testing.T) {
+	out := t.TempDir()
+	f := joinLate(t, Config{Out: out}, nil)
+	want := f.results[0].Server.GlobalStep
+	if got := f.results[1].Steps; want != 30 || got != want {
+		t.Errorf("the chief says step %d, the server %d", got, want)
+	}
+	text, err := os.ReadFile(filepath.Join(out, "result.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var result Result
+	if err := json.Unmarshal(text, &result); err != nil || result.Steps != want {
+		t.Errorf("result.json says step %d, %v; want %d", result.Steps, err, want)
+	}
+}
+
+// A run that is interrupted when the chief has made its steps, but a late joiner has not, is saved.
+func TestInterruptOfALateJoinerIsSaved(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	interrupt := make(chan struct{})
+	asked := false
+	f := joinLate(t, Config{Checkpoint: file, Interrupt: interrupt}, func(step int64) {
+		if step >= 25 && !asked {
+			asked = true
+			close(interrupt)
+		}
+	})
+	r := f.results[1]
+	if !r.Interrupted {
+		t.Errorf("%+v", r)
+	}
+	if meta, _, err := readTensors(file); err != nil || meta["step"] != fmt.Sprint(f.results[0].Server.GlobalStep) {
+		t.Errorf("saved %v, %v; want step %d", meta, err, f.results[0].Server.GlobalStep)
+	}
 }
