@@ -2,7 +2,6 @@ package shm
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -10,8 +9,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
-// errWithdrawn: the peer took its memory back before it was pulled.
-var errWithdrawn = errors.New("the peer withdrew the memory")
+// errWithdrawn: the peer took its memory back before it was pulled. Only one that ends, or has lost this rank, does so:
+// else it waits to hear that nobody pulls.
+var errWithdrawn = fmt.Errorf("%w: it withdrew the memory", transport.ErrGone)
 
 // exposures are what a peer may pull from this rank.
 type exposures struct {

@@ -96,8 +96,8 @@ var (
 	ErrHungUp = errors.New("sim: peer closed the connection")
 	// ErrAbandoned completes an operation that was given up by Abandon.
 	ErrAbandoned = errors.New("sim: operation abandoned")
-	// ErrWithdrawn completes a Pull of memory that is not exposed any more.
-	ErrWithdrawn = errors.New("sim: memory is no longer exposed")
+	// ErrWithdrawn completes a Pull of memory that is not exposed any more. It wraps transport.ErrGone.
+	ErrWithdrawn = fmt.Errorf("%w: sim: memory is no longer exposed", transport.ErrGone)
 )
 
 // Fabric connects ranks. Its own methods are safe for any goroutine.

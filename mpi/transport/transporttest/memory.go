@@ -96,7 +96,8 @@ func (m *member) pullFrom(mem transport.Memory, peer, round, n int) error {
 }
 
 // testWithdraw takes exposed memory back while it is being pulled: the pull
-// completes, once, and what it copied is what the memory held before Withdraw.
+// completes, once, by transport.ErrGone unless this rank gave it up, and what it copied is what the memory
+// held before Withdraw.
 func testWithdraw(t *testing.T, factory Factory) {
 	const n = 8 << 20
 	w := open(t, factory, 2)
@@ -149,6 +150,9 @@ func testWithdraw(t *testing.T, factory Factory) {
 			if err == nil && polls < 0 {
 				return errors.New("memory withdrawn before was pulled")
 			}
+			if err != nil && round != 3 && !errors.Is(err, transport.ErrGone) {
+				return fmt.Errorf("the pull of memory that was withdrawn completed with %v, want %w", err, transport.ErrGone)
+			}
 			return nil
 		})
 	}
@@ -200,8 +204,11 @@ func testWithdrawReading(t *testing.T, factory Factory) {
 			if err := m.send(0, begun, nil); err != nil {
 				return err
 			}
-			if err := m.done(token); err == nil && !bytes.Equal(dst, pattern(token, n)) {
+			switch err := m.done(token); {
+			case err == nil && !bytes.Equal(dst, pattern(token, n)):
 				return fmt.Errorf("round %d: the pull succeeded with wrong bytes: %s", i, difference(dst, pattern(token, n)))
+			case err != nil && !errors.Is(err, transport.ErrGone):
+				return fmt.Errorf("round %d: the pull completed with %v, want %w", i, err, transport.ErrGone)
 			}
 		}
 		return nil
