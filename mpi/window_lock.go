@@ -130,9 +130,20 @@ func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 	if mode > LockExclusive {
 		return w.c.fail("lock", target, AnyTag, ErrArgument, fmt.Sprintf("lock mode %d; there are LockShared (%d) and LockExclusive (%d)", mode, LockShared, LockExclusive))
 	}
+	if err := w.acquire(ctx, target, mode); err != nil {
+		return w.c.failBy("lock", target, AnyTag, err)
+	}
+	return nil
+}
+
+// acquire is Lock of what has been checked.
+func (w *Window[T]) acquire(ctx context.Context, target int, mode LockMode) error {
 	e := w.e
 	e.lock()
 	defer e.unlock()
+	if w.freed.Load() { // since it was checked: a wish for the own part would be granted by nobody and refused by nobody
+		return errWindowFreed
+	}
 	world := int(w.c.group[target])
 	token, q := e.newQuestion(world, nil)
 	defer delete(e.windows.questions, token)
@@ -153,11 +164,10 @@ func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 		w.giveBack(target)
 		err = errWindowFreed
 	}
-	if err != nil {
-		return w.c.failBy("lock", target, AnyTag, err)
+	if err == nil {
+		w.holds[target]++
 	}
-	w.holds[target]++
-	return nil
+	return err
 }
 
 // giveBack gives back one lock that this rank has. The engine's lock is held.
