@@ -287,37 +287,41 @@ func TestOneRankWorks(t *testing.T) {
 	}
 }
 
+// ownTransport is how a rank says that Fisterra itself has chosen its transport.
+const ownTransport = "transport chosen: auto (shared memory on one host, else TCP"
+
 // TestChoiceIsShown: what a rank was given to talk by, and why, is in the ordinary output, and info
 // says which MPI library there is for its launcher, also where that is not used.
 func TestChoiceIsShown(t *testing.T) {
-	const own = "transport chosen: auto (shared memory on one host, else TCP"
 	for _, c := range []struct{ args, want string }{
-		{"train --epochs 1", own},
+		{"train --epochs 1", ownTransport},
 		{"train --epochs 1 --json --transport tcp", "transport chosen: tcp (asked for)"},
-		{"bench latency --sizes 8 -i 5", "# " + own},
-		{"run -n 2 -- " + lab.Fisterra(t) + " info", own},
+		{"bench latency --sizes 8 -i 5", "# " + ownTransport},
+		{"run -n 2 -- " + lab.Fisterra(t) + " info", ownTransport},
 		{"run -n 2 -- " + lab.Fisterra(t) + " info --mpi-library /nowhere/libmpi.so", "MPI library none: native: no MPI library"},
 	} {
 		if r := fisterra(t, words(c.args)...); r.Code != 0 || strings.Count(r.Stdout+r.Stderr, c.want) != 1 {
 			t.Errorf("%s: want %q: %v", c.args, c.want, r)
 		}
 	}
-	t.Run("mpich", func(t *testing.T) {
-		lab.MPICH.Needed(t)
-		for flag, want := range map[string]string{"auto": own, "mpi": "transport chosen: mpi (asked for)"} {
-			r := lab.MPICH.Command(t.Context(), t, 2, lab.Fisterra(t), words("info --transport", flag)...).Run()
-			if r.Code != 0 || !strings.Contains(r.Stdout, want) || !strings.Contains(r.Stdout, "MPI library mpich ") || !strings.Contains(r.Stdout, "launcher hydra (PMI_FD)") {
-				t.Errorf("%s: want %q: %v", flag, want, r)
-			}
+}
+
+// TestMPIChoiceIsShown is the same under MPICH's launcher.
+func TestMPIChoiceIsShown(t *testing.T) {
+	lab.MPICH.Needed(t)
+	for flag, want := range map[string]string{"auto": ownTransport, "mpi": "transport chosen: mpi (asked for)"} {
+		r := lab.MPICH.Command(t.Context(), t, 2, lab.Fisterra(t), words("info --transport", flag)...).Run()
+		if r.Code != 0 || !strings.Contains(r.Stdout, want) || !strings.Contains(r.Stdout, "MPI library mpich ") || !strings.Contains(r.Stdout, "launcher hydra (PMI_FD)") {
+			t.Errorf("%s: want %q: %v", flag, want, r)
 		}
-		// What such a choice means for a run that would go on without a lost worker is a warning, of one rank.
-		for mode, want := range map[string]int{"async": 1, "sync": 0} {
-			r := lab.Command(t.Context(), t, "mpiexec.mpich", words("-n 2", lab.Fisterra(t), "train --transport mpi --epochs 1 --mode", mode)...).Run()
-			if r.Code != 0 || strings.Count(r.Stderr, `level=WARN msg=transport choice=mpi because="asked for; one lost rank ends the job`) != want {
-				t.Errorf("%s: want %d warnings: %v", mode, want, r)
-			}
+	}
+	// What such a choice means for a run that would go on without a lost worker is a warning, of one rank.
+	for mode, want := range map[string]int{"async": 1, "sync": 0} {
+		r := lab.Command(t.Context(), t, "mpiexec.mpich", words("-n 2", lab.Fisterra(t), "train --transport mpi --epochs 1 --mode", mode)...).Run()
+		if r.Code != 0 || strings.Count(r.Stderr, `level=WARN msg=transport choice=mpi because="asked for; one lost rank ends the job`) != want {
+			t.Errorf("%s: want %d warnings: %v", mode, want, r)
 		}
-	})
+	}
 }
 
 // TestExamplePi builds and runs the README's program.
