@@ -1,20 +1,25 @@
 package shm
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -512,4 +517,63 @@ func TestStrangers(t *testing.T) {
 			t.Log(a.lost[1])
 		})
 	}
+}
+
+// TestAnotherUser is turned away at a rank's door, which any process of the machine can dial, also one that knows the secret.
+func TestAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		need.Part(t, "root", "another user's process can be started only by root")
+	}
+	for uid, want := range map[uint32]string{0: "let in", 65534: "turned away"} {
+		t.Run(fmt.Sprint(uid), func(t *testing.T) {
+			r := openRank(t, 0, 2, nil)
+			p, _ := begin(t, r, "knock", func(c *exec.Cmd) {
+				c.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+			})
+			door := r.address
+			door.host.uid = uid // else it would not dial
+			p.say(t, hex.EncodeToString(door.encode()))
+			if got := p.line(t); got != want {
+				t.Errorf("it was %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// partKnock does all that a rank does to be let in at rank 0, and says whether it was. It does not look who is at the other end.
+func partKnock(r *testRank, _ *bufio.Reader) error {
+	deadline := time.Now().Add(patience)
+	conn, err := r.reach(r.meetings.addresses[0], deadline)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	conn.SetDeadline(deadline)
+	segment, err := CreateSegment("fisterra-pair", pairBytes, baseBytes, OrdinaryPages)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(segment)
+	p := &party{conn: conn, cfg: &r.cfg, bell: r.bell, habit: r.habit}
+	proof, err := p.asDialler(0)
+	if err == nil {
+		err = p.write(proof, segment, r.bell.memory, r.bell.bell)
+	}
+	var open []byte
+	if err == nil {
+		var fds []int
+		open, fds, err = p.read(2)
+		closeAll(fds)
+	}
+	switch {
+	case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET):
+		fmt.Println("turned away")
+	case err != nil:
+		return err
+	case open[0] == statusWelcome:
+		fmt.Println("let in")
+	default:
+		fmt.Printf("answered %q\n", open)
+	}
+	return nil
 }

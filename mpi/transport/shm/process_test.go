@@ -30,6 +30,7 @@ var parts = map[string]func(r *testRank, in *bufio.Reader) error{
 	"limit":    partLimit,
 	"doorbell": partDoorbell,
 	"import":   partImport,
+	"knock":    partKnock,
 }
 
 func TestMain(m *testing.M) {
@@ -89,7 +90,20 @@ func copies(number string) func(*exec.Cmd) {
 // start starts rank 1 and connects r to it.
 func start(t testing.TB, r *testRank, part string, change func(*exec.Cmd)) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command("/proc/self/exe")}
+	p, address := begin(t, r, part, change)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.Connect(1, address); err != nil {
+		t.Fatal(err)
+	}
+	p.say(t, hex.EncodeToString(r.Address()))
+	return p
+}
+
+// begin starts rank 1, which waits for r's address, and returns its own. At the test's end r is closed before it.
+func begin(t testing.TB, r *testRank, part string, change func(*exec.Cmd)) (p *process, address []byte) {
+	t.Helper()
+	p = &process{Cmd: exec.Command("/proc/self/exe")}
 	p.Env = append(os.Environ(), partVariable+"="+part)
 	p.Stderr = os.Stderr
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -115,17 +129,11 @@ func start(t testing.TB, r *testRank, part string, change func(*exec.Cmd)) *proc
 		p.Wait()
 		timer.Stop()
 	})
-	address, err := hex.DecodeString(p.line(t))
+	address, err = hex.DecodeString(p.line(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.Connect(1, address); err != nil {
-		t.Fatal(err)
-	}
-	p.say(t, hex.EncodeToString(r.Address()))
-	return p
+	return p, address
 }
 
 // line reads what the process says next.
