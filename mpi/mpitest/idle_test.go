@@ -10,11 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleTime is for how long the ranks of TestWaitingRankSleeps have nothing to do in a stretch.
-const idleTime = 3 * time.Second
+// The ranks of TestWaitingRankSleeps have nothing to do for fallTime and idleTime in a stretch. The first is for falling asleep.
+const (
+	fallTime = time.Second / 2
+	idleTime = 5 * time.Second / 2
+)
 
 // A rank that waits in Recv sleeps, and so does the keeper of one that makes no call: both use less than 1 % of
-// their time. It is the processor's time that counts, not how long anything takes.
+// their time, once they have fallen asleep. It is the processor's time that counts, not how long anything takes.
 func TestWaitingRankSleeps(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
@@ -54,31 +57,39 @@ func TestIdleRank(t *testing.T) {
 
 // The tags of TestIdleRank: goroutines of rank 1 receive with those below idlers.
 const (
-	idlers   = 3
-	tagSlept = idlers
+	idlers      = 3
+	tagSlept    = idlers
+	tagMeasured = idlers + 1
 )
 
 // idle is one stretch in which the ranks have nothing to do. busy says how much more than it may have this rank has used.
 func idle(ctx context.Context, c *mpi.Comm) (busy, err error) {
-	begin, before := time.Now(), processorTime()
-	if c.Rank() == 0 {
-		measured, cancel := context.WithTimeout(ctx, idleTime)
-		defer cancel()
-		<-measured.Done()
-	} else if err := together(idlers, func(g int) error {
-		_, err := mpi.Recv(ctx, c, make([]byte, 1), 0, g)
-		return err
-	}); err != nil {
-		return nil, err
+	received := make(chan error, 1)
+	if c.Rank() == 1 {
+		go func() {
+			received <- together(idlers, func(g int) error {
+				_, err := mpi.Recv(ctx, c, make([]byte, 1), 0, g)
+				return err
+			})
+		}()
 	}
-	// The constant is for falling asleep and for waking up.
+	<-time.After(fallTime)
+	begin, before := time.Now(), processorTime()
+	<-time.After(idleTime)
 	used, elapsed := processorTime()-before, time.Since(begin)
 	fmt.Printf("rank %d used %v of the processor in %v\n", c.Rank(), used, elapsed)
-	if limit := elapsed/100 + 20*time.Millisecond; used > limit {
+	if limit := elapsed / 100; used >= limit {
 		busy = fmt.Errorf("rank %d used %v of the processor in %v with nothing to do, want less than %v", c.Rank(), used, elapsed, limit)
 	}
-	if c.Rank() != 0 {
-		return busy, nil
+	// Nothing wakes rank 1 before it has measured.
+	if c.Rank() == 1 {
+		if err := mpi.Send(ctx, c, []byte{1}, 0, tagMeasured); err != nil {
+			return nil, err
+		}
+		return busy, <-received
+	}
+	if _, err := mpi.Recv(ctx, c, make([]byte, 1), 1, tagMeasured); err != nil {
+		return nil, err
 	}
 	for g := range idlers {
 		if err := mpi.Send(ctx, c, []byte{1}, 1, g); err != nil {
