@@ -15,8 +15,7 @@ import (
 // label. Numbers and labels contain neither quotes nor commas, so a line is
 // split without a quoting grammar; quotes around a field are dropped.
 func readCSV(src *source) (*samples, error) {
-	s := &samples{file: src.name, words: interned{}}
-	label := -1 // column of the label
+	s := &samples{file: src.name, label: -1, words: interned{}}
 	columns := 0
 	var fields [][]byte
 	for number := 1; ; number++ {
@@ -36,9 +35,9 @@ func readCSV(src *source) (*samples, error) {
 			if columns < 2 {
 				return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%q is neither IDX nor CSV (numbers and a label, separated by commas) nor LIBSVM (label index:value ...)", clip(line)), Err: ErrData}
 			}
-			label = columns - 1
+			s.label = columns - 1
 			if at, header := headerLabel(fields); header {
-				label = at
+				s.label = at
 				continue
 			}
 		}
@@ -46,7 +45,7 @@ func readCSV(src *source) (*samples, error) {
 			return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%d columns, but the first line has %d", len(fields), columns), Err: ErrData}
 		}
 		for c, f := range fields {
-			if c == label {
+			if c == s.label {
 				if len(f) == 0 {
 					return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("no label in column %d", c+1), Err: ErrData}
 				}
@@ -87,18 +86,20 @@ func splitFields(line []byte, fields [][]byte) [][]byte {
 	}
 }
 
+// labelNames are what a header may call the label's column.
+var labelNames = []string{"label", "class", "target", "y"}
+
 // headerLabel tells whether the first line names columns, and which of them
 // is the label. A line of which at least two fields are no numbers is a
 // header. One alone may be a label in words, unless it is the word for one: columns may be numbered
 // (pandas writes 0,1,...,label). A y alone is a label.
 func headerLabel(fields [][]byte) (column int, header bool) {
 	words, named := 0, -1
-	names := []string{"label", "class", "target", "y"}
 	for c, f := range fields {
 		if _, err := parseFloat(f); err != nil {
 			words++
 		}
-		if named < 0 && slices.Contains(names, strings.ToLower(string(f))) {
+		if named < 0 && slices.Contains(labelNames, strings.ToLower(string(f))) {
 			named = c
 		}
 	}

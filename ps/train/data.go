@@ -206,6 +206,10 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 			return nil, err
 		}
 	}
+	if train.label >= 0 && test.label >= 0 && train.label != test.label {
+		return nil, &DataError{File: test.file, Detail: fmt.Sprintf("the label is in column %d, but in column %d of %s (the last, unless a header line calls another one %s)",
+			test.label+1, train.label+1, train.file, strings.Join(labelNames, ", ")), Err: ErrData}
+	}
 	d := &Dataset{Name: name}
 	d.Labels = classNames(train.labels)
 	if test.file == train.file { // the rows set aside may have all of a class

@@ -100,7 +100,7 @@ func readIDXImages(src *source) (*samples, error) {
 	if len(dims) < 2 {
 		return nil, &DataError{File: src.name, Detail: "one dimension: these are labels, not images", Err: ErrData}
 	}
-	return &samples{file: src.name, features: len(x) / dims[0], x: x, pixel: true}, nil
+	return &samples{file: src.name, features: len(x) / dims[0], x: x, label: -1, pixel: true}, nil
 }
 
 // readIDXPair reads PREFIX-images-idx?-* and PREFIX-labels-idx1-* from a

@@ -37,7 +37,7 @@ func uncomment(line []byte) []byte {
 
 // readLIBSVM reads "label index:value ..." lines, indices ascending from 1.
 func readLIBSVM(src *source) (*samples, error) {
-	s := &samples{file: src.name, words: interned{}}
+	s := &samples{file: src.name, label: -1, words: interned{}}
 	for number := 1; ; number++ {
 		line, err := src.line()
 		if err == io.EOF {

@@ -20,6 +20,7 @@ type samples struct {
 	cells    []cell    // sparse
 	ends     []int     // sparse: end of each row in cells
 	labels   []string  // nil for IDX images
+	label    int       // column of the label, from 0; -1 where it has none of its own
 	lines    []int     // line of each row, nil for IDX
 	pixel    bool      // one scale for all features
 	words    interned  // label texts, each stored once
@@ -83,7 +84,7 @@ func (s *samples) hold(seed uint64) (rest, held *samples) {
 }
 
 func (s *samples) pick(rows []int) *samples {
-	p := &samples{file: s.file, features: s.features, pixel: s.pixel}
+	p := &samples{file: s.file, features: s.features, label: s.label, pixel: s.pixel}
 	for _, r := range rows {
 		if s.x != nil {
 			p.x = append(p.x, s.x[r*s.features:(r+1)*s.features]...)
