@@ -2,6 +2,11 @@ package main
 
 import (
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -28,5 +33,37 @@ func TestSpecTellsItsOwnAddress(t *testing.T) {
 	}
 	if got := tell(rule, "c7101"); got.Address != "" || !strings.Contains(got.Error, "hsn0") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// The lines of README.md that start other programs by spec end with its exit code where it fails, and do not start them.
+func TestReadmeStartsNothingWithoutSpec(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`bash -c '([^']*fisterra spec[^']*)'`).FindAllSubmatch(text, -1)
+	if len(lines) == 0 {
+		t.Fatal("README.md has no line with spec")
+	}
+	for _, line := range lines {
+		for code, starts := range map[string]bool{"0": true, "2": false} {
+			dir := t.TempDir()
+			for name, script := range map[string]string{"fisterra": "echo A=1; exit " + code, "python": "echo started"} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte("#!"+bash+"\n"+script+"\n"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := exec.CommandContext(t.Context(), bash, "-c", string(line[1]))
+			cmd.Env = []string{"PATH=" + dir}
+			out, _ := cmd.Output()
+			if got := cmd.ProcessState.ExitCode(); strconv.Itoa(got) != code || (len(out) > 0) != starts {
+				t.Errorf("%s: with exit code %s of spec: %d, %q", line[1], code, got, out)
+			}
+		}
 	}
 }
