@@ -17,6 +17,7 @@ import (
 func readCSV(src *source) (*samples, error) {
 	s := &samples{file: src.name, label: -1, words: interned{}}
 	columns := 0
+	hint := "; a header would have no number, or a column called " + strings.Join(labelNames, ", ")
 	var fields [][]byte
 	for number := 1; ; number++ {
 		line, err := src.line()
@@ -37,7 +38,7 @@ func readCSV(src *source) (*samples, error) {
 			}
 			s.label = columns - 1
 			if at, header := headerLabel(fields); header {
-				s.label = at
+				s.label, hint = at, ""
 				continue
 			}
 		}
@@ -54,11 +55,12 @@ func readCSV(src *source) (*samples, error) {
 			}
 			v, err := parseFloat(f)
 			if err != nil {
-				return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%q in column %d is not a finite number", clip(f), c+1), Err: ErrData}
+				return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%q in column %d is not a finite number%s", clip(f), c+1, hint), Err: ErrData}
 			}
 			s.x = append(s.x, v)
 		}
 		s.lines = append(s.lines, number)
+		hint = "" // which is for the first line
 	}
 	s.features = columns - 1
 	if s.rows() == 0 {
@@ -90,9 +92,9 @@ func splitFields(line []byte, fields [][]byte) [][]byte {
 var labelNames = []string{"label", "class", "target", "y"}
 
 // headerLabel tells whether the first line names columns, and which of them
-// is the label. A line of which at least two fields are no numbers is a
-// header. One alone may be a label in words, unless it is the word for one: columns may be numbered
-// (pandas writes 0,1,...,label). A y alone is a label.
+// is the label. A line with a word for a label is a header, though columns may be numbered
+// (pandas writes 0,1,...,label), but for a y alone, which is a label. Without one only a line without numbers
+// is: else a mistake in the first row would lose it without a word.
 func headerLabel(fields [][]byte) (column int, header bool) {
 	words, named := 0, -1
 	for c, f := range fields {
@@ -103,11 +105,11 @@ func headerLabel(fields [][]byte) (column int, header bool) {
 			named = c
 		}
 	}
-	switch alone := words == 1; {
-	case words == 0, alone && named < 0, alone && strings.EqualFold(string(fields[named]), "y"):
-		return 0, false
+	switch {
 	case named < 0:
-		return len(fields) - 1, true
+		return len(fields) - 1, words == len(fields)
+	case words == 1 && strings.EqualFold(string(fields[named]), "y"):
+		return 0, false
 	}
 	return named, true
 }

@@ -38,3 +38,35 @@ func TestLabelInDifferentColumns(t *testing.T) {
 		}
 	}
 }
+
+// A mistake in the first row is one, and no reason to take the row for a header.
+func TestMistakeInTheFirstRow(t *testing.T) {
+	for text, wrong := range map[string]string{
+		"1.2.3,4,a\n1,2,b\n": `d.csv:1: "1.2.3" in column 1 is not a finite number; a header would`,
+		",4,a\n1,2,b\n":      `d.csv:1: "" in column 1`,
+		"1,x,2\n1,y,0\n":     `d.csv:1: "x" in column 2`,
+		"1,2,a\n1,x,b\n":     `d.csv:2: "x" in column 2 is not a finite number`,
+	} {
+		_, err := Open(write(t, filepath.Join(t.TempDir(), "d.csv"), []byte(text)), 1)
+		if !errors.Is(err, ErrData) || !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%q: %v, want %q", text, err, wrong)
+		}
+		if err != nil && strings.Contains(wrong, ":2:") && strings.Contains(err.Error(), "header") {
+			t.Errorf("%q: %v, which is no header", text, err)
+		}
+	}
+}
+
+// Of a line without numbers every field is the name of a column, as of one with the word for a label; pandas leaves out
+// the name of its index.
+func TestHeaderLabel(t *testing.T) {
+	for text, want := range map[string]int{"a,b,species": 2, ",a,b,species": 3, ",0,1,label": 3, "class,0,1": 0, "a,y,b": 1, "1,2,y": -1, "1,2,3": -1, "1,2,a": -1, "1,x,a": -1} {
+		label, header := headerLabel(splitFields([]byte(text), nil))
+		if !header {
+			label = -1
+		}
+		if label != want {
+			t.Errorf("%s: label in column %d, want %d", text, label, want)
+		}
+	}
+}
