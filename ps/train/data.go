@@ -276,7 +276,7 @@ func classNames(labels []string) []string {
 	return names
 }
 
-// scales are the factors that bring the largest magnitude to 1.
+// scales are the factors that bring the largest magnitude to 1. What is so small that there is none, stays as it is.
 func scales(s *Split, whole bool) []float32 {
 	largest := make([]float32, s.Features)
 	var all float32
@@ -290,10 +290,9 @@ func scales(s *Split, whole bool) []float32 {
 		if whole {
 			m = all
 		}
-		if m == 0 {
+		largest[c] = 1 / m
+		if math.IsInf(float64(largest[c]), 0) {
 			largest[c] = 1
-		} else {
-			largest[c] = 1 / m
 		}
 	}
 	return largest

@@ -303,6 +303,19 @@ func TestFilesOfDifferentWidth(t *testing.T) {
 	}
 }
 
+// A column of zeros, or of numbers whose inverse is none any more, is not scaled.
+func TestScaleIsFinite(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "d.t"), []byte("0,1e-40,1,0\n"))
+	d, err := Open(write(t, filepath.Join(dir, "d"), []byte("0,1e-40,1,0\n0,-1e-39,2,1\n")), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []float32{1, 1, 0.5}; !slices.Equal(d.Scale, want) {
+		t.Errorf("scaled by %v, want %v", d.Scale, want)
+	}
+}
+
 func TestUnknownTestLabel(t *testing.T) {
 	dir := t.TempDir()
 	train := write(t, filepath.Join(dir, "d"), []byte("+1 1:1\n-1 2:1\n"))
