@@ -14,7 +14,13 @@ import (
 var (
 	gzipMagic = []byte{0x1f, 0x8b}
 	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
+	// zstdSkippable follows a byte 0x50 to 0x5f where a file begins with a frame of the writer's own, as pzstd's do.
+	zstdSkippable = []byte{0x2a, 0x4d, 0x18}
 )
+
+func isZstd(head []byte) bool {
+	return bytes.HasPrefix(head, zstdMagic) || len(head) > 0 && head[0]&0xf0 == 0x50 && bytes.HasPrefix(head[1:], zstdSkippable)
+}
 
 // source is a file's decompressed content and the name errors call it by.
 type source struct {
@@ -57,7 +63,7 @@ func decompress(r io.Reader, name string) (*source, error) {
 		}
 		s.Reader = bufio.NewReaderSize(z, 1<<16)
 		s.close = append(s.close, z.Close)
-	case bytes.HasPrefix(head, zstdMagic):
+	case isZstd(head):
 		z, err := zstd.NewReader(s.Reader, zstd.WithDecoderConcurrency(1))
 		if err != nil {
 			return nil, &DataError{File: name, Detail: "zstd: " + err.Error(), Err: ErrData}
