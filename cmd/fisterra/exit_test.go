@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -125,6 +127,33 @@ func TestStartErrorHasItsCode(t *testing.T) {
 	}
 	if got := codeOf(t.Context(), startError(io.EOF)); got != exitFailed {
 		t.Errorf("another error: %d, want %d", got, exitFailed)
+	}
+}
+
+// What can be neither read nor written is an error of usage, told before a rank has work.
+func TestFilesOfTrain(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "socket") // which not even root can open
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, errs, code := command(nil, "train", "--data", socket); code != exitUsage || strings.Count(errs, socket) != 1 || !strings.Contains(errs, "--data: not") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "worker0.log"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, out := range []string{plain, dir} {
+		_, _, err := (&trainFlags{out: out}).openLog(environment{stderr: io.Discard}, nil, "worker0")
+		if code := codeOf(t.Context(), err); code != exitUsage || !strings.Contains(err.Error(), "--out: ") {
+			t.Errorf("--out %s: exit code %d: %v", out, code, err)
+		}
 	}
 }
 

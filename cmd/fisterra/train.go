@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -148,15 +149,16 @@ func (t *trainFlags) checkWithoutServers() error {
 	return nil
 }
 
-// checkData looks for the data set where the ranks will.
+// checkData opens the data set where the ranks will: what they cannot read is said once, and not by each of them.
 func (t *trainFlags) checkData() error {
 	if t.data == train.Optdigits {
 		return nil
 	}
-	if _, err := os.Stat(t.data); err != nil {
-		return fmt.Errorf("--data: not %q, and no file: %w", train.Optdigits, err)
+	f, err := os.OpenFile(t.data, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for its writer
+	if err != nil {
+		return fmt.Errorf("--data: not %q, and no file that can be read: %w", train.Optdigits, err)
 	}
-	return nil
+	return f.Close()
 }
 
 func (t *trainFlags) run(ctx context.Context, env environment) error {

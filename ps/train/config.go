@@ -195,6 +195,9 @@ func (c *Config) plan(rows int) (plan, error) {
 	if !c.together() {
 		p.each = int64(workers)
 	}
+	if rows < workers { // in the words of who chose the file
+		return p, &DataError{File: c.Data, Detail: fmt.Sprintf("%d rows to train on cannot be shared by %d workers (--workers): want at most one for each row", rows, workers), Err: ErrData}
+	}
 	p.batches = Batches{Rows: rows, Batch: c.Batch, Workers: workers, Seed: c.Seed}
 	if err := p.batches.Validate(); err != nil {
 		return p, err

@@ -1,9 +1,11 @@
 package train
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/internal/need"
@@ -89,6 +91,16 @@ func TestBatchesRefuse(t *testing.T) {
 		if b.Validate() == nil {
 			t.Errorf("%+v is accepted", b)
 		}
+	}
+}
+
+// A file with too few rows for the workers is named, with the flag that says how many workers there are.
+func TestFewerRowsThanWorkers(t *testing.T) {
+	c := Config{Data: "few.csv", Batch: 8, Cluster: ps.Cluster{Workers: []int{0, 1, 2}}}
+	_, err := c.plan(2)
+	var bad *DataError
+	if !errors.As(err, &bad) || bad.File != "few.csv" || !errors.Is(err, ErrData) || !strings.Contains(err.Error(), "2 rows") || !strings.Contains(err.Error(), "3 workers (--workers)") {
+		t.Errorf("%v", err)
 	}
 }
 
