@@ -25,6 +25,14 @@ type collectiveOp struct {
 	want               func(v *vectors, i int) (float32, bool)
 }
 
+// SizesOf are the sizes that mean something to a collective: to a barrier 0 alone.
+func SizesOf(kind plan.Kind, sizes []int) []int {
+	if kind == plan.Barrier {
+		return []int{0}
+	}
+	return sizes
+}
+
 // TotalBytes converts a size as bench counts it (one rank's share for allgather, alltoall, gather and scatter) to
 // Problem.TotalBytes, by which plans are chosen.
 func TotalBytes(kind plan.Kind, size, ranks int) int {

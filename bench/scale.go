@@ -103,10 +103,11 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	if o.ReduceRate <= 0 {
 		o.ReduceRate = defaultReduceRate
 	}
-	asked := nBytes
-	elements := o.elements(ranks, nBytes)
-	if o.Kind != plan.Barrier { // which has none
-		nBytes = elements * elementBytes
+	asked := SizesOf(o.Kind, []int{nBytes})[0]
+	elements := o.elements(ranks, asked)
+	nBytes = elements * elementBytes
+	if o.Kind == plan.Barrier { // the element is for those that have one
+		nBytes = 0
 	}
 	// All ranks share the memory that stands in for vectors: nobody touches it.
 	vector, result, phantom := make([]float32, elements), make([]float32, elements), make([]byte, phantomBytes(elements))

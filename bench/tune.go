@@ -105,11 +105,11 @@ func newPoints(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, 
 	}
 	var points []point
 	for _, name := range names {
-		some := sizes
-		if name == plan.Barrier.String() {
-			some = []int{0}
+		kind, err := plan.ParseKind(name)
+		if err != nil {
+			return nil, unmeasured(name)
 		}
-		for _, size := range some {
+		for _, size := range SizesOf(kind, sizes) {
 			p, err := newPoint(c, m, name, size)
 			if err != nil {
 				return nil, err

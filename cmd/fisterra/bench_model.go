@@ -324,7 +324,7 @@ together. Prices are those of the model in --site's file, or the default's.`,
 				return err
 			}
 			for _, k := range kinds {
-				for _, n := range sizes {
+				for _, n := range bench.SizesOf(k, sizes) {
 					fmt.Fprintln(env.stdout, collective.ExplainFor(k, bench.TotalBytes(k, n, s.ranks), at, cfg))
 				}
 			}

@@ -52,6 +52,19 @@ func TestBenchExplain(t *testing.T) {
 	}
 }
 
+// A barrier has one size, 0, however many others have.
+func TestBarrierHasNoSizes(t *testing.T) {
+	for args, want := range map[string]string{
+		"bench explain --op barrier,bcast --sizes 8,64K":                     "barrier of 0 B",
+		"bench scale --op barrier --ranks 4 --sizes 8,64K,16M --format json": `"asked_bytes":0,"bytes":0`,
+	} {
+		out, errs, code := command(nil, words(args)...)
+		if code != exitOK || strings.Count(out, want) != 1 || strings.Count(out, "barrier of") > 1 || strings.Count(out, "asked_bytes") > 1 {
+			t.Errorf("%s: exit code %d, %s want %q once in\n%s", args, code, errs, want, out)
+		}
+	}
+}
+
 // Without --check nothing but the model is measured, and what says how plans are is refused.
 func TestBenchModelAlone(t *testing.T) {
 	site := filepath.Join(t.TempDir(), "site.json")

@@ -94,7 +94,7 @@ func (s *scaleFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&s.network, "network", "fdr", "fdr (InfiniBand FDR, 24 ranks a node), hdr100 (64 ranks a node)")
 	f.IntVar(&s.perNode, "ranks-per-node", 0, "ranks that share a node and its link (0: as the network has)")
 	s.distribution.add(f)
-	f.StringVar(&s.sizes, "sizes", "8,64K,16M", "sizes in bytes, comma separated")
+	f.StringVar(&s.sizes, "sizes", "8,64K,16M", "sizes in bytes, comma separated (a barrier has none)")
 	f.StringVar(&s.plan, "plan", "", "plan to use (default: the cheapest by the cost model)")
 	f.StringVar(&s.plot, "plot", "", "file for a plot of times and bounds, as SVG")
 	f.StringVar(&s.format, "format", "table", "table, json")
@@ -143,6 +143,7 @@ func (s *scaleFlags) simulation() (*simulation, error) {
 	if x.sizes, err = parseSizes(s.sizes); err != nil {
 		return nil, usageError(err)
 	}
+	x.sizes = bench.SizesOf(kind, x.sizes)
 	return x, x.each(func(ranks, nBytes int) error { return benchError(x.Check(ranks, nBytes)) })
 }
 
