@@ -99,6 +99,16 @@ func (s *siteFlags) write(w *mpi.World, measure func() (*collective.Site, error)
 	})
 }
 
+// measured is the site with a new model: that of --site with its rules, or one without any.
+func (s *siteFlags) measured(m *plan.Model) (*collective.Site, error) {
+	cfg := collective.Config{Site: &collective.Site{Name: "measured"}}
+	if err := s.readSite(&cfg); err != nil {
+		return nil, err
+	}
+	cfg.Site.Model = m
+	return cfg.Site, nil
+}
+
 func benchModelCommand(env environment) *cobra.Command {
 	s := &siteFlags{}
 	check := false
@@ -133,7 +143,10 @@ ranks, 90 % of the predictions are within 30 % of the measured times.`,
 			return s.run(cmd.Context(), env, what, func(ctx context.Context, w *mpi.World) error {
 				return s.write(w, func() (*collective.Site, error) {
 					m, err := measure(ctx, env, w)
-					return &collective.Site{Name: "measured", Model: m}, err
+					if err != nil {
+						return nil, err
+					}
+					return s.measured(m)
 				})
 			})
 		},
@@ -196,7 +209,7 @@ func (s *siteFlags) measureFlags(f *pflag.FlagSet) {
 	s.caseFlags(f)
 	s.add(f)
 	f.IntVarP(&s.ranks, "ranks", "n", 2, "number of ranks to start when alone")
-	f.StringVar(&s.file, "file", "", "site file to write")
+	f.StringVar(&s.file, "file", "", "site file to write, in place of what is there; it keeps the rules of --site, which may be the same file")
 	f.DurationVar(&s.budget, "budget", 300*time.Millisecond, "time per plan and size, and for each of the model's figures of messages, some 70")
 }
 
@@ -247,7 +260,10 @@ func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kin
 	if err != nil {
 		return nil, benchError(err)
 	}
-	site := &collective.Site{Name: "measured", Model: m}
+	site, err := s.measured(m)
+	if err != nil {
+		return nil, err
+	}
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "collective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tbest\tmeasured (µs)\tall (µs)")
 	for _, x := range points {

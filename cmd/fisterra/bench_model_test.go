@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
@@ -80,6 +81,33 @@ func TestBenchModelAlone(t *testing.T) {
 		name, _, _ := strings.Cut(flag, "=")
 		if _, errs, code := command(nil, "bench", "model", flag); code != exitUsage || !strings.Contains(errs, name+" without --check") {
 			t.Errorf("%s: exit code %d, %s", flag, code, errs)
+		}
+	}
+}
+
+// What has been measured before, for other numbers of ranks, stays in a site's file.
+func TestSiteKeepsItsRules(t *testing.T) {
+	for _, args := range []string{"bench model", "bench tune --op barrier --sizes 8"} {
+		file := filepath.Join(t.TempDir(), "site.json")
+		if err := os.WriteFile(file, []byte(`{"name":"here","rules":[
+			{"collective":"bcast","ranks":96,"hosts":4,"up_to_bytes":64,"plan":"binomial"},
+			{"collective":"barrier","ranks":2,"hosts":1,"up_to_bytes":0,"plan":"library"}]}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := fisterra(t, words(args, "--peer-timeout 1m --budget 2ms --site", file, "--file", file)...)
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		site, err := collective.ReadSite(f, file)
+		f.Close()
+		if r.Code != exitOK || err != nil {
+			t.Errorf("%s: %v, %v", args, r, err)
+			continue
+		}
+		tuned := len(site.Rules) == 2 && site.Rules[1].Plan != "library"
+		if len(site.Rules) != 2 || site.Rules[0].Ranks != 96 || tuned != strings.Contains(args, "tune") || site.Model == nil || site.Name != "here" {
+			t.Errorf("%s: %+v", args, site)
 		}
 	}
 }
