@@ -127,15 +127,23 @@ func (c *connectFlags) check(env environment) error {
 	if _, err := c.config(env, nil); err != nil {
 		return err
 	}
-	if c.infiniband == "on" && c.transport != "mpi" {
-		if c.transport != "auto" {
-			return &exitError{exitAbsent, fmt.Errorf("--transport %s cannot do RDMA, and --infiniband asks for it: use auto or mpi", c.transport)}
-		}
+	if err := c.checkRDMA(); err != nil {
+		return &exitError{exitAbsent, err}
+	}
+	if c.infiniband == "on" && c.transport == "auto" {
 		if err := (&ib.Host{}).Survey().Err(); err != nil {
 			return &exitError{exitAbsent, fmt.Errorf("--infiniband: no device is usable: %w", err)}
 		}
 	}
 	return c.readSite(new(collective.Config))
+}
+
+// checkRDMA refuses to look for a device that the transport would not use.
+func (c *connectFlags) checkRDMA() error {
+	if c.infiniband == "on" && (c.transport == "shm" || c.transport == "tcp") {
+		return fmt.Errorf("--transport %s cannot do RDMA, and --infiniband asks for it: use auto or mpi", c.transport)
+	}
+	return nil
 }
 
 // checkStartTimeout refuses a time in which nobody can meet.

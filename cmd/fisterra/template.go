@@ -306,6 +306,9 @@ func checkTraining(b *slurm.Batch, args []string) error {
 	if err == nil {
 		_, err = ranks.config(env, nil)
 	}
+	if err == nil {
+		err = ranks.checkRDMA()
+	}
 	if err != nil {
 		return fmt.Errorf("fisterra train: %w", err)
 	}

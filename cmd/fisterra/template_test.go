@@ -152,6 +152,7 @@ func TestTemplateRefuses(t *testing.T) {
 		"--roles ps,chief,worker,worker -- --batch 2": "--batch 2 for 3 workers",
 		"--roles ps,worker,worker,evaluator":          "evaluator",
 		"-- --transport ib":                           "--transport",
+		"-- --infiniband --transport tcp":             "--transport tcp cannot do RDMA",
 		"-- --peer-timeout -1s":                       "--peer-timeout -1s",
 		"-- --address-rule cesga-ft2:abc":             "--address-rule",
 		"-- --model gpt":                              "--model",
