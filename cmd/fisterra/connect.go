@@ -31,7 +31,7 @@ type connectFlags struct {
 
 func (c *connectFlags) add(f *pflag.FlagSet) {
 	c.addPlanning(f)
-	addInfiniBand(f, "InfiniBand by the system's MPI library, written with =: auto (where it can be), on (an error where it cannot be), off (TCP)",
+	addInfiniBand(f, "InfiniBand by the system's MPI library, written with =: auto (where it can be), on (an error where it cannot be), off (TCP over the host's ordinary address, whatever --address-rule says)",
 		&c.infiniband, &c.addressRule)
 	f.StringVar(&c.mpiLibrary, "mpi-library", "", "path of the system's MPI library, for --transport mpi and --infiniband (default: what the launcher's ranks can join, else what the loader finds)")
 	f.StringVar(&c.secretDir, "secret-dir", "", "directory on a shared file system for the job's key, where munge does not answer")
