@@ -44,8 +44,10 @@ func TestClusterTemplate(t *testing.T) {
 			if !strings.Contains(log, "ended with code 0") || !strings.Contains(log, `"schema":"fisterra.train/1"`) {
 				t.Errorf("%q:\n%s", args, log)
 			}
-			if name == "placement" && !regexp.MustCompile(`(?s)ps 0 +`+s.Nodes[0]+`.*ps 1 +`+s.Nodes[1]).MatchString(log) {
-				t.Errorf("the servers are not spread over the nodes:\n%s", log)
+			if name == "placement" { // on whichever two nodes are free
+				if m := regexp.MustCompile(`(?s)ps 0 +(\S+).*ps 1 +(\S+)`).FindStringSubmatch(log); m == nil || m[1] == m[2] {
+					t.Errorf("the servers are not spread over the nodes:\n%s", log)
+				}
 			}
 			if job := s.Await(t.Context(), id, "over", lab.Job.Over); job.State() != "COMPLETED" {
 				t.Errorf("%v", job)
