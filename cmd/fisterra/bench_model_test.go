@@ -68,14 +68,14 @@ func TestBarrierHasNoSizes(t *testing.T) {
 
 // Without --check nothing but the model is measured, and what says how plans are is refused.
 func TestBenchModelAlone(t *testing.T) {
-	site := filepath.Join(t.TempDir(), "site.json")
+	site := siteWithRules(t)
 	ctx := within(t, 5*time.Minute) // some seconds alone
-	r := lab.Command(ctx, t, lab.Fisterra(t), "bench", "model", "--peer-timeout", "1m", "--budget", "6ms", "--file", site).Run()
+	r := lab.Command(ctx, t, lab.Fisterra(t), "bench", "model", "--peer-timeout", "1m", "--budget", "6ms", "--site", site, "--file", site).Run()
 	if r.Code != exitOK || !strings.Contains(r.Stdout, "α ") {
 		t.Error(r)
 	}
-	if text, err := os.ReadFile(site); err != nil || !strings.Contains(string(text), `"measured"`) {
-		t.Errorf("%v: %s", err, text)
+	if s := readSite(t, site); s.Model == nil || len(s.Rules) != 2 { // the rules that were there stay
+		t.Errorf("%+v", s)
 	}
 	for _, flag := range []string{"--op=bcast", "--sizes=8"} {
 		name, _, _ := strings.Cut(flag, "=")
@@ -85,31 +85,42 @@ func TestBenchModelAlone(t *testing.T) {
 	}
 }
 
-// What has been measured before, for other numbers of ranks, stays in a site's file.
+// What has been measured before, for other numbers of ranks, stays in a site's file; of the same case the new counts.
 func TestSiteKeepsItsRules(t *testing.T) {
-	for _, args := range []string{"bench model", "bench tune --op barrier --sizes 8"} {
-		file := filepath.Join(t.TempDir(), "site.json")
-		if err := os.WriteFile(file, []byte(`{"name":"here","rules":[
-			{"collective":"bcast","ranks":96,"hosts":4,"up_to_bytes":64,"plan":"binomial"},
-			{"collective":"barrier","ranks":2,"hosts":1,"up_to_bytes":0,"plan":"library"}]}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		r := fisterra(t, words(args, "--peer-timeout 1m --budget 2ms --site", file, "--file", file)...)
-		f, err := os.Open(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		site, err := collective.ReadSite(f, file)
-		f.Close()
-		if r.Code != exitOK || err != nil {
-			t.Errorf("%s: %v, %v", args, r, err)
-			continue
-		}
-		tuned := len(site.Rules) == 2 && site.Rules[1].Plan != "library"
-		if len(site.Rules) != 2 || site.Rules[0].Ranks != 96 || tuned != strings.Contains(args, "tune") || site.Model == nil || site.Name != "here" {
-			t.Errorf("%s: %+v", args, site)
-		}
+	file := siteWithRules(t)
+	r := fisterra(t, words("bench tune --op barrier --sizes 8 --peer-timeout 1m --budget 2ms --site", file, "--file", file)...)
+	if r.Code != exitOK {
+		t.Fatal(r)
 	}
+	if s := readSite(t, file); len(s.Rules) != 2 || s.Rules[0].Ranks != 96 || s.Rules[1].Plan == "library" || s.Model == nil || s.Name != "here" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// siteWithRules is the file of a site with a rule for another number of ranks, and one for a barrier of two.
+func siteWithRules(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "site.json")
+	if err := os.WriteFile(file, []byte(`{"name":"here","rules":[
+		{"collective":"bcast","ranks":96,"hosts":4,"up_to_bytes":64,"plan":"binomial"},
+		{"collective":"barrier","ranks":2,"hosts":1,"up_to_bytes":0,"plan":"library"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func readSite(t *testing.T, file string) *collective.Site {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s, err := collective.ReadSite(f, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // That the site file cannot be written is found out before anything is measured.
