@@ -1,5 +1,7 @@
 package collective
 
+// Ranks over the system's MPI libraries, under their own launchers and under Slurm, and what each of them does.
+
 import (
 	"context"
 	"errors"

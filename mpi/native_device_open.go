@@ -5,10 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi/native"
-	"github.com/fisterra-hpc/fisterra/mpi/pmix"
 )
 
 // openNative makes this process a rank of the world of the system's MPI
@@ -46,36 +44,6 @@ func openNative(ctx context.Context, cfg *Config, l *origin, open func() (*nativ
 		return nil, err
 	}
 	return w, nil
-}
-
-// fenceOf is how ranks wait until all of them are out of MPI_Init, where the library itself does not.
-//
-// Open MPI 4.1 ends MPI_Init with a PMIx fence without data, which Slurm's plugin (22.05, unless SLURM_PMIX_FENCE=ring) takes
-// for complete when the ranks of the own node have come. A rank that gets a message while it is still in an earlier part
-// of MPI_Init calls address 0 there, since nobody has been registered to take it.
-func fenceOf(library *native.Library, cfg *Config, l *origin) func(context.Context) error {
-	if library.Family != native.OpenMPI || l.kind != ByPMIx || l.step == nil {
-		return nil
-	}
-	return func(ctx context.Context) error {
-		path := pmix.Mapped()
-		if path == "" {
-			cfg.log().Debug("Open MPI has a PMIx of its own: that all ranks are out of MPI_Init is its word")
-			return nil
-		}
-		client, err := pmix.Open(ctx, cfg.lookup(), pmix.Config{Library: path, Log: cfg.log()})
-		if errors.Is(err, pmix.ErrVersion) { // every rank of this library finds the same
-			cfg.log().Warn("ranks cannot wait until all are out of MPI_Init: if one ends there, start with SLURM_PMIX_FENCE=ring", "error", err)
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		start := time.Now()
-		err = client.Fence(ctx)
-		cfg.log().Debug("all ranks are out of MPI_Init", "waited", time.Since(start), "error", err)
-		return errors.Join(err, client.Finalize(ctx))
-	}
 }
 
 // registrationsVariable says when cached registrations of buffers on the Go heap are

@@ -1,5 +1,7 @@
 package ps
 
+// Gradients that a server holds back for want of room.
+
 import (
 	"context"
 	"testing"

@@ -1,5 +1,7 @@
 package ps
 
+// Who counts as silent after Config.Deadline, and who only waits for others.
+
 import (
 	"context"
 	"errors"

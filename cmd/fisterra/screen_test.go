@@ -1,5 +1,7 @@
 package main
 
+// What a person sees of a run on a terminal.
+
 import (
 	"bytes"
 	"strings"

@@ -1,5 +1,7 @@
 package launch
 
+// How a job ends: by itself, by a failure, a signal, its time, or when it is asked to; and with which code.
+
 import (
 	"os"
 	"strings"

@@ -1,5 +1,7 @@
 package launch
 
+// What is left of a job when its ranks, or the launcher itself, have gone.
+
 import (
 	"fmt"
 	"os"

@@ -1,5 +1,7 @@
 package launch
 
+// Whose the standard input is.
+
 import (
 	"context"
 	"fmt"

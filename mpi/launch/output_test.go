@@ -1,5 +1,7 @@
 package launch
 
+// What ranks write: whole lines, labelled, none lost, and nobody who does not take them holds the job.
+
 import (
 	"bytes"
 	"errors"

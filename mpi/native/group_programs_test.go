@@ -1,5 +1,7 @@
 package native
 
+// Programs of ranks that make communicators, leave them, or close beside them.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package train
 
+// CSV files: which line is a header, and which column the label.
+
 import (
 	"errors"
 	"path/filepath"

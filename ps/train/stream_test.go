@@ -1,5 +1,7 @@
 package train
 
+// How compressed files are told.
+
 import (
 	"bytes"
 	"io"

@@ -1,0 +1,40 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi/native"
+	"github.com/fisterra-hpc/fisterra/mpi/pmix"
+)
+
+// fenceOf is how ranks wait until all of them are out of MPI_Init, where the library itself does not.
+//
+// Open MPI 4.1 ends MPI_Init with a PMIx fence without data, which Slurm's plugin (22.05, unless SLURM_PMIX_FENCE=ring) takes
+// for complete when the ranks of the own node have come. A rank that gets a message while it is still in an earlier part
+// of MPI_Init calls address 0 there, since nobody has been registered to take it.
+func fenceOf(library *native.Library, cfg *Config, l *origin) func(context.Context) error {
+	if library.Family != native.OpenMPI || l.kind != ByPMIx || l.step == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		path := pmix.Mapped()
+		if path == "" {
+			cfg.log().Debug("Open MPI has a PMIx of its own: that all ranks are out of MPI_Init is its word")
+			return nil
+		}
+		client, err := pmix.Open(ctx, cfg.lookup(), pmix.Config{Library: path, Log: cfg.log()})
+		if errors.Is(err, pmix.ErrVersion) { // every rank of this library finds the same
+			cfg.log().Warn("ranks cannot wait until all are out of MPI_Init: if one ends there, start with SLURM_PMIX_FENCE=ring", "error", err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		start := time.Now()
+		err = client.Fence(ctx)
+		cfg.log().Debug("all ranks are out of MPI_Init", "waited", time.Since(start), "error", err)
+		return errors.Join(err, client.Finalize(ctx))
+	}
+}
