@@ -12,9 +12,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// Config describes a parameter server to all its ranks. Everything but Log
-// must be the same on each. Servers refuse requests of a rank that differs in more than Window, UnappliedBytes and
-// Deadline, which are each rank's own.
+// Config describes a parameter server to all its ranks. Everything but Comm, Window, UnappliedBytes, Deadline and Log
+// must be the same on each. Servers refuse requests of a rank that differs in it.
 type Config struct {
 	// Comm carries the messages. Until the end it belongs to this package: give a
 	// Dup if the program sends messages of its own.
@@ -52,7 +51,8 @@ type Config struct {
 	// that says nothing; 0 is ten minutes. See Worker.Alive.
 	Deadline time.Duration
 	// Forever keeps servers running when all workers are done, until their
-	// context ends; there is no final barrier then.
+	// context ends; there is no final barrier then. A worker that is done may come again: in Sync mode steps wait for it,
+	// without Deadline, and barriers do not.
 	Forever bool
 
 	Log *slog.Logger // nil: nothing is logged
@@ -136,7 +136,7 @@ func (c Config) Explain(ctx context.Context, op string, err error) error {
 		over := errors.Is(err, mpi.ErrPeerLost) || time.Now().After(until) || ctx.Err() != nil
 		switch {
 		case rank >= 0 && (certain || over):
-			return lostError(op, c.Comm, c.Cluster, rank, mpi.ErrPeerLost)
+			return peerError(op, c.Comm, c.Cluster, rank, mpi.ErrPeerLost)
 		case errors.Is(err, mpi.ErrPeerLost):
 			return err
 		case over:
@@ -167,7 +167,7 @@ func (c Config) blame(lost []int) (rank int, certain bool) {
 	return lost[0], false
 }
 
-// lostError names a rank that is gone.
-func lostError(op string, c *mpi.Comm, cluster Cluster, rank int, err error) error {
+// peerError says with which rank an exchange failed.
+func peerError(op string, c *mpi.Comm, cluster Cluster, rank int, err error) error {
 	return &Error{Op: op, Role: cluster.Role(rank), Rank: rank, Host: c.Host(rank), Err: err}
 }

@@ -9,6 +9,7 @@
 //		server, err := ps.NewServer(cfg)
 //		...
 //		summary, err := server.Serve(ctx)
+//		return err
 //	}
 //	w, err := ps.NewWorker(cfg)
 //	...

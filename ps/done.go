@@ -48,14 +48,7 @@ func (b *doneBoard) missing() []int {
 }
 
 // complete reports whether nobody is missing.
-func (b *doneBoard) complete() bool {
-	for w := range b.done {
-		if !b.done[w] && !b.lost[w] {
-			return false
-		}
-	}
-	return true
-}
+func (b *doneBoard) complete() bool { return len(b.missing()) == 0 }
 
 // arrivals is how many workers have said done, and neither were lost before nor came again.
 func (b *doneBoard) arrivals() int {
@@ -77,14 +70,7 @@ type roll struct {
 func newRoll(workers int) *roll { return &roll{here: make([]bool, workers)} }
 
 // complete reports whether all workers have asked that gone does not excuse.
-func (r *roll) complete(gone func(worker int) bool) bool {
-	for w, h := range r.here {
-		if !h && !gone(w) {
-			return false
-		}
-	}
-	return true
-}
+func (r *roll) complete(gone func(worker int) bool) bool { return len(r.missing(gone)) == 0 }
 
 // missing lists those it waits for.
 func (r *roll) missing(gone func(worker int) bool) []int {

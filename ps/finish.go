@@ -132,7 +132,7 @@ func (s *Server) losses(err error) {
 			continue
 		}
 		s.lost[rank] = true
-		gone := lostError("serve", s.comm, s.cfg.Cluster, rank, mpi.ErrPeerLost)
+		gone := peerError("serve", s.comm, s.cfg.Cluster, rank, mpi.ErrPeerLost)
 		var e *mpi.Error
 		if errors.As(err, &e) && e.Peer == rank && e.Detail != "" {
 			gone = &Error{Op: "serve", Role: s.cfg.Cluster.Role(rank), Rank: rank, Host: s.comm.Host(rank), Err: mpi.ErrPeerLost, Detail: e.Detail}
@@ -170,6 +170,11 @@ func (s *Server) disown(rank int) {
 // forget drops what a worker was waiting for that waits no more.
 func (s *Server) forget(rank int) {
 	mine := func(a asker) bool { return a.rank == rank }
+	for _, a := range s.atBarrier {
+		if mine(a) {
+			s.barrier.here[a.worker] = false
+		}
+	}
 	s.atBarrier = slices.DeleteFunc(s.atBarrier, mine)
 	s.store.each(func(sl *slab) {
 		sl.waiting = slices.DeleteFunc(sl.waiting, mine)

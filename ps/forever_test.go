@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
@@ -160,5 +161,40 @@ func TestForeverOutlivesWorkersThatAreDone(t *testing.T) {
 		if strings.Contains(s.log.String(), "done 3 of 2") {
 			t.Errorf("a worker that comes again counts again:\n%s", s.log)
 		}
+	})
+}
+
+// A worker that has given a barrier up, ended and come again has not come to the next barrier by that.
+func TestForeverForgetsABarrierThatWasGivenUp(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		cfg := oneTable(1, 2, 100, Async)
+		cfg.Forever = true
+		again, over := make(chan struct{}), make(chan struct{})
+		alone := func(ctx context.Context, w *Worker) error {
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			if _, err := w.Barrier(short); !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("a barrier without the other worker: %v", err)
+			}
+			return nil
+		}
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			if w.Index() == 0 {
+				<-again
+				defer close(over)
+				return alone(ctx, w)
+			}
+			err := alone(ctx, w)
+			if err == nil {
+				_, err = w.Finish(ctx, 0, 0)
+			}
+			if err == nil {
+				_, err = w.AddStep(ctx, 1)
+			}
+			close(again)
+			<-over
+			return err
+		})
+		s.fine()
 	})
 }

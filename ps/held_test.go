@@ -105,3 +105,42 @@ func TestHeldGradientIsNextWhenTheOneBeforeIsDone(t *testing.T) {
 		}
 	})
 }
+
+// Gradients of later steps that came with their headers take no room from those of the step that is gathered.
+func TestSmallLaterGradientsTakeNoRoom(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		const large, small, steps = 20480, inlineBytes, 5 // blocks in bytes
+		cfg := Config{Cluster: Counts(1, 3), Mode: Sync, Rule: Rule{Rate: 1}, Tables: []Table{{"w", (large + small) / 4, Float32}},
+			Aggregate: 2, BlockBytes: large, UnappliedBytes: 3 * (large + small)}
+		ahead := make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			values := make([]float32, (large+small)/4)
+			if w.Chief() {
+				if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+					return err
+				}
+			}
+			if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+				return err
+			}
+			if !w.Chief() {
+				<-ahead
+			}
+			var pushed []*Future
+			for range steps {
+				pushed = append(pushed, Push(ctx, w, "w", values, Contribution{}))
+			}
+			_, err := w.AddStep(ctx, 0) // the server has seen them by then
+			if w.Chief() {
+				close(ahead)
+			}
+			for _, f := range pushed {
+				if err == nil {
+					_, err = f.Wait(ctx)
+				}
+			}
+			return err
+		})
+		s.fine()
+	})
+}

@@ -157,7 +157,7 @@ type Stop struct {
 // Reached reports whether a worker that joined at global step joined is
 // finished at global step now. With neither rule set it never is.
 func (s Stop) Reached(joined, now int64) bool {
-	return s.LastStep > 0 && now >= s.LastStep || s.NumSteps > 0 && now >= joined+s.NumSteps
+	return s.LastStep > 0 && now >= s.LastStep || s.NumSteps > 0 && now-joined >= s.NumSteps
 }
 
 // Validate refuses rules that end nothing or contradict each other.

@@ -254,6 +254,9 @@ func TestStopRules(t *testing.T) {
 			t.Errorf("%v, joined at %d: does not end at %d", c.stop, c.joined, c.end)
 		}
 	}
+	if endless := (Stop{NumSteps: math.MaxInt64}); endless.Reached(1, 2) {
+		t.Errorf("%v, joined at 1: ends at 2", endless)
+	}
 	for _, bad := range []Stop{{}, {1, 1}, {-1, 0}, {0, -5}} {
 		if bad.Validate() == nil {
 			t.Errorf("%+v is accepted", bad)

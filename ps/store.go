@@ -43,7 +43,8 @@ type store struct {
 	pool   map[int][][]byte
 
 	boundBytes int
-	usedBytes  int  // gradients received or being received, and neither applied nor added
+	heldBytes  int  // gradients received or being received, and neither applied nor added
+	usedBytes  int  // of them those that could have been held back
 	beyond     bool // one of them is beyond the bound
 	peakBytes  int
 }
@@ -152,10 +153,25 @@ func (st *store) room(n int, next bool) (ok, beyond bool) {
 	return false, false
 }
 
+// count counts a gradient of n bytes. One that has come with its header takes no room from those that wait for it.
+func (st *store) count(n int) {
+	st.heldBytes += n
+	st.peakBytes = max(st.peakBytes, st.heldBytes)
+	if n > inlineBytes {
+		st.usedBytes += n
+	}
+}
+
+func (st *store) discount(n int) {
+	st.heldBytes -= n
+	if n > inlineBytes {
+		st.usedBytes -= n
+	}
+}
+
 // stage takes memory for a gradient; release gives it back.
 func (st *store) stage(n int) []byte {
-	st.usedBytes += n
-	st.peakBytes = max(st.peakBytes, st.usedBytes)
+	st.count(n)
 	free := st.pool[n]
 	if len(free) == 0 {
 		return st.alloc.bytes(n)
@@ -166,7 +182,7 @@ func (st *store) stage(n int) []byte {
 }
 
 func (st *store) release(b []byte) {
-	st.usedBytes -= len(b)
+	st.discount(len(b))
 	st.pool[len(b)] = append(st.pool[len(b)], b)
 }
 
@@ -262,7 +278,7 @@ func (sl *slab) add(st *store, worker int) {
 	sl.weight += sl.weights[worker]
 	if sl.sum == nil {
 		sl.sum = g
-		st.usedBytes -= len(g)
+		st.discount(len(g))
 		return
 	}
 	switch sl.typ {
@@ -287,7 +303,7 @@ func addTo[F Float](dst, src []F) {
 func (sl *slab) applyStep(st *store) (flags uint8, steps int64) {
 	sl.accumulateMembers(st)
 	sl.update(sl.sum, sl.weight)
-	st.usedBytes += len(sl.sum)
+	st.count(len(sl.sum)) // which release takes off again
 	st.release(sl.sum)
 	for w, late := range sl.staged {
 		if late != nil {

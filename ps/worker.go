@@ -354,7 +354,7 @@ func (w *Worker) broke(ctx context.Context, o op, server int, err error) error {
 	case errors.Is(err, mpi.ErrRevoked):
 		err = w.cfg.Explain(ctx, o.String(), err)
 	default:
-		err = lostError(o.String(), w.comm, w.cfg.Cluster, rank, err)
+		err = peerError(o.String(), w.comm, w.cfg.Cluster, rank, err)
 	}
 	if w.err == nil {
 		w.err, w.gaveUp = err, ctx.Err() != nil

@@ -107,7 +107,7 @@ func (w *worker[F]) resume() (int64, error) {
 		return 0, err
 	}
 	bad := func(format string, args ...any) (int64, error) {
-		return 0, &DataError{File: w.cfg.Checkpoint, Detail: fmt.Sprintf(format, args...), Err: ErrData}
+		return 0, badData(w.cfg.Checkpoint, 0, format, args...)
 	}
 	for what, want := range w.identity() {
 		if meta[what] != want {
@@ -122,7 +122,7 @@ func (w *worker[F]) resume() (int64, error) {
 	if err != nil || perEpoch < 1 {
 		return bad("%s %q is no number from 1", stepsPerEpoch, meta[stepsPerEpoch])
 	}
-	if step/perEpoch >= math.MaxInt64/w.plan.perEpoch {
+	if largest := math.MaxInt64 / w.plan.perEpoch; perEpoch > largest || step/perEpoch >= largest {
 		return bad("step %d of %d in each pass over the data is beyond any run's end", step, perEpoch)
 	}
 	step = w.plan.stepAfter(step, perEpoch)

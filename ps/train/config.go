@@ -196,7 +196,7 @@ func (c *Config) plan(rows int) (plan, error) {
 		p.each = int64(workers)
 	}
 	if rows < workers { // in the words of who chose the file
-		return p, &DataError{File: c.Data, Detail: fmt.Sprintf("%d rows to train on cannot be shared by %d workers (--workers): want at most one for each row", rows, workers), Err: ErrData}
+		return p, badData(c.Data, 0, "%d rows to train on cannot be shared by %d workers (--workers): want at most one for each row", rows, workers)
 	}
 	p.batches = Batches{Rows: rows, Batch: c.Batch, Workers: workers, Seed: c.Seed}
 	if err := p.batches.Validate(); err != nil {

@@ -2,7 +2,6 @@ package train
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -17,7 +16,7 @@ import (
 func readCSV(src *source) (*samples, error) {
 	s := &samples{file: src.name, label: -1, words: interned{}}
 	columns := 0
-	hint := "; a header would have no number, or a column called " + strings.Join(labelNames, ", ")
+	hint := "; a header would have no number, or a column called " + strings.Join(labelNames[:len(labelNames)-1], ", ")
 	var fields [][]byte
 	for number := 1; ; number++ {
 		line, err := src.line()
@@ -25,7 +24,7 @@ func readCSV(src *source) (*samples, error) {
 			break
 		}
 		if err != nil {
-			return nil, &DataError{File: s.file, Line: number, Detail: err.Error(), Err: ErrData}
+			return nil, badData(s.file, number, "%v", err)
 		}
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
@@ -34,7 +33,10 @@ func readCSV(src *source) (*samples, error) {
 		if columns == 0 {
 			columns = len(fields)
 			if columns < 2 {
-				return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%q is neither IDX nor CSV (numbers and a label, separated by commas) nor LIBSVM (label index:value ...)", clip(line)), Err: ErrData}
+				return nil, badData(s.file, number, "%q is neither IDX nor CSV (numbers and a label, separated by commas) nor LIBSVM (label index:value ...)", clip(line))
+			}
+			if countsColumns(fields) {
+				return nil, badData(s.file, number, "the line counts its columns from 0: name the label's column, or remove the line")
 			}
 			s.label = columns - 1
 			if at, header := headerLabel(fields); header {
@@ -43,19 +45,19 @@ func readCSV(src *source) (*samples, error) {
 			}
 		}
 		if len(fields) != columns {
-			return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%d columns, but the first line has %d", len(fields), columns), Err: ErrData}
+			return nil, badData(s.file, number, "%d columns, but the first line has %d", len(fields), columns)
 		}
 		for c, f := range fields {
 			if c == s.label {
 				if len(f) == 0 {
-					return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("no label in column %d", c+1), Err: ErrData}
+					return nil, badData(s.file, number, "no label in column %d", c+1)
 				}
 				s.labels = append(s.labels, s.words.get(canonicalLabel(f)))
 				continue
 			}
 			v, err := parseFloat(f)
 			if err != nil {
-				return nil, &DataError{File: s.file, Line: number, Detail: fmt.Sprintf("%q in column %d is not a finite number%s", clip(f), c+1, hint), Err: ErrData}
+				return nil, badData(s.file, number, "%q in column %d is not a finite number%s", clip(f), c+1, hint)
 			}
 			s.x = append(s.x, v)
 		}
@@ -64,7 +66,7 @@ func readCSV(src *source) (*samples, error) {
 	}
 	s.features = columns - 1
 	if s.rows() == 0 {
-		return nil, &DataError{File: s.file, Detail: "no samples", Err: ErrData}
+		return nil, badData(s.file, 0, "no samples")
 	}
 	return s, nil
 }
@@ -89,11 +91,11 @@ func splitFields(line []byte, fields [][]byte) [][]byte {
 }
 
 // labelNames are what a header may call the label's column.
-var labelNames = []string{"label", "class", "target", "y"}
+var labelNames = []string{"label", "class", "target", "y"} // the last only beside other names
 
 // headerLabel tells whether the first line names columns, and which of them
 // is the label. A line with a word for a label is a header, though columns may be numbered
-// (pandas writes 0,1,...,label), but for a y alone, which is a label. Without one only a line without numbers
+// (pandas writes 0,1,...,label), but for a y beside numbers, which is a label. Without one only a line without numbers
 // is: else a mistake in the first row would lose it without a word.
 func headerLabel(fields [][]byte) (column int, header bool) {
 	words, named := 0, -1
@@ -108,15 +110,27 @@ func headerLabel(fields [][]byte) (column int, header bool) {
 	switch {
 	case named < 0:
 		return len(fields) - 1, words == len(fields)
-	case words == 1 && strings.EqualFold(string(fields[named]), "y"):
+	case words < len(fields) && strings.EqualFold(string(fields[named]), "y"):
 		return 0, false
 	}
 	return named, true
 }
 
+// countsColumns reports whether the first line is a header that pandas writes of columns without names: it would be
+// taken for a sample.
+func countsColumns(fields [][]byte) bool {
+	for c, f := range fields {
+		if string(f) != strconv.Itoa(c) {
+			return false
+		}
+	}
+	const few = 4 // of which a sample may be so
+	return len(fields) > few
+}
+
 // parseFloat reads a finite number.
 func parseFloat(b []byte) (float32, error) {
-	if len(b) == 0 {
+	if len(b) == 0 || bytes.IndexByte(b, '_') >= 0 { // which Go would take for a separator of digits
 		return 0, strconv.ErrSyntax
 	}
 	if len(b) <= 5 {

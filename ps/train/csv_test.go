@@ -62,7 +62,7 @@ func TestMistakeInTheFirstRow(t *testing.T) {
 // Of a line without numbers every field is the name of a column, as of one with the word for a label; pandas leaves out
 // the name of its index.
 func TestHeaderLabel(t *testing.T) {
-	for text, want := range map[string]int{"a,b,species": 2, ",a,b,species": 3, ",0,1,label": 3, "class,0,1": 0, "a,y,b": 1, "1,2,y": -1, "1,2,3": -1, "1,2,a": -1, "1,x,a": -1} {
+	for text, want := range map[string]int{"a,b,species": 2, ",a,b,species": 3, ",0,1,label": 3, "class,0,1": 0, "a,y,b": 1, "1,2,y": -1, "1,2,3": -1, "1,2,a": -1, "1,x,a": -1, "1,x,y": -1, "1_1,2_2,3": -1, "1_1,b,c": 2} {
 		label, header := headerLabel(splitFields([]byte(text), nil))
 		if !header {
 			label = -1

@@ -19,7 +19,11 @@ type DataError struct {
 	File   string
 	Line   int // from 1; 0 where the file has no lines
 	Detail string
-	Err    error
+}
+
+// badData is a DataError; line is 0 where the file has no lines.
+func badData(file string, line int, format string, args ...any) error {
+	return &DataError{file, line, fmt.Sprintf(format, args...)}
 }
 
 func (e *DataError) Error() string {
@@ -29,7 +33,7 @@ func (e *DataError) Error() string {
 	return fmt.Sprintf("train: %s: %s", e.File, e.Detail)
 }
 
-func (e *DataError) Unwrap() error { return e.Err }
+func (e *DataError) Unwrap() error { return ErrData }
 
 // Split is one part of a data set: Rows samples of Features numbers each.
 type Split struct {
@@ -105,7 +109,7 @@ func Open(path string, seed uint64) (*Dataset, error) {
 		return nil, err
 	}
 	if train.labels == nil {
-		return nil, &DataError{File: path, Detail: "IDX images need their labels: give the directory that holds both files", Err: ErrData}
+		return nil, badData(path, 0, "IDX images need their labels: give the directory that holds both files")
 	}
 	name := trimCompression(filepath.Base(path))
 	testPath, found := testFile(path)
@@ -148,7 +152,7 @@ func openDir(dir string, seed uint64) (*Dataset, error) {
 			return set, nil
 		}
 	}
-	return nil, &DataError{File: dir, Detail: "no train-images-idx3-ubyte, train.csv, train.libsvm, train.svm or train.txt in this directory (each may end in .gz or .zst)", Err: ErrData}
+	return nil, badData(dir, 0, "no train-images-idx3-ubyte, train.csv, train.libsvm, train.svm or train.txt in this directory (each may end in .gz or .zst)")
 }
 
 // compressions are the suffixes a data file may carry.
@@ -191,7 +195,7 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 	both := [2]*samples{train, test}
 	for _, s := range both {
 		if s.rows() == 0 {
-			return nil, &DataError{File: s.file, Detail: "no samples left for " + map[bool]string{true: "training", false: "testing"}[s == train], Err: ErrData}
+			return nil, badData(s.file, 0, "no samples left for %s", map[bool]string{true: "training", false: "testing"}[s == train])
 		}
 	}
 	width := train.features
@@ -200,15 +204,15 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 	}
 	for i, s := range both {
 		if s.x != nil && s.features != width {
-			return nil, &DataError{File: s.file, Detail: fmt.Sprintf("%d features, but %s has %d", s.features, both[1-i].file, width), Err: ErrData}
+			return nil, badData(s.file, 0, "%d features, but %s has %d", s.features, both[1-i].file, width)
 		}
 		if err := s.densify(width); err != nil {
 			return nil, err
 		}
 	}
 	if train.label >= 0 && test.label >= 0 && train.label != test.label {
-		return nil, &DataError{File: test.file, Detail: fmt.Sprintf("the label is in column %d, but in column %d of %s (the last, unless a header line calls another one %s)",
-			test.label+1, train.label+1, train.file, strings.Join(labelNames, ", ")), Err: ErrData}
+		return nil, badData(test.file, 0, "the label is in column %d, but in column %d of %s (the last, unless a header line calls another one %s)",
+			test.label+1, train.label+1, train.file, strings.Join(labelNames, ", "))
 	}
 	d := &Dataset{Name: name}
 	d.Labels = classNames(train.labels)
@@ -216,11 +220,11 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 		d.Labels = classNames(slices.Concat(train.labels, test.labels))
 	}
 	if len(d.Labels) < 2 {
-		return nil, &DataError{File: train.file, Detail: fmt.Sprintf("every row has the label %q; at least two classes are needed", train.labels[0]), Err: ErrData}
+		return nil, badData(train.file, 0, "every row has the label %q; at least two classes are needed", train.labels[0])
 	}
 	if len(d.Labels) > maxClasses {
-		return nil, &DataError{File: train.file, Line: train.line(0), Detail: fmt.Sprintf("%d different labels (the first is %q); more than %d classes look like measurements, not classes",
-			len(d.Labels), train.labels[0], maxClasses), Err: ErrData}
+		return nil, badData(train.file, train.line(0), "%d different labels (the first is %q); more than %d classes look like measurements, not classes",
+			len(d.Labels), train.labels[0], maxClasses)
 	}
 	number := make(map[string]int32, len(d.Labels))
 	for i, l := range d.Labels {
@@ -234,7 +238,7 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 		for r, l := range part.from.labels {
 			c, ok := number[l]
 			if !ok {
-				return nil, &DataError{File: part.from.file, Line: part.from.line(r), Detail: fmt.Sprintf("label %q does not occur in %s", l, train.file), Err: ErrData}
+				return nil, badData(part.from.file, part.from.line(r), "label %q does not occur in %s", l, train.file)
 			}
 			part.to.Y[r] = c
 		}

@@ -3,10 +3,12 @@ package train
 import (
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/gonum"
+
+	"github.com/fisterra-hpc/fisterra/ps"
 )
 
 // Float is the element type of parameters and activations.
-type Float interface{ float32 | float64 }
+type Float = ps.Float
 
 // matrix is a dense row-major view.
 type matrix[F Float] struct {

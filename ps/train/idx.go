@@ -2,7 +2,6 @@ package train
 
 import (
 	"encoding/binary"
-	"fmt"
 	"io"
 	"math"
 	"path/filepath"
@@ -29,7 +28,7 @@ func isIDX(head []byte) bool {
 // readIDX reads a whole IDX file as numbers.
 func readIDX(src *source) (dims []int, kind byte, x []float32, err error) {
 	bad := func(format string, args ...any) ([]int, byte, []float32, error) {
-		return nil, 0, nil, &DataError{File: src.name, Detail: fmt.Sprintf(format, args...), Err: ErrData}
+		return nil, 0, nil, badData(src.name, 0, format, args...)
 	}
 	var head [4]byte
 	if _, err := io.ReadFull(src, head[:]); err != nil {
@@ -98,7 +97,7 @@ func readIDXImages(src *source) (*samples, error) {
 		return nil, err
 	}
 	if len(dims) < 2 {
-		return nil, &DataError{File: src.name, Detail: "one dimension: these are labels, not images", Err: ErrData}
+		return nil, badData(src.name, 0, "one dimension: these are labels, not images")
 	}
 	return &samples{file: src.name, features: len(x) / dims[0], x: x, label: -1, pixel: true}, nil
 }
@@ -112,7 +111,7 @@ func readIDXPair(dir, prefix string) (s *samples, found bool, err error) {
 	}
 	labels, ok := findIDX(dir, prefix, "labels")
 	if !ok {
-		return nil, false, &DataError{File: images, Detail: fmt.Sprintf("no %s-labels-idx1-ubyte (or .gz, .zst) beside it", prefix), Err: ErrData}
+		return nil, false, badData(images, 0, "no %s-labels-idx1-ubyte (or .gz, .zst) beside it", prefix)
 	}
 	src, err := openFile(images)
 	if err != nil {
@@ -133,7 +132,7 @@ func readIDXPair(dir, prefix string) (s *samples, found bool, err error) {
 	}
 	rows := len(s.x) / s.features
 	if len(dims) != 1 || dims[0] != rows {
-		return nil, false, &DataError{File: labels, Detail: fmt.Sprintf("dimensions %v, but %s has %d images", dims, images, rows), Err: ErrData}
+		return nil, false, badData(labels, 0, "dimensions %v, but %s has %d images", dims, images, rows)
 	}
 	s.words = interned{}
 	for _, v := range y {

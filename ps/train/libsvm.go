@@ -2,7 +2,6 @@ package train
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"strconv"
 )
@@ -44,7 +43,7 @@ func readLIBSVM(src *source) (*samples, error) {
 			break
 		}
 		bad := func(format string, args ...any) error {
-			return &DataError{File: s.file, Line: number, Detail: fmt.Sprintf(format, args...), Err: ErrData}
+			return badData(s.file, number, format, args...)
 		}
 		if err != nil {
 			return nil, bad("%v", err)
@@ -56,6 +55,9 @@ func readLIBSVM(src *source) (*samples, error) {
 		word, rest := nextWord(rest)
 		if bytes.IndexByte(word, ':') >= 0 {
 			return nil, bad("the line begins with %q, where a label should stand", clip(word))
+		}
+		if bytes.IndexByte(word, ',') >= 0 {
+			return nil, bad("label %q: a row has one label here", clip(word))
 		}
 		s.labels = append(s.labels, s.words.get(canonicalLabel(word)))
 		s.lines = append(s.lines, number)
@@ -84,10 +86,10 @@ func readLIBSVM(src *source) (*samples, error) {
 		s.ends = append(s.ends, len(s.cells))
 	}
 	if s.rows() == 0 {
-		return nil, &DataError{File: s.file, Detail: "no samples", Err: ErrData}
+		return nil, badData(s.file, 0, "no samples")
 	}
 	if s.features == 0 {
-		return nil, &DataError{File: s.file, Detail: "no row has a feature", Err: ErrData}
+		return nil, badData(s.file, 0, "no row has a feature")
 	}
 	return s, nil
 }

@@ -139,7 +139,7 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 	}
 	r.Steps = w.global
 	// Those that joined later, and have steps to make when this worker has made its own, may have been told to stop.
-	if w.plan.stop.NumSteps > 0 && !w.cfg.together() {
+	if n := w.plan.stop.NumSteps; n > 0 && !w.cfg.together() && len(w.cfg.Cluster.Workers) > 1 && w.global-joined > n {
 		r.Interrupted = w.x.stopped()
 	}
 	if w.cfg.Checkpoint != "" && r.Interrupted {

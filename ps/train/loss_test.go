@@ -109,7 +109,7 @@ func TestAsyncChiefThatFailsIsReplaced(t *testing.T) {
 				return errors.New("not my day")
 			}}}
 		case 2: // would else be at the end before the chief begins
-			c.Hooks = []Hook{{Begin: func(context.Context, Session) error { <-created; return nil }}}
+			c.Hooks = []Hook{{Begin: func(ctx context.Context, _ Session) error { return closedBy(ctx, created) }}}
 		}
 	})
 	f.fine(t, 1)

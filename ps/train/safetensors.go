@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/internal/wholefile"
+	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
 
@@ -57,14 +57,7 @@ func tensor[F Float](name string, v []F, shape ...int) namedTensor {
 	if len(shape) == 0 {
 		shape = []int{len(v)}
 	}
-	return namedTensor{name, dtypeOf[F](), shape, asBytes(v)}
-}
-
-func asBytes[F Float](v []F) []byte {
-	if len(v) == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(unsafe.Pointer(&v[0])), len(v)*int(unsafe.Sizeof(v[0])))
+	return namedTensor{name, dtypeOf[F](), shape, mpi.Bytes(v)}
 }
 
 // writeTensors replaces the file at path as a whole: a reader, or a crash,
@@ -118,7 +111,7 @@ func readTensors(path string) (meta map[string]string, tensors map[string]namedT
 	}
 	meta, tensors, err = parseTensors(f, info.Size())
 	if err != nil {
-		return nil, nil, &DataError{File: path, Detail: err.Error(), Err: ErrData}
+		return nil, nil, badData(path, 0, "%v", err)
 	}
 	return meta, tensors, nil
 }
@@ -182,9 +175,9 @@ func numbers[F Float](tensors map[string]namedTensor, name string, dst []F) erro
 	if !ok {
 		return errors.New("no tensor " + name)
 	}
-	if t.dtype != dtypeOf[F]() || len(t.bytes) != len(asBytes(dst)) {
-		return fmt.Errorf("tensor %s has %d bytes of %s, want %d of %s", name, len(t.bytes), t.dtype, len(asBytes(dst)), dtypeOf[F]())
+	if t.dtype != dtypeOf[F]() || len(t.bytes) != len(mpi.Bytes(dst)) {
+		return fmt.Errorf("tensor %s has %d bytes of %s, want %d of %s", name, len(t.bytes), t.dtype, len(mpi.Bytes(dst)), dtypeOf[F]())
 	}
-	copy(asBytes(dst), t.bytes)
+	copy(mpi.Bytes(dst), t.bytes)
 	return nil
 }

@@ -2,7 +2,6 @@ package train
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -58,8 +57,8 @@ func (s *samples) densify(features int) error {
 	}
 	sizeBytes := float64(s.rows()) * float64(features) * 4
 	if sizeBytes > maxDenseBytes {
-		return &DataError{File: s.file, Detail: fmt.Sprintf("%d rows x %d features are %.1f GiB as a dense matrix; the limit is %d GiB",
-			s.rows(), features, sizeBytes/(1<<30), maxDenseBytes>>30), Err: ErrData}
+		return badData(s.file, 0, "%d rows x %d features are %.1f GiB as a dense matrix; the limit is %d GiB",
+			s.rows(), features, sizeBytes/(1<<30), maxDenseBytes>>30)
 	}
 	s.x = make([]float32, s.rows()*features)
 	s.features = features
@@ -121,9 +120,9 @@ func readSamples(src *source) (*samples, error) {
 	head, err := src.Peek(4096)
 	if len(head) == 0 {
 		if err == nil || err == io.EOF {
-			return nil, &DataError{File: src.name, Detail: "the file is empty", Err: ErrData}
+			return nil, badData(src.name, 0, "the file is empty")
 		}
-		return nil, &DataError{File: src.name, Detail: err.Error(), Err: ErrData}
+		return nil, badData(src.name, 0, "%v", err)
 	}
 	if isIDX(head) {
 		return readIDXImages(src)
@@ -140,10 +139,10 @@ func readSamples(src *source) (*samples, error) {
 	}
 }
 
-// canonicalLabel makes +1, 1.0 and 1 the same class.
+// canonicalLabel makes +1, 1.0 and 1 the same class. 1_1 is another than 11, though a number to Go.
 func canonicalLabel(b []byte) []byte {
 	v, err := strconv.ParseFloat(string(b), 64)
-	if err != nil || v != math.Trunc(v) || math.Abs(v) > 1<<53 {
+	if err != nil || bytes.IndexByte(b, '_') >= 0 || v != math.Trunc(v) || math.Abs(v) > 1<<53 {
 		return b
 	}
 	return strconv.AppendInt(nil, int64(v), 10)

@@ -47,11 +47,11 @@ func joinLate(t *testing.T, cfg Config, after func(step int64)) *fleet {
 	f := launch(t, cfg, func(rank int, _ *fleet, c *Config) {
 		switch rank {
 		case 1:
-			c.Hooks = []Hook{{AfterStep: func(_ context.Context, _ Session, i StepInfo) error {
+			c.Hooks = []Hook{{AfterStep: func(ctx context.Context, _ Session, i StepInfo) error {
 				switch i.Step {
 				case 10:
 					close(half)
-					<-there
+					return closedBy(ctx, there)
 				case 20:
 					close(whole)
 				}
@@ -59,9 +59,9 @@ func joinLate(t *testing.T, cfg Config, after func(step int64)) *fleet {
 			}}}
 		case 2:
 			c.Hooks = []Hook{{
-				Begin:       func(context.Context, Session) error { <-half; return nil },
+				Begin:       func(ctx context.Context, _ Session) error { return closedBy(ctx, half) },
 				AfterCreate: func(context.Context, Session) error { close(there); return nil },
-				BeforeStep:  func(context.Context, Session) error { <-whole; return nil },
+				BeforeStep:  func(ctx context.Context, _ Session) error { return closedBy(ctx, whole) },
 				AfterStep: func(_ context.Context, _ Session, i StepInfo) error {
 					if after != nil {
 						after(i.Step)
@@ -73,6 +73,16 @@ func joinLate(t *testing.T, cfg Config, after func(step int64)) *fleet {
 	})
 	f.fine(t)
 	return f
+}
+
+// closedBy is a hook's wait for c to be closed.
+func closedBy(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // What the chief evaluates and saves is of the run's last step, also where its own was an earlier one.
@@ -90,6 +100,25 @@ func TestFinalStepIsTheRuns(t *testing.T) {
 	var result Result
 	if err := json.Unmarshal(text, &result); err != nil || result.Steps != want {
 		t.Errorf("result.json says step %d, %v; want %d", result.Steps, err, want)
+	}
+}
+
+// A wish to stop that comes with the last step stops nothing.
+func TestInterruptAtTheEnd(t *testing.T) {
+	interrupt := make(chan struct{})
+	f := launch(t, Config{Cluster: ps.Counts(1, 1), Mode: ps.Async, Hidden: 4, Stop: ps.Stop{NumSteps: 20}, Interrupt: interrupt}, func(rank int, _ *fleet, c *Config) {
+		if rank == 1 {
+			c.Hooks = []Hook{{AfterStep: func(_ context.Context, _ Session, i StepInfo) error {
+				if i.Step == 19 {
+					close(interrupt)
+				}
+				return nil
+			}}}
+		}
+	})
+	f.fine(t)
+	if r := f.results[1]; r.Interrupted || r.Steps != 20 {
+		t.Errorf("%+v", r)
 	}
 }
 

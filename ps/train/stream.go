@@ -38,7 +38,7 @@ func openFile(path string) (*source, error) {
 	}
 	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
 		f.Close()
-		return nil, &DataError{File: path, Detail: "not a regular file", Err: ErrData}
+		return nil, badData(path, 0, "not a regular file")
 	}
 	s, err := decompress(f, path)
 	if err != nil {
@@ -59,14 +59,14 @@ func decompress(r io.Reader, name string) (*source, error) {
 	case bytes.HasPrefix(head, gzipMagic):
 		z, err := gzip.NewReader(s.Reader)
 		if err != nil {
-			return nil, &DataError{File: name, Detail: "gzip: " + err.Error(), Err: ErrData}
+			return nil, badData(name, 0, "gzip: %v", err)
 		}
 		s.Reader = bufio.NewReaderSize(z, 1<<16)
 		s.close = append(s.close, z.Close)
 	case isZstd(head):
 		z, err := zstd.NewReader(s.Reader, zstd.WithDecoderConcurrency(1))
 		if err != nil {
-			return nil, &DataError{File: name, Detail: "zstd: " + err.Error(), Err: ErrData}
+			return nil, badData(name, 0, "zstd: %v", err)
 		}
 		s.Reader = bufio.NewReaderSize(z, 1<<16)
 		s.close = append(s.close, func() error { z.Close(); return nil })
