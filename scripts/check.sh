@@ -18,7 +18,9 @@ step() { # name command...
 }
 formatted() {
   local files
-  files=$(git ls-files -z --cached --others --exclude-standard '*.go' | xargs -0 -r gofmt -l)
+  files=$({ git ls-files -z --cached --others --exclude-standard '*.go' || exit; } |
+    { while IFS= read -rd '' f; do [ ! -e "$f" ] || printf '%s\0' "$f"; done; } |
+    xargs -0 -r "$("$go" env GOROOT)/bin/gofmt" -l) || { echo "gofmt could not look at the files"; return 1; }
   [ -z "$files" ] || { echo "gofmt would change:"; echo "$files"; return 1; }
 }
 race() {
