@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -68,6 +69,13 @@ func (s *state) agreeOnArena(ctx context.Context, c *mpi.Comm, q *call) (*arena,
 		err = s.fault(q.kind, q.seq, s.end(c.Shadow(), q.kind, q.seq, err))
 	}
 	return a, err
+}
+
+// agree is a barrier whose messages carry the signature of q.
+func (s *state) agree(ctx context.Context, c *mpi.Comm, q *call) error {
+	b := q.part(comparing)
+	b.kind, b.typ = plan.Barrier, q.typ
+	return s.perform(ctx, c, &b)
 }
 
 // settleArena lets calls go on with an arena, or without. The state is locked.

@@ -158,18 +158,24 @@ const messageShare = 1.1
 // arenaWay decides between the ways of an arena, where there is one, and a plan (no name), and
 // says why. open: the model has decided, and only for as long as ranks are near.
 func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open bool) {
-	fits := func(name string) string {
-		if name == MemoryPlan || name == DirectPlan && canRead && reads(p.Kind) {
-			return name
+	// A plan that does not fit here is not asked for.
+	follows := func(asked string) (way string, ok bool) {
+		if asked == MemoryPlan || asked == DirectPlan && canRead && reads(p.Kind) {
+			return asked, true
 		}
-		return ""
+		a, ok := plan.Named(p.Kind, asked)
+		return "", ok && a.Why(p) == ""
 	}
-	if name, ok := f.Force[p.Kind]; ok {
-		return fits(name), "forced", false
+	if asked, ok := f.Force[p.Kind]; ok {
+		if way, ok := follows(asked); ok {
+			return way, "forced", false
+		}
 	}
 	if f.Site != nil {
 		if r, ok := f.Site.rule(p); ok {
-			return fits(r.Plan), "site table " + f.Site.Name, false
+			if way, ok := follows(r.Plan); ok {
+				return way, "site table " + f.Site.Name, false
+			}
 		}
 	}
 	m := f.Model

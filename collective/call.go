@@ -40,8 +40,8 @@ func (s *state) arenaFor(ctx context.Context, c *mpi.Comm, q *call) (*arena, err
 }
 
 func (s *state) runByMessages(ctx context.Context, c *mpi.Comm, q *call) error {
-	if s.checksFirst(q) {
-		if err := s.checkFirst(ctx, c, q); err != nil {
+	if s.config.CheckAll && q.counts[1] != nil {
+		if err := s.agreeOnCounts(ctx, c, q); err != nil {
 			return err
 		}
 	}
@@ -61,42 +61,6 @@ func (s *state) perform(ctx context.Context, c *mpi.Comm, q *call) error {
 		return failed
 	}
 	return nil
-}
-
-// checksFirst: by option, calls are compared before a collective whose messages may be too
-// long to carry a signature. With counts it is every one: of some only this rank knows the length.
-func (s *state) checksFirst(q *call) bool {
-	if !s.config.CheckAll {
-		return false
-	}
-	return q.hash != 0 || s.config.checksFirst(&plan.Problem{Kind: q.kind, Size: s.size, Count: q.count, ElemBytes: q.typ.size})
-}
-
-// checksFirst is that of a problem without counts.
-func (f *Config) checksFirst(p *plan.Problem) bool {
-	return f.CheckAll && p.Kind != plan.Barrier && p.TotalBytes() > signedBytes
-}
-
-func (s *state) checkFirst(ctx context.Context, c *mpi.Comm, q *call) error {
-	err := s.agree(ctx, c, q)
-	q.late, q.here = true, false // without the library another way would be chosen, which no meeting has been called to
-	if err != nil || q.counts[1] == nil {
-		return err
-	}
-	if err := s.agreeOnCounts(ctx, c, q); err != nil {
-		return err
-	}
-	return s.agree(ctx, c, q) // who has found counts that differ does not come, and the others are told
-}
-
-// agree is a barrier whose messages carry the signature of q.
-func (s *state) agree(ctx context.Context, c *mpi.Comm, q *call) error {
-	s.mu.Lock()
-	s.number(q)
-	s.mu.Unlock()
-	b := q.part(comparing)
-	b.kind, b.typ = plan.Barrier, q.typ
-	return s.perform(ctx, c, &b)
 }
 
 // start is a nonblocking collective.

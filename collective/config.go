@@ -12,7 +12,7 @@ import (
 )
 
 // Config is how collectives on one communicator behave. All its ranks must use
-// the same Model, Site and Force, or they would run different plans; that is noticed as a
+// the same Model, Site, Force, Library and CheckAll, or they would run different plans; that is noticed as a
 // mismatch. Communicators made of it from then on, by Dup, Split or Shrink, begin with the same, but for Nodes.
 type Config struct {
 	// Model prices the plans. Nil is that of Site or, without one, DefaultModel of the communicator.
@@ -25,10 +25,9 @@ type Config struct {
 	// stand on one.
 	Library Library
 	// CheckAll compares what the ranks called also where messages may be too long to
-	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier before each
-	// such collective. Of an Alltoallv it also compares the counts of all ranks, by two barriers and an alltoall. What is
-	// compared so goes by Fisterra's own plans, also over a system's MPI library. Nonblocking ones, which cannot wait
-	// for that, are not compared.
+	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier in front of each
+	// such collective. Of a blocking Alltoallv it also compares the counts of all ranks, by an alltoall. What is
+	// compared so goes by Fisterra's own plans, also over a system's MPI library.
 	CheckAll bool
 	// StallAfter is how long a collective waits before it logs which ranks have not come, and what the first of them
 	// does, for the answer of which it waits up to a second. 0 is 10 s; negative: never. Over a system's MPI library's
@@ -61,6 +60,12 @@ func (f *Config) model() *plan.Model {
 		return f.Site.Model
 	}
 	return f.Model
+}
+
+// comparesFirst reports whether CheckAll has the ranks compare a call before they do it by messages. With counts that is
+// every one: of some only this rank knows the length.
+func (f *Config) comparesFirst(p *plan.Problem) bool {
+	return f.CheckAll && (p.Counts != nil || p.SendCounts != nil || p.TotalBytes() > signedBytes)
 }
 
 func (f *Config) log() *slog.Logger {
@@ -113,6 +118,9 @@ func (s *state) configure(c *mpi.Comm, f Config) {
 	s.given = f
 	if f.Model = f.model(); f.Model == nil {
 		f.Model = defaultFor(c)
+	}
+	if f.Site != nil {
+		f.Site = f.Site.over(transportOf(c))
 	}
 	s.config = f
 	s.nodes = f.Nodes

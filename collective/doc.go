@@ -15,8 +15,8 @@
 // # Rules for all of them
 //
 // Buffers hold elements, and counts are elements. Passing the same slice for
-// send and recv means in place. Overlap of any other kind is an error. send
-// is not written; both belong to the library until the call returns (Wait, for the nonblocking ones),
+// send and recv, or what else the function names (this rank's block of the other, nil), means in place. Any other
+// overlap is an error. Unless in place send is not written; both belong to the library until the call returns (Wait, for the nonblocking ones),
 // and are free then also after an error, unless it is mpi.ErrInFlight: then they are free when Done of the mpi.Error in it
 // is closed.
 //
@@ -35,7 +35,7 @@
 // What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting for
 // a second.
 //
-// Nothing is allocated per call after the first of its shape, but for reproducible sums and Alltoallv with CheckAll, unless
+// Nothing is allocated per call after the first of its shape, but for Alltoallv with CheckAll, unless
 // the shapes in use on a communicator need more than 64 MiB together, or their plans more than 16 MiB. Ranks of one host are quickest with long
 // vectors from mpi.Alloc, which they read as memory of their own.
 package collective

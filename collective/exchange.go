@@ -54,6 +54,9 @@ func (x exchange) compare(mine, peer int, host string, theirs exchange) error {
 // and allocates.
 func (s *state) agreeOnCounts(ctx context.Context, c *mpi.Comm, q *call) error {
 	const sends, receives, fields = 0, 1, 2
+	s.mu.Lock()
+	s.number(q)
+	s.mu.Unlock()
 	mine, theirs := make([]int64, fields*s.size), make([]int64, fields*s.size)
 	for r := range s.size {
 		mine[fields*r+sends], mine[fields*r+receives] = int64(q.counts[1][r]), int64(q.counts[2][r])

@@ -16,6 +16,7 @@ type Explanation struct {
 	Bytes      int // Problem.TotalBytes
 	Ranks      int
 	Hosts      int
+	Transport  string      // as Place.Transport
 	Plan       string      // LibraryPlan where the system's library does it
 	Why        string      // "cheapest by model ...", "site table ...", "forced", "across hosts" (the library)
 	Seconds    float64     // predicted; 0 for the library, which nothing prices
@@ -43,7 +44,25 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	has := means{shared: s.arena.Load() != nil || !s.arenaSettled.Load() && s.arenaSuits(c), read: s.canRead()}
 	s.mu.Unlock()
 	has.library = libraryHas(c, &entry{key: key{kind: kind, typ: typeOf[float32](), op: Sum}})
-	return config.explain(p, has)
+	e := config.explain(p, has)
+	e.Transport = transportOf(c)
+	return e
+}
+
+// transports are those that transportOf tells apart.
+var transports = []string{"shm", "tcp", "mpi"}
+
+// transportOf is how ranks reach each other, as in Place.Transport. All of them get the same answer.
+func transportOf(c *mpi.Comm) string {
+	if _, ok := c.Native(); ok {
+		return "mpi"
+	}
+	for r := range c.Size() {
+		if !c.Networked(r) {
+			return "shm"
+		}
+	}
+	return "tcp"
 }
 
 // means is what ranks have beside messages of their own.
@@ -84,19 +103,23 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	nodes := plan.NewNodes(at.Ranks, host)
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
 	p.RanksPerCore = at.RanksPerCore
-	return f.explain(p, means{
+	if f.Site != nil {
+		f.Site = f.Site.over(at.Transport)
+	}
+	e := f.explain(p, means{
 		shared:  (at.Transport == "shm" || at.Transport == "mpi" && f.Library != LibraryAlways) && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena),
 		read:    true,
 		library: at.Transport == "mpi",
 	})
+	e.Transport = at.Transport
+	return e
 }
 
 // problemOf is a collective on bytes as elements of four bytes, or of one where that does not fit.
 func problemOf(kind plan.Kind, rank, size, bytes int, nodes *plan.Nodes) *plan.Problem {
 	p := &plan.Problem{Kind: kind, Rank: rank, Size: size, ElemBytes: 4, Nodes: nodes}
 	share := bytes
-	switch kind {
-	case plan.Gather, plan.Allgather, plan.Scatter, plan.ReduceScatter, plan.Alltoall:
+	if kind.HasBlocks() {
 		share = bytes / size
 	}
 	if share%4 != 0 {
@@ -113,9 +136,7 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 		e.Hosts = len(p.Nodes.Members)
 	}
 	whyLibrary := f.whyLibrary(p)
-	if has.library && whyLibrary != "" && f.checksFirst(p) {
-		has = means{} // then it is for neither the library nor the arena: see checkFirst
-	}
+	has.library = has.library && !f.comparesFirst(p)
 	chosen, why := f.choose(p)
 	e.Plan, e.Why = chosen.Name, why
 	for _, c := range plan.Rank(p, f.Model) {

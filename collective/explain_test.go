@@ -66,7 +66,7 @@ func TestExplainKnowsSharedMemory(t *testing.T) {
 				}
 				for _, f := range []Config{
 					{Force: map[plan.Kind]string{k: MemoryPlan}},
-					{Site: &Site{Rules: []Rule{{k.String(), 4, 1, -1, MemoryPlan}}}},
+					{Site: &Site{Rules: []Rule{{k.String(), 4, 1, -1, MemoryPlan, ""}}}},
 				} {
 					if e := ExplainFor(k, n, here, f); e.Plan != MemoryPlan {
 						t.Errorf("memory is asked for and not taken:\n%v", e)
@@ -118,9 +118,10 @@ func TestExplainKnowsTCP(t *testing.T) {
 // Who does it over the system's library, and why; nothing prices the library.
 func TestExplainKnowsTheLibrary(t *testing.T) {
 	apart, near := Place{Ranks: 4, RanksPerHost: 2, Transport: "mpi"}, Place{Ranks: 4, RanksPerHost: 4, Transport: "mpi"}
-	rule := func(hosts int, name string) *Site {
-		return &Site{Name: "here", Rules: []Rule{{"allreduce", 4, hosts, -1, name}}}
+	over := func(transport string, hosts int, name string) *Site {
+		return &Site{Name: "here", Rules: []Rule{{"allreduce", 4, hosts, -1, name, transport}}}
 	}
+	rule := func(hosts int, name string) *Site { return over("", hosts, name) }
 	ring := map[plan.Kind]string{plan.Allreduce: "ring"}
 	for _, c := range []struct {
 		at        Place
@@ -133,8 +134,12 @@ func TestExplainKnowsTheLibrary(t *testing.T) {
 		{near, Config{Library: LibraryAlways}, LibraryPlan, "forced"},
 		{near, Config{Site: rule(1, LibraryPlan)}, LibraryPlan, "site table here"},
 		{apart, Config{Site: rule(2, "ring")}, "ring", "site table here"},
+		{apart, Config{Site: over("mpi", 2, "ring")}, "ring", "site table here"},
+		{apart, Config{Site: over("shm", 2, "ring")}, LibraryPlan, "across hosts"}, // was measured with TCP between the hosts
 		{apart, Config{Force: ring}, "ring", "forced"},
 		{Place{Ranks: 4, RanksPerHost: 2, Transport: "shm"}, Config{Site: rule(2, LibraryPlan)}, "", ""},
+		{Place{Ranks: 4, RanksPerHost: 4, Transport: "shm"}, Config{Site: rule(1, LibraryPlan)}, "", ""},
+		{near, Config{Library: LibraryNever, Site: rule(1, LibraryPlan)}, "", ""},
 	} {
 		e := ExplainFor(plan.Allreduce, 64, c.at, c.f)
 		if c.plan == "" {
@@ -151,18 +156,21 @@ func TestExplainKnowsTheLibrary(t *testing.T) {
 
 func TestSiteTakesTheSmallestRuleThatCovers(t *testing.T) {
 	s := &Site{Name: "x"}
-	for _, r := range []Rule{{"bcast", 4, 1, -1, "scatter+ring"}, {"bcast", 4, 1, 1024, "linear"}, {"bcast", 4, 1, 8192, "binomial"}} {
+	for _, r := range []Rule{{"bcast", 4, 1, -1, "scatter+ring", "shm"}, {"bcast", 4, 1, 1024, "linear", ""}, {"bcast", 4, 1, 8192, "binomial", "shm"}} {
 		s.Add(r)
 	}
-	s.Add(Rule{"bcast", 4, 1, 1024, "scatter+bruck"}) // in place of linear
+	s.Add(Rule{"bcast", 4, 1, 1024, "linear", "shm"})        // in place of that for any transport
+	s.Add(Rule{"bcast", 4, 1, 1024, "scatter+bruck", "shm"}) // in place of linear
+	s.Add(Rule{"bcast", 4, 1, 1024, "chain/64K", "tcp"})     // beside it
 	var file bytes.Buffer
 	if err := s.Write(&file); err != nil {
 		t.Fatal(err)
 	}
-	s, err := ReadSite(&file, "x")
-	if err != nil {
-		t.Fatal(err)
+	read, err := ReadSite(&file, "x")
+	if err != nil || len(read.Rules) != 4 {
+		t.Fatal(err, read)
 	}
+	s = read.over("shm")
 	for n, want := range map[int]string{4: "scatter+bruck", 1024: "scatter+bruck", 1028: "binomial", 1 << 20: "scatter+ring"} {
 		p := &plan.Problem{Kind: plan.Bcast, Size: 4, Count: n / 4, ElemBytes: 4}
 		if a, ok := s.pick(p); !ok || a.Name != want {
@@ -287,7 +295,7 @@ func TestExplainKnowsMappedVectors(t *testing.T) {
 		{plan.Scan, 1 << 20, alone, Config{}, false},
 		{plan.Barrier, 0, alone, Config{}, false},
 		{plan.Allgather, 1 << 20, alone, Config{Force: map[plan.Kind]string{plan.Allgather: MemoryPlan}}, false},
-		{plan.Allgather, 1 << 20, alone, Config{Site: &Site{Rules: []Rule{{"allgather", 2, 1, -1, MemoryPlan}}}}, true},
+		{plan.Allgather, 1 << 20, alone, Config{Site: &Site{Rules: []Rule{{"allgather", 2, 1, -1, MemoryPlan, ""}}}}, true},
 	} {
 		if e := ExplainFor(k.kind, k.bytes, k.at, k.f); strings.Contains(e.Why, "mpi.Alloc") != k.want {
 			t.Errorf("%v of %d B on %d ranks: %s, %s; mapped: want %v", k.kind, k.bytes, k.at.Ranks, e.Plan, e.Why, k.want)

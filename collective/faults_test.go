@@ -105,6 +105,11 @@ func TestMismatchNamesWhoCalledWhat(t *testing.T) {
 		}
 	}
 	long := func(op Op) func(context.Context, *mpi.Comm) error { return small(50_000, op) }
+	started := func(op Op) func(context.Context, *mpi.Comm) error {
+		return func(ctx context.Context, c *mpi.Comm) error {
+			return Iallreduce(c, make([]int32, 50_000), make([]int32, 50_000), op).Wait(ctx)
+		}
+	}
 	allgather := func(ctx context.Context, c *mpi.Comm) error {
 		return Allgather(ctx, c, make([]int32, 4), make([]int32, 4*c.Size()))
 	}
@@ -125,6 +130,7 @@ func TestMismatchNamesWhoCalledWhat(t *testing.T) {
 		{"barrier", barrier, small(4, Sum), Config{}, []string{"barrier", "allreduce"}},
 		{"long against short", long(Sum), small(4, Sum), Config{}, []string{"rank"}},
 		{"long, checked", long(Max), long(Sum), Config{CheckAll: true}, []string{"50000 int32, max", "50000 int32, sum"}},
+		{"long, checked, nonblocking", started(Max), started(Sum), Config{CheckAll: true}, []string{"50000 int32, max", "50000 int32, sum"}},
 		{"long with counts, checked", allgatherv[float32], allgatherv[int32], Config{CheckAll: true}, []string{"blocks of float32", "blocks of int32"}},
 		{"bad arguments", func(ctx context.Context, c *mpi.Comm) error {
 			if err := within(Allreduce(ctx, c, make([]int32, 4), make([]int32, 3), Sum), ErrArgument); err != nil {

@@ -208,9 +208,9 @@ func sendBehindArena(ctx context.Context, c *mpi.Comm) error {
 }
 
 // libraryBesideArena: ranks that have an arena leave to the library what the site's table or the policy gives it, but for
-// what is compared first.
+// what CheckAll has them compare.
 func libraryBesideArena(ctx context.Context, c *mpi.Comm) error {
-	site := &Site{Name: "here", Rules: []Rule{{plan.Allreduce.String(), c.Size(), 1, -1, LibraryPlan}}}
+	site := &Site{Name: "here", Rules: []Rule{{plan.Allreduce.String(), c.Size(), 1, -1, LibraryPlan, "mpi"}}}
 	for _, k := range []struct {
 		config Config
 		way    way
@@ -218,7 +218,7 @@ func libraryBesideArena(ctx context.Context, c *mpi.Comm) error {
 		{Config{Force: forceWay(MemoryPlan)}, bySlots},
 		{Config{Site: site}, byLibrary},
 		{Config{Library: LibraryAlways}, byLibrary},
-		{Config{Library: LibraryAlways, CheckAll: true}, byMessages},
+		{Config{Library: LibraryAlways, CheckAll: true, Force: forceWay(MemoryPlan)}, bySlots},
 	} {
 		if err := reconfigure(ctx, c, k.config); err != nil {
 			return err

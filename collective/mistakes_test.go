@@ -110,21 +110,26 @@ func ownBlock(ctx context.Context, c *mpi.Comm, out, in int) error {
 
 // By option calls are compared first wherever a message may be too long for that, and nowhere else.
 func TestCheckAllCoversLongCalls(t *testing.T) {
-	s := &state{size: 4, config: Config{CheckAll: true}}
 	for _, k := range []struct {
-		name   string
-		q      key
-		checks bool
+		name     string
+		p        plan.Problem
+		compares bool
 	}{
-		{"short vector", key{kind: plan.Bcast, typ: elemType{size: 4}, count: 512}, false},
-		{"long vector", key{kind: plan.Bcast, typ: elemType{size: 4}, count: 513}, true},
-		{"short blocks", key{kind: plan.Allgather, typ: elemType{size: 4}, count: 128}, false},
-		{"blocks that are long together", key{kind: plan.Allgather, typ: elemType{size: 4}, count: 129}, true},
-		{"counts", key{kind: plan.Alltoall, typ: elemType{size: 4}, hash: 1}, true},
-		{"barrier", key{kind: plan.Barrier, typ: elemType{size: 1}}, false},
+		{"short vector", plan.Problem{Kind: plan.Bcast, Count: 512}, false},
+		{"long vector", plan.Problem{Kind: plan.Bcast, Count: 513}, true},
+		{"short blocks", plan.Problem{Kind: plan.Allgather, Count: 128}, false},
+		{"blocks that are long together", plan.Problem{Kind: plan.Allgather, Count: 129}, true},
+		{"counts", plan.Problem{Kind: plan.Allgather, Counts: []int{1, 0, 0, 0}}, true},
+		{"counts of this rank", plan.Problem{Kind: plan.Alltoall, SendCounts: make([]int, 4), RecvCounts: make([]int, 4)}, true},
+		{"barrier", plan.Problem{Kind: plan.Barrier}, false},
 	} {
-		if s.checksFirst(&call{key: k.q}) != k.checks {
-			t.Errorf("%s: checked %v", k.name, !k.checks)
+		k.p.Size, k.p.ElemBytes = 4, 4
+		f := Config{CheckAll: true}
+		if f.comparesFirst(&k.p) != k.compares {
+			t.Errorf("%s: compared %v", k.name, !k.compares)
+		}
+		if f.CheckAll = false; f.comparesFirst(&k.p) {
+			t.Errorf("%s: compared without CheckAll", k.name)
 		}
 	}
 }

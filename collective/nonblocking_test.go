@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
-	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -139,94 +137,6 @@ func TestSpentRequest(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// Nothing is allocated per call after the first. Mallocs of all ranks are counted, since
-// testing.AllocsPerRun would run them on one processor.
-func TestNoAllocationPerCall(t *testing.T) {
-	if need.RaceDetector {
-		t.Skip("the race detector allocates")
-	}
-	const size, calls = 2, 200
-	counts := make([]int, size)
-	for r := range counts {
-		counts[r] = r + 1
-	}
-	for name, op := range map[string]func(ctx context.Context, c *mpi.Comm, v, w []float32) error{
-		"barrier": func(ctx context.Context, c *mpi.Comm, v, w []float32) error { return Barrier(ctx, c) },
-		"allreduce": func(ctx context.Context, c *mpi.Comm, v, w []float32) error {
-			return Allreduce(ctx, c, v[:2], w[:2], Sum)
-		},
-		"bcast": func(ctx context.Context, c *mpi.Comm, v, w []float32) error {
-			if err := Bcast(ctx, c, v[:100], 1); err != nil {
-				return err
-			}
-			return Bcast(ctx, c, v[:100], 0) // so that no rank runs ahead, whose messages would have to be kept
-		},
-		"allgatherv": func(ctx context.Context, c *mpi.Comm, v, w []float32) error {
-			return Allgatherv(ctx, c, v[:c.Rank()+1], w[:3], counts)
-		},
-		"nonblocking": func(ctx context.Context, c *mpi.Comm, v, w []float32) error {
-			return Iallreduce(c, v[:2], w[:2], Sum).Wait(ctx)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			together(t, size, func(_ context.Context, c *mpi.Comm) error {
-				// Over this fabric a context that can end costs an allocation per wait.
-				ctx := context.Background()
-				if err := Configure(c, Config{StallAfter: -1}); err != nil {
-					return err
-				}
-				v, w := make([]float32, 4<<10), make([]float32, 4<<10)
-				n, err := leastMallocs(calls, func() error { return op(ctx, c, v, w) })
-				if err == nil && c.Rank() == 0 && n > calls/4 {
-					err = fmt.Errorf("%d mallocs in %d calls", n, calls)
-				}
-				return err
-			})
-		})
-	}
-}
-
-// leastMallocs counts the allocations of the whole process in so many calls, of several stretches in that with
-// the fewest: what is kept for use again is made at first, and more of it when a rank runs ahead of the others.
-func leastMallocs(calls int, call func() error) (uint64, error) {
-	const stretches = 8
-	least := uint64(math.MaxUint64)
-	for range stretches {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range calls {
-			if err := call(); err != nil {
-				return 0, err
-			}
-		}
-		runtime.ReadMemStats(&after)
-		least = min(least, after.Mallocs-before.Mallocs)
-	}
-	return least, nil
-}
-
-// A rank that sleeps in a collective allocates nothing either.
-func TestNoAllocationPerSleep(t *testing.T) {
-	if need.RaceDetector {
-		t.Skip("the race detector allocates")
-	}
-	const calls = 1000
-	for r, err := range inShared(t, MemoryPlan, 2, mpi.LocalOptions{}, func(_ context.Context, c *mpi.Comm) error {
-		ctx := context.Background()
-		a := stateOf(c).arena.Load()
-		a.spins, a.yields = 0, 0
-		n, err := leastMallocs(calls, func() error { return Barrier(ctx, c) })
-		if err == nil && c.Rank() == 0 && n > calls/4 {
-			err = fmt.Errorf("%d mallocs in %d calls", n, calls)
-		}
-		return err
-	}) {
-		if err != nil {
-			t.Errorf("rank %d: %v", r, err)
-		}
-	}
 }
 
 func BenchmarkAllreduce(b *testing.B) {

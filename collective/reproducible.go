@@ -61,7 +61,8 @@ func words(q []quad) []uint64 { return mpi.View[uint64](mpi.Bytes(q)) }
 // long as recv, over all ranks into recv on all ranks. The bits of the result depend on the rows
 // alone, not on how they are spread over ranks, in which order, or by which plan. T is float32 or
 // float64; each of P ranks has at most 2²⁴/P rows, else it is ErrArgument on all. It errs by at most 2⁻¹⁰¹ (float64) or 2⁻³⁷ (float32) of
-// the largest magnitude per row, before it rounds once. It allocates 18 B (10 B) per element.
+// the largest magnitude per row, before it rounds once. It needs 18 B (10 B) per element, which the communicator keeps for
+// the next sum.
 func ReproducibleAllreduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, rows [][]T, recv []T) error {
 	return reproducible(ctx, c, plan.Allreduce, "a row", rows, recv, 0)
 }
@@ -91,29 +92,30 @@ func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, 
 	for _, r := range rows {
 		q.wantLen(what, len(r), len(recv))
 	}
+	s := stateOf(c)
 	if q.err != nil {
-		return stateOf(c).reject(&q, q.err)
+		return s.reject(&q, q.err)
 	}
+	fixed := s.takeFixed(len(recv), q.typ.size)
+	var err error
 	if q.typ.kind == kernel.Float32 {
-		return reproducible32(ctx, c, &q, views[float32](rows), mpi.View[float32](mpi.Bytes(recv)))
+		err = reproducible32(ctx, c, &q, fixed, rows, mpi.View[float32](mpi.Bytes(recv)))
+	} else {
+		err = reproducible64(ctx, c, &q, fixed, rows, mpi.View[float64](mpi.Bytes(recv)))
 	}
-	return reproducible64(ctx, c, &q, views[float64](rows), mpi.View[float64](mpi.Bytes(recv)))
+	if err == nil { // else messages may be in flight in it
+		s.keepFixed(fixed)
+	}
+	return err
 }
 
-func views[F, T mpi.Elem](rows [][]T) [][]F {
-	out := make([][]F, len(rows))
-	for i, r := range rows {
-		out[i] = mpi.View[F](mpi.Bytes(r))
-	}
-	return out
-}
-
-func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64, recv []float64) error {
-	mags, sums := magnitudes(rows, len(recv), mostRows(c)), make([]quad, len(recv))
+func reproducible64[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, f *fixedPoint, rows [][]T, recv []float64) error {
+	mags, sums := f.magnitudes[:len(recv)+1], f.quads[:len(recv)]
+	measure[float64](mags, rows, mostRows(c))
 	w := words(sums)
 	err := scaleAndAdd(ctx, c, q, mags, sums, quadSum, func() {
 		for _, row := range rows {
-			for i, x := range row {
+			for i, x := range mpi.View[float64](mpi.Bytes(row)) {
 				if m := mags[i]; m&^exponent == 0 && x != 0 {
 					hi, lo := fixed(x, int(m&exponent)-bias-bits64)
 					var carry uint64
@@ -136,11 +138,12 @@ func reproducible64(ctx context.Context, c *mpi.Comm, q *call, rows [][]float64,
 	return nil
 }
 
-func reproducible32(ctx context.Context, c *mpi.Comm, q *call, rows [][]float32, recv []float32) error {
-	mags, sums := magnitudes(rows, len(recv), mostRows(c)), make([]int64, len(recv))
+func reproducible32[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, f *fixedPoint, rows [][]T, recv []float32) error {
+	mags, sums := f.magnitudes[:len(recv)+1], mpi.View[int64](mpi.Bytes(f.quads))[:len(recv)]
+	measure[float32](mags, rows, mostRows(c))
 	err := scaleAndAdd(ctx, c, q, mags, sums, Sum, func() {
 		for _, row := range rows {
-			for i, x := range row {
+			for i, x := range mpi.View[float32](mpi.Bytes(row)) {
 				if m := mags[i]; m&^exponent == 0 && x != 0 {
 					// Exact: |x| is below 2^bits32 units, and float64 holds it all.
 					sums[i] += int64(math.Ldexp(float64(x), bits32+bias-int(m&exponent)))
@@ -183,17 +186,16 @@ func scaleAndAdd[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, mags []u
 // mostRows is how many rows a rank may have: all together are then few enough.
 func mostRows(c *mpi.Comm) int { return maxSummand / c.Size() }
 
-// magnitudes is, per element, the least power of two above all operands, and
+// measure stores where there were zeros, per element, the least power of two above all operands, and
 // which special values there are. One more element is not 0 if there are more rows than most, of which
 // all ranks learn by it.
-func magnitudes[F float32 | float64](rows [][]F, n, most int) []uint16 {
-	mags := make([]uint16, n+1)
+func measure[F float32 | float64, T mpi.Elem](mags []uint16, rows [][]T, most int) {
 	if len(rows) > most {
-		mags[n] = hasNaN
-		return mags
+		mags[len(mags)-1] = hasNaN
+		return
 	}
 	for _, row := range rows {
-		for i, v := range row {
+		for i, v := range mpi.View[F](mpi.Bytes(row)) {
 			var m uint16
 			switch x := float64(v); {
 			case x == 0:
@@ -210,7 +212,6 @@ func magnitudes[F float32 | float64](rows [][]F, n, most int) []uint16 {
 			mags[i] = (mags[i]|m)&^exponent | max(mags[i]&exponent, m&exponent)
 		}
 	}
-	return mags
 }
 
 // special is the sum of elements with infinities or NaNs among them.

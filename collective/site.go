@@ -26,6 +26,14 @@ type Rule struct {
 	Hosts      int    `json:"hosts"`
 	UpToBytes  int    `json:"up_to_bytes"` // -1: any
 	Plan       string `json:"plan"`
+	Transport  string `json:"transport,omitempty"` // as Place.Transport; "": any
+}
+
+// over is the site with those of its rules that hold for a transport.
+func (s *Site) over(transport string) *Site {
+	own := *s
+	own.Rules = slices.DeleteFunc(slices.Clone(s.Rules), func(r Rule) bool { return r.Transport != "" && r.Transport != transport })
+	return &own
 }
 
 // ReadSite reads a site file, and nothing but that. The site has the name that is in it or, without one, that of the file.
@@ -73,6 +81,9 @@ func (s *Site) check() error {
 		if !known(kind, r.Plan) && r.Plan != LibraryPlan {
 			return fmt.Errorf("rule %d: no plan for %v is called %q; they are %v", i, kind, r.Plan, append(knownNames(kind), LibraryPlan))
 		}
+		if r.Transport != "" && !slices.Contains(transports, r.Transport) {
+			return fmt.Errorf("rule %d: no transport is called %q; they are %v", i, r.Transport, transports)
+		}
 		if r.Ranks < 1 || r.Hosts < 1 || r.UpToBytes < -1 {
 			return fmt.Errorf("rule %d: %d ranks on %d hosts, up to %d B makes no sense", i, r.Ranks, r.Hosts, r.UpToBytes)
 		}
@@ -115,10 +126,11 @@ func (s *Site) rule(p *plan.Problem) (Rule, bool) {
 	return s.Rules[best], true
 }
 
-// Add puts a rule into the table, in place of one for the same case.
+// Add puts a rule into the table, in place of one for the same case, of its transport or of any.
 func (s *Site) Add(r Rule) {
 	i := slices.IndexFunc(s.Rules, func(o Rule) bool {
-		return o.Collective == r.Collective && o.Ranks == r.Ranks && o.Hosts == r.Hosts && o.UpToBytes == r.UpToBytes
+		return o.Collective == r.Collective && o.Ranks == r.Ranks && o.Hosts == r.Hosts && o.UpToBytes == r.UpToBytes &&
+			(o.Transport == r.Transport || o.Transport == "")
 	})
 	if i >= 0 {
 		s.Rules[i] = r

@@ -34,6 +34,7 @@ type state struct {
 	last    [plan.Exscan + 1]*entry // of the last call of each kind, found without hashing
 	nodes   *plan.Nodes
 	share   float64 // ranks per core; 0: not asked yet
+	fixed   []*fixedPoint
 
 	arena        atomic.Pointer[arena] // shared memory of the ranks, where there is one
 	arenaSettled atomic.Bool           // whether there is
@@ -54,12 +55,11 @@ type key struct {
 	root    int
 	count   int
 	hash    uint64 // of counts; 0 without
-	// late: the number was taken some time before the start, as of a part of a call, or of a call that CheckAll has compared.
+	// late: the number was taken some time before the start, as of a part of a call.
 	// Other goroutines' calls may have started in between, so that the MPI library, which needs one order on all
 	// ranks, must not get it.
 	late bool
-	// here: the arena is asked first, as it is for blocking calls of which all ranks know all counts; no more
-	// once the barrier of CheckAll has gone before the call.
+	// here: the arena is asked first, as it is for blocking calls of which all ranks know all counts.
 	here bool
 }
 
@@ -261,12 +261,13 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		}
 	}
 	p := s.problem(c, e)
+	compared := s.config.comparesFirst(p)
 	here, open := "", false
 	if e.here {
 		here, _, open = s.config.arenaWay(p, s.canRead())
 	}
 	switch {
-	case libraryHas(c, e) && s.config.whyLibrary(p) != "":
+	case !compared && libraryHas(c, e) && s.config.whyLibrary(p) != "":
 		e.way, e.signature, here = byLibrary, e.sign(noOp), LibraryPlan
 	case here == DirectPlan:
 		e.way, e.signature = byDirect, e.sign(directCode)
@@ -279,6 +280,9 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	default:
 		planner, index := s.choose(p)
 		e.plan = planner.Build(p)
+		if compared {
+			e.plan = e.plan.After(s.barrier(p))
+		}
 		e.signature = e.sign(index)
 	}
 	if e.way != byMessages {
@@ -287,6 +291,13 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	}
 	s.keep(e)
 	return e, nil
+}
+
+// barrier is the plan of a barrier of the ranks that have a problem. The state is locked.
+func (s *state) barrier(of *plan.Problem) *plan.Plan {
+	p := &plan.Problem{Kind: plan.Barrier, Rank: of.Rank, Size: of.Size, Nodes: of.Nodes, RanksPerCore: of.RanksPerCore}
+	planner, _ := s.choose(p)
+	return planner.Build(p)
 }
 
 // keep keeps an entry for calls to come, in place of others where they are too many. The state is locked.

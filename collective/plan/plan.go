@@ -5,7 +5,10 @@
 // run by package collective; nothing in here communicates.
 package plan
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Kind is a collective operation.
 type Kind uint8
@@ -64,6 +67,11 @@ func (k Kind) Reduces() bool {
 	return k == Reduce || k == Allreduce || k == ReduceScatter || k == Scan || k == Exscan
 }
 
+// HasBlocks reports whether the data are a block of each rank, or for each.
+func (k Kind) HasBlocks() bool {
+	return k == Gather || k == Allgather || k == Scatter || k == ReduceScatter || k == Alltoall
+}
+
 // Problem is what a planner plans for: one rank's view of one collective.
 // Everything except Rank, SendCounts, RecvCounts and InPlace is the same on every rank.
 type Problem struct {
@@ -94,10 +102,10 @@ type Problem struct {
 // Bcast, Reduce, Allreduce and scans, of all blocks together otherwise.
 func (p *Problem) TotalBytes() int {
 	n := p.Count
-	switch p.Kind {
-	case Barrier:
+	switch {
+	case p.Kind == Barrier:
 		return 0
-	case Gather, Allgather, Scatter, ReduceScatter, Alltoall:
+	case p.Kind.HasBlocks():
 		n = p.Size * p.Count
 		if p.Counts != nil {
 			n = 0
@@ -193,6 +201,17 @@ type Plan struct {
 	Rounds []int32 // end of each round in Steps
 	Work   int     // elements of scratch
 	Part   int     // elements per message of PutParts and Fold
+}
+
+// After is p with the rounds of a barrier before its own.
+func (p *Plan) After(barrier *Plan) *Plan {
+	both := *p
+	both.Steps = slices.Concat(barrier.Steps, p.Steps)
+	both.Rounds = slices.Clone(barrier.Rounds)
+	for _, end := range p.Rounds {
+		both.Rounds = append(both.Rounds, int32(len(barrier.Steps))+end)
+	}
+	return &both
 }
 
 // Round returns the steps of round i.
