@@ -172,25 +172,19 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in mem
 		if err != nil {
 			return err
 		}
-		for range 2 { // the first tells the others whether they can read these vectors in place
-			if err := v.verify(ctx, op); err != nil {
-				return err
-			}
+		verify := func(ctx context.Context) error { return v.verify(ctx, op) }
+		if err := verify(ctx); err != nil { // which tells the others whether they can read these vectors in place
+			return err
 		}
 		var l *laps
 		if o.Tail {
 			l = new(laps)
 		}
-		samples, calls, err := t.measure(ctx, size, func(ctx context.Context, count int, l *laps) (float64, error) {
+		samples, calls, err := t.checked(ctx, size, verify, func(ctx context.Context, count int, l *laps) (float64, error) {
 			return v.batch(ctx, op, count, l)
 		}, l)
 		if err != nil {
 			return err
-		}
-		if o.Check == CheckEvery {
-			if err := v.verify(ctx, op); err != nil {
-				return err
-			}
 		}
 		if err := v.free(); err != nil {
 			return err

@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 )
 
 // Format is how rows are printed.
@@ -63,6 +65,7 @@ type Printer struct {
 	op       Operation
 	opened   bool // json: a document is begun
 	rows     int
+	busbw    float64 // nccl: of all rows together
 }
 
 // NewPrinter prints the rows of op to w. The conditions go there too, as lines that start with #
@@ -106,6 +109,9 @@ func (p *Printer) End() {
 		fmt.Fprint(p.w, "\n]}\n")
 		p.opened = false
 	}
+	if p.format == FormatNCCL && p.rows > 0 {
+		fmt.Fprintf(p.w, "# Avg bus bandwidth    : %g\n", p.busbw/float64(p.rows))
+	}
 }
 
 // Row prints a row, with the header before the first.
@@ -129,9 +135,10 @@ func (p *Printer) Row(r Row) {
 		}
 		fmt.Fprintln(p.w)
 	case FormatNCCL:
-		size, count := ncclSize(r)
-		alg := float64(size) / r.Average / 1e3
-		fmt.Fprintf(p.w, "%12d %12d %8s %12.2f %10.2f %10.2f\n", size, count, "float", r.Average, alg, alg*busFactor(r.Op, r.Ranks))
+		n := ncclRow(r)
+		p.busbw += n.busbw
+		const wrong = 0 // or there would be no row
+		fmt.Fprintf(p.w, "%12d %12d %8s %6s %6d %12.2f %10.2f %10.2f %6d\n", n.size, n.count, "float", n.redop, n.root, r.Average, n.algbw, n.busbw, wrong)
 	default:
 		p.line(fmt.Sprint(r.Bytes), "", func(c column) string { return c.value(r) })
 	}
@@ -146,8 +153,9 @@ func (p *Printer) header() {
 		}
 		fmt.Fprintln(p.w)
 	case FormatNCCL:
-		fmt.Fprintf(p.w, "#%11s %12s %8s %12s %10s %10s\n", "size", "count", "type", "time", "algbw", "busbw")
-		fmt.Fprintf(p.w, "#%11s %12s %8s %12s %10s %10s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)")
+		const line = "#%11s %12s %8s %6s %6s %12s %10s %10s %6s\n"
+		fmt.Fprintf(p.w, line, "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong")
+		fmt.Fprintf(p.w, line, "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "")
 	case FormatOSU:
 		p.line("# Size", "# ", func(c column) string { return c.name })
 	}
@@ -223,26 +231,42 @@ func validated(op Operation) bool {
 	return !slices.Contains([]string{"barrier", "put", "get"}, op.Name)
 }
 
-// ncclSize is a row's size and count as nccl-tests has them: the bytes of all blocks together, which the
-// bandwidths are of, and the elements that a call names, which are one block's where there are blocks.
-func ncclSize(r Row) (bytes, count int) {
+// ncclColumns are a row's as nccl-tests has them, for buffers that are not in place.
+type ncclColumns struct {
+	size         int // bytes of all blocks together, which the bandwidths are of
+	count        int // elements that a call names, which are one block's where there are blocks
+	redop        string
+	root         int
+	algbw, busbw float64 // GB/s
+}
+
+func ncclRow(r Row) ncclColumns {
 	op, _ := collectiveNamed(r.Op) // NewPrinter has asked for it
-	bytes = op.total(r.Bytes, r.Ranks)
-	switch r.Op {
-	case "allgather", "reduce_scatter", "alltoall", "gather", "scatter":
-		return bytes, bytes / elementBytes / r.Ranks
+	kind, _ := plan.ParseKind(r.Op)
+	n := ncclColumns{size: op.total(r.Bytes, r.Ranks), redop: "none", root: -1}
+	n.count = n.size / elementBytes
+	n.algbw = float64(n.size) / r.Average / 1e3
+	n.busbw = n.algbw * busFactor(kind, r.Ranks)
+	if kind.HasBlocks() {
+		n.count /= r.Ranks
 	}
-	return bytes, bytes / elementBytes
+	if kind.Reduces() {
+		n.redop = "sum"
+	}
+	if kind.Rooted() {
+		n.root = 0
+	}
+	return n
 }
 
 // busFactor turns a collective's bandwidth into what its links carry, by
 // the formulas of nccl-tests (doc/PERFORMANCE.md).
-func busFactor(op string, ranks int) float64 {
+func busFactor(kind plan.Kind, ranks int) float64 {
 	n := float64(ranks)
-	switch op {
-	case "allreduce":
+	switch {
+	case kind == plan.Allreduce:
 		return 2 * (n - 1) / n
-	case "allgather", "reduce_scatter", "alltoall", "gather", "scatter":
+	case kind.HasBlocks():
 		return (n - 1) / n
 	}
 	return 1

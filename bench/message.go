@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -96,18 +97,11 @@ func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 	t := timer{c: c, kind: x.kind, o: o}
 	for _, n := range o.Sizes {
 		m := &messages{c: c, window: o.Window, send: send[:n], recv: recv[:n], requests: make([]mpi.Request, 2*o.Window), answer: make([]byte, 4)}
-		if err := m.verify(ctx, op); err != nil {
-			return err
-		}
 		l := o.rootLaps(c)
-		samples, calls, err := t.measure(ctx, n, func(ctx context.Context, count int, l *laps) (float64, error) { return x.run(m, ctx, count, l) }, l)
+		samples, calls, err := t.checked(ctx, n, func(ctx context.Context) error { return m.verify(ctx, op) },
+			func(ctx context.Context, count int, l *laps) (float64, error) { return x.run(m, ctx, count, l) }, l)
 		if err != nil {
 			return err
-		}
-		if o.Check == CheckEvery {
-			if err := m.verify(ctx, op); err != nil {
-				return err
-			}
 		}
 		all, err := toRoot(ctx, c, samples)
 		if err != nil {
@@ -116,23 +110,26 @@ func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 		if c.Rank() != 0 {
 			continue
 		}
-		switch op {
-		case "mbw_mr": // the slowest pair ends last; the pairs work at the same time
-			for k := range samples {
-				for _, s := range all {
-					samples[k] = max(samples[k], s[k])
-				}
-				samples[k] /= float64(c.Size() / 2)
-			}
-			all = [][]float64{samples}
-		default:
-			all = all[:1]
+		if op == "mbw_mr" {
+			samples = slowestPair(all)
 		}
-		r := rowOf(op, n, c.Size(), all, calls)
+		r := rowOf(op, n, c.Size(), [][]float64{samples}, calls)
 		r.Tail = l.tail(func(us float64) float64 { return m.lap(op, us) })
 		row(r)
 	}
 	return errors.Join(mpi.Free(c, send), mpi.Free(c, recv))
+}
+
+// slowestPair is what a message takes of pairs that work at the same time: the slowest ends last.
+func slowestPair(all [][]float64) []float64 {
+	of := slices.Clone(all[0])
+	for k := range of {
+		for _, s := range all {
+			of[k] = max(of[k], s[k])
+		}
+		of[k] /= float64(len(all) / 2)
+	}
+	return of
 }
 
 // lap is what OSU makes of an iteration that took so long at rank 0: half a round trip of a

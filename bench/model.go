@@ -65,6 +65,9 @@ func measureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Dur
 
 // newSurvey readies the measurements. Collective, as are its methods.
 func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Duration, sizes []int) (*survey, error) {
+	if err := collective.Configure(c, undecided(c)); err != nil { // before the ranks meet, which settles the ways there are
+		return nil, err
+	}
 	m := collective.DefaultModel(c)
 	m.Name = name
 	m.Folded, m.Pieces, m.Given, m.Read, m.Mapped, m.Cross = nil, nil, nil, nil, nil, 0
@@ -226,16 +229,6 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 		}
 	}
 	return gauges, nil
-}
-
-// meet holds so many collectives that it shows which ways to do them there are.
-func meet(ctx context.Context, c *mpi.Comm) error {
-	for range warmups {
-		if err := collective.Barrier(ctx, c); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // ascending is the curve on which no message takes longer than a longer one: what does was disturbed. A

@@ -36,18 +36,10 @@ func oneSided(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 	t := timer{c: c, kind: Latency, o: o}
 	for _, n := range o.Sizes {
 		s := &side{c: c, w: w, shared: shared[:n], local: local[:n], op: op}
-		if err := s.verify(ctx); err != nil {
-			return err
-		}
 		l := o.rootLaps(c)
-		samples, calls, err := t.measure(ctx, n, s.batch, l)
+		samples, calls, err := t.checked(ctx, n, s.verify, s.batch, l)
 		if err != nil {
 			return err
-		}
-		if o.Check == CheckEvery {
-			if err := s.verify(ctx); err != nil {
-				return err
-			}
 		}
 		if c.Rank() == 0 {
 			r := rowOf(op, n, c.Size(), [][]float64{samples}, calls)

@@ -53,7 +53,7 @@ const defaultReduceRate = 10e9
 // elements is how many there are of n bytes, of all ranks together where those have blocks: each has one at least.
 func (o ScaleOptions) elements(ranks, nBytes int) int {
 	elements := max(1, nBytes/elementBytes)
-	if hasBlocks(o.Kind) {
+	if o.Kind.HasBlocks() {
 		elements = ranks * max(1, elements/ranks)
 	}
 	return elements
@@ -85,7 +85,7 @@ func (o ScaleOptions) Check(ranks, nBytes int) error {
 		return usage("no plan by messages for %v is called %q; these are: %s", o.Kind, o.Plan, strings.Join(names, ", "))
 	}
 	p := &plan.Problem{Kind: o.Kind, Size: ranks, Count: elements, ElemBytes: elementBytes, Nodes: plan.NewNodes(ranks, o.host)}
-	if hasBlocks(o.Kind) {
+	if o.Kind.HasBlocks() {
 		p.Count /= ranks
 	}
 	if why := planner.Why(p); why != "" {
@@ -106,7 +106,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	asked := SizesOf(o.Kind, []int{nBytes})[0]
 	elements := o.elements(ranks, asked)
 	nBytes = elements * elementBytes
-	if o.Kind == plan.Barrier { // the element is for those that have one
+	if o.Kind == plan.Barrier { // its element is what the simulation needs, and not what it moves
 		nBytes = 0
 	}
 	// All ranks share the memory that stands in for vectors: nobody touches it.
@@ -202,15 +202,6 @@ func scaleCall(ctx context.Context, c *mpi.Comm, k plan.Kind, v, result []float3
 		return collective.ReduceScatterBlock(ctx, c, v, result[:mine], collective.Sum)
 	}
 	return usage("scale: %v cannot be simulated; %v can", k, plan.Kinds())
-}
-
-// hasBlocks: the vector has a block of each rank, or for each.
-func hasBlocks(k plan.Kind) bool {
-	switch k {
-	case plan.Gather, plan.Scatter, plan.Allgather, plan.Alltoall, plan.ReduceScatter:
-		return true
-	}
-	return false
 }
 
 // networkModel prices plans by the links of a simulated network and by what

@@ -146,7 +146,7 @@ func TestScaleBlocks(t *testing.T) {
 			}
 			want := n
 			switch {
-			case hasBlocks(kind):
+			case kind.HasBlocks():
 				want = max(1, n/elementBytes/ranks) * ranks * elementBytes
 			case kind == plan.Barrier:
 				want = 0

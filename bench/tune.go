@@ -19,6 +19,7 @@ type Tuned struct {
 	Total     int // bytes of all blocks together
 	Ranks     int
 	Hosts     int     // as plans count them: ranks that talk over the network are each on one of their own
+	Transport string  // as collective.Place has it
 	Chosen    string  // what the model picks
 	Predicted float64 // its price in µs
 	Best      string  // what was fastest
@@ -55,7 +56,7 @@ type point struct {
 
 // Rule is the best plan as a rule of a site file.
 func (t Tuned) Rule() collective.Rule {
-	return collective.Rule{Collective: t.Op, Ranks: t.Ranks, Hosts: t.Hosts, UpToBytes: t.Total, Plan: t.Best}
+	return collective.Rule{Collective: t.Op, Ranks: t.Ranks, Hosts: t.Hosts, UpToBytes: t.Total, Plan: t.Best, Transport: t.Transport}
 }
 
 // CheckCases finds what of the named collectives and sizes in bytes Tune and CheckModel cannot measure, before there are
@@ -100,6 +101,9 @@ func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Opt
 }
 
 func newPoints(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, sizes []int) ([]point, error) {
+	if err := collective.Configure(c, undecided(c)); err != nil {
+		return nil, err
+	}
 	if err := meet(ctx, c); err != nil {
 		return nil, err
 	}
@@ -198,7 +202,7 @@ func (p *point) choose(c *mpi.Comm, m *plan.Model) (collective.Explanation, erro
 		return collective.Explanation{}, err
 	}
 	e := collective.Explain(p.kind, p.Total, c)
-	p.Ranks, p.Hosts, p.Chosen, p.Predicted = e.Ranks, e.Hosts, e.Plan, e.Seconds*1e6
+	p.Ranks, p.Hosts, p.Transport, p.Chosen, p.Predicted = e.Ranks, e.Hosts, e.Transport, e.Plan, e.Seconds*1e6
 	return e, nil
 }
 

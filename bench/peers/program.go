@@ -101,10 +101,13 @@ func (l library) peer(src, dir string, level func(library string) string, cores 
 				thread = "serialized" // as Fisterra asks for
 			}
 			return append(args, binary[g.pointToPoint()], g.op, "--sizes", g.sizeList(),
-				"--thread", thread, "--budget-ms", strconv.FormatInt(budget.Milliseconds(), 10)), env
+				"--thread", thread, "--budget-ms", milliseconds(budget)), env
 		},
 	}, nil
 }
+
+// milliseconds is a time as the programs read it, with what is less than one.
+func milliseconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds()*1e3, 'f', -1, 64) }
 
 // gloo compiles the Gloo program in dir, below which its ranks meet, too. Gloo moves by TCP and knows collectives only.
 func gloo(src, dir string) (*program, error) {
@@ -120,7 +123,7 @@ func gloo(src, dir string) (*program, error) {
 		},
 		command: func(g group, budget time.Duration) ([]string, []string) {
 			return []string{binary, g.op, "--ranks", strconv.Itoa(g.ranks), "--dir", dir, "--sizes", g.sizeList(),
-				"--budget-ms", strconv.FormatInt(budget.Milliseconds(), 10)}, nil
+				"--budget-ms", milliseconds(budget)}, nil
 		},
 	}, nil
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -180,38 +179,6 @@ func (b *benchFlags) options(op bench.Operation, given func(flag string) bool) (
 	}
 	o.Sizes = bench.PowersOfTwo(least, most)
 	return o, nil
-}
-
-// parseSizes reads the value of --sizes.
-func parseSizes(text string) ([]int, error) {
-	words, err := commaList("--sizes", text)
-	if err != nil {
-		return nil, err
-	}
-	var sizes []int
-	for _, w := range words {
-		n, err := parseBytes(w)
-		if err != nil {
-			return nil, fmt.Errorf("--sizes %s: %w", text, err)
-		}
-		sizes = append(sizes, n)
-	}
-	return sizes, nil
-}
-
-// parseBytes reads a size: a number, with K, M or G for powers of 1024.
-func parseBytes(text string) (int, error) {
-	digits, shift := text, 0
-	if n := len(text); n > 0 {
-		if i := strings.IndexByte("KMG", text[n-1]&^0x20); i >= 0 {
-			digits, shift = text[:n-1], 10*(i+1)
-		}
-	}
-	n, err := strconv.Atoi(digits)
-	if err != nil || n < 0 || n > 1<<40>>shift {
-		return 0, fmt.Errorf("%q is not a size in bytes (such as 4096, 64K, 4M)", text)
-	}
-	return n << shift, nil
 }
 
 // measure is what each rank does.

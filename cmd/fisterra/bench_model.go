@@ -33,6 +33,9 @@ func (s *siteFlags) run(ctx context.Context, env environment, what string, main 
 	if err := checkRanks(s.ranks); err != nil {
 		return err
 	}
+	if s.collectives != "auto" {
+		return usageError(fmt.Errorf("--collectives %s: model and tune measure all that there are", s.collectives))
+	}
 	j := &job{env: env, connect: s.connectFlags, ranks: s.ranks, main: main,
 		layout: []mpi.LayoutField{{Name: "operation", Value: what}, {Name: "options", Value: fmt.Sprint(s.ops, s.sizes, s.budget)}}}
 	return j.run(ctx, os.Args[1:])
@@ -99,14 +102,12 @@ func (s *siteFlags) write(w *mpi.World, measure func() (*collective.Site, error)
 	})
 }
 
-// measured is the site with a new model: that of --site with its rules, or one without any.
-func (s *siteFlags) measured(m *plan.Model) (*collective.Site, error) {
+// kept is the site to which is added what is measured: that of --site with its rules, or one without any. It is read before
+// measuring, which may take long.
+func (s *siteFlags) kept() (*collective.Site, error) {
 	cfg := collective.Config{Site: &collective.Site{Name: "measured"}}
-	if err := s.readSite(&cfg); err != nil {
-		return nil, err
-	}
-	cfg.Site.Model = m
-	return cfg.Site, nil
+	err := s.readSite(&cfg)
+	return cfg.Site, err
 }
 
 func benchModelCommand(env environment) *cobra.Command {
@@ -142,11 +143,11 @@ ranks, 90 % of the predictions are within 30 % of the measured times.`,
 			}
 			return s.run(cmd.Context(), env, what, func(ctx context.Context, w *mpi.World) error {
 				return s.write(w, func() (*collective.Site, error) {
-					m, err := measure(ctx, env, w)
-					if err != nil {
-						return nil, err
+					site, err := s.kept()
+					if err == nil {
+						site.Model, err = measure(ctx, env, w)
 					}
-					return s.measured(m)
+					return site, err
 				})
 			})
 		},
@@ -172,7 +173,7 @@ func (s *siteFlags) model(ctx context.Context, env environment, w *mpi.World) (*
 	if err == nil && w.Rank() == 0 {
 		printModel(env, m)
 	}
-	return m, err
+	return m, benchError(err)
 }
 
 // check measures a model and what it prices by turns, and prints both.
@@ -233,8 +234,8 @@ func benchTuneCommand(env environment) *cobra.Command {
 		Short: "Measure every plan and write a site file with the best",
 		Long: `tune measures α, β and γ, then every plan of the collectives at every size, prints the time of the plan
 that the model picks beside its prediction and the best, and with --file writes what was best. Training and
-measuring read such a file by --site; a rule holds for the number of ranks and hosts that it was measured
-on. With --transport mpi the system library's own collectives compete, too.`,
+measuring read such a file by --site; a rule holds for the number of ranks and hosts, and the transport, that it
+was measured with. With --transport mpi the system library's own collectives compete, too.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kinds, sizes, err := s.measurable()
@@ -252,17 +253,18 @@ on. With --transport mpi the system library's own collectives compete, too.`,
 
 // tune measures plans and what prices them, and prints their times.
 func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kinds []plan.Kind, sizes []int) (*collective.Site, error) {
-	m, err := bench.MeasureModel(ctx, w.Comm(), "measured", s.budget)
+	site, err := s.kept()
 	if err != nil {
 		return nil, err
 	}
-	points, err := bench.Tune(ctx, w.Comm(), m, names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
+	m, err := bench.MeasureModel(ctx, w.Comm(), "measured", s.budget)
 	if err != nil {
 		return nil, benchError(err)
 	}
-	site, err := s.measured(m)
+	site.Model = m
+	points, err := bench.Tune(ctx, w.Comm(), m, names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
 	if err != nil {
-		return nil, err
+		return nil, benchError(err)
 	}
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "collective\tbytes\tchosen\tpredicted (µs)\tmeasured (µs)\tbest\tmeasured (µs)\tall (µs)")

@@ -236,22 +236,25 @@ func TestBenchPrintsCSV(t *testing.T) {
 func TestBenchPrintsAsNCCL(t *testing.T) {
 	r := fisterra(t, "bench", "allgather", "-n", "2", "--sizes", "4M", "-i", "20", "--format", "nccl") // so many that a rate in GB/s with two decimals is no 0.00, whatever else the machine does
 	lines := strings.Split(strings.TrimSpace(r.Stdout), "\n")
-	if r.Code != 0 || len(lines) < 3 {
+	if r.Code != 0 || len(lines) < 4 {
 		t.Fatal(r)
 	}
-	n := len(lines)
+	n := len(lines) - 1
+	if !strings.HasPrefix(lines[n], "# Avg bus bandwidth    : ") {
+		t.Errorf("last line %q", lines[n])
+	}
 	wantConditions(t, strings.Join(lines[:n-3], "\n"))
-	if got := strings.Fields(lines[n-3]); !slices.Equal(got, []string{"#", "size", "count", "type", "time", "algbw", "busbw"}) {
+	if got := strings.Fields(lines[n-3]); !slices.Equal(got, []string{"#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"}) {
 		t.Errorf("header %q", got)
 	}
 	row := strings.Fields(lines[n-1])
-	if len(row) != 6 || row[0] != "8388608" || row[1] != "1048576" || row[2] != "float" {
+	if len(row) != 9 || !slices.Equal(row[:5], []string{"8388608", "1048576", "float", "none", "-1"}) || row[8] != "0" {
 		t.Fatalf("row %q", row)
 	}
 	var x [3]float64
 	for i := range x {
 		var err error
-		if x[i], err = strconv.ParseFloat(row[3+i], 64); err != nil || x[i] <= 0 {
+		if x[i], err = strconv.ParseFloat(row[5+i], 64); err != nil || x[i] <= 0 {
 			t.Errorf("%q: %v", row, err)
 		}
 	}

@@ -23,6 +23,7 @@ type connectFlags struct {
 	secretDir   string
 	congestion  string
 	peerTimeout time.Duration
+	stallAfter  time.Duration
 	start       time.Duration
 	site        string
 	collectives string
@@ -37,6 +38,7 @@ func (c *connectFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&c.secretDir, "secret-dir", "", "directory on a shared file system for the job's key, where munge does not answer")
 	f.StringVar(&c.congestion, "congestion-control", "", "TCP congestion control of data connections (default: cubic where the system's is bbr)")
 	f.DurationVar(&c.peerTimeout, "peer-timeout", 5*time.Second, "how long a silent rank is waited for before it counts as lost (0: no heartbeats); without effect with the system's MPI library, which has none")
+	f.DurationVar(&c.stallAfter, "stall-after", 10*time.Second, "how long a collective waits before it logs for whom, and what that rank does instead (0: it does not)")
 	f.DurationVar(&c.start, "start-timeout", time.Minute, "how long to wait until all ranks have met")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "log how ranks meet and what is chosen")
 }
@@ -75,9 +77,8 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 	if c.peerTimeout != 0 && c.peerTimeout < mpi.MinPeerTimeout {
 		return nil, usageError(fmt.Errorf("--peer-timeout %v: want a time such as 5s, at least %v, or 0 for no heartbeats", c.peerTimeout, mpi.MinPeerTimeout))
 	}
-	timeout := c.peerTimeout
-	if timeout == 0 {
-		timeout = -1
+	if c.stallAfter < 0 {
+		return nil, usageError(fmt.Errorf("--stall-after %v: want a time such as 10s, or 0 for no reports", c.stallAfter))
 	}
 	level := slog.LevelWarn
 	if c.verbose {
@@ -91,11 +92,19 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 		MPILibrary:        c.mpiLibrary,
 		SecretDir:         c.secretDir,
 		CongestionControl: c.congestion,
-		PeerTimeout:       timeout,
+		PeerTimeout:       orNever(c.peerTimeout),
 		StartTimeout:      c.start,
 		Layout:            append(slices.Clone(layout), mpi.LayoutField{Name: "--collectives", Value: c.collectives}),
 		Log:               slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: level})),
 	}, nil
+}
+
+// orNever is the time of a flag for a Config, which has its default for 0, and never for what is negative.
+func orNever(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
 }
 
 func (c *connectFlags) checkPlanning() error {

@@ -255,7 +255,7 @@ func TestInfo(t *testing.T) {
 func TestMPIInfo(t *testing.T) {
 	lab.OpenMPI.Needed(t)
 	r := lab.OpenMPI.Command(t.Context(), t, 2, lab.Fisterra(t), "info", "--transport", "mpi").Run()
-	for _, want := range []string{"limit: a lost rank is not named", "limit: a send cannot be taken back", "limit: a waiting rank wakes up"} {
+	for _, want := range []string{"limit: a lost rank is not named", "limit: a send cannot be taken back", "limit: there is no one-sided communication", "limit: a waiting rank wakes up"} {
 		if r.Code != 0 || !strings.Contains(r.Stdout, want) {
 			t.Errorf("no %q: %v", want, r)
 		}

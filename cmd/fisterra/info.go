@@ -93,8 +93,9 @@ func limits(c mpi.DeviceCaps) []string {
 		can  bool
 		what string
 	}{
-		{c.NamesLost, "a lost rank is not named: the library ends the job, or hangs, as it is configured"},
+		{c.NamesLost, "a lost rank is not named: the library ends the job, or hangs, as it is configured; Shrink fails, and Revoke is heard by its caller alone"},
 		{c.CancelsSends, "a send cannot be taken back: its buffer is in use until it is received"},
+		{c.Windows, "there is no one-sided communication"},
 		{c.SleepsInKernel, "a waiting rank wakes up now and then to look"},
 	} {
 		if !l.can {

@@ -129,7 +129,11 @@ var errNoLibrary = errors.New("--collectives native: these ranks are connected b
 
 // configure sets how collectives behave.
 func (j *job) configure(w *mpi.World, log *slog.Logger) error {
-	cfg := collective.Config{Library: collectiveLibraries[j.connect.collectives], Log: log.With("rank", w.Rank())}
+	cfg := collective.Config{
+		Library:    collectiveLibraries[j.connect.collectives],
+		StallAfter: orNever(j.connect.stallAfter),
+		Log:        log.With("rank", w.Rank()),
+	}
 	if _, ok := w.Comm().Native(); !ok && cfg.Library == collective.LibraryAlways {
 		return &exitError{exitAbsent, errNoLibrary}
 	}

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -74,14 +73,6 @@ secret reaches it by an inherited descriptor. Rank 0 has this command's standard
 	f.DurationVar(&timeout, "timeout", 0, "end the job after this time (0: never)")
 	f.StringVar(&out, "out", "", "directory for each rank's output, rank0.log ...")
 	return cmd
-}
-
-// checkRanks refuses a number of ranks, of -n, that cannot be.
-func checkRanks(n int) error {
-	if n < 1 || n > launch.MaxRanks {
-		return usageError(fmt.Errorf("-n %d: want 1 to %d ranks", n, launch.MaxRanks))
-	}
-	return nil
 }
 
 // launchHere runs a job with this process's outputs, signals and guard.
@@ -151,13 +142,4 @@ func guardCommand(env environment) *cobra.Command {
 			launch.RunGuard(env.stdin)
 		},
 	}
-}
-
-// commaList splits a flag's value at commas. Empty parts are left out; a value of nothing else is an error.
-func commaList(flag, text string) ([]string, error) {
-	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
-	if len(parts) == 0 {
-		return nil, fmt.Errorf("%s %q: want at least one value", flag, text)
-	}
-	return parts, nil
 }

@@ -15,7 +15,7 @@ import (
 func TestStallIsReported(t *testing.T) {
 	t.Parallel()
 	var errs testlog.Buffer
-	cmd, pids := startRun(t, io.Discard, &errs, []string{"worker0", "worker1"}, "--ps", "0", "--workers", "2", "--epochs", "5000", "--peer-timeout", "0")
+	cmd, pids := startRun(t, io.Discard, &errs, []string{"worker0", "worker1"}, "--ps", "0", "--workers", "2", "--epochs", "5000", "--peer-timeout", "0", "--stall-after", "2s")
 	signal := func(pid int, s syscall.Signal) {
 		t.Helper()
 		if err := syscall.Kill(pid, s); err != nil {
@@ -23,7 +23,7 @@ func TestStallIsReported(t *testing.T) {
 		}
 	}
 	signal(pids["worker1"], syscall.SIGSTOP)
-	stalled := regexp.MustCompile(`level=WARN .*(allreduce|barrier).*waits for rank 1 \(.*rank=0`)
+	stalled := regexp.MustCompile(`level=WARN .*(allreduce|barrier).*waits for rank 1 \(.*since [2-9]\.[0-9] s;.*rank=0`) // by default after 10 s
 	err := errs.Await(within(t, longWait), stalled.MatchString)
 	signal(pids["worker1"], syscall.SIGCONT)
 	if err != nil {
