@@ -64,7 +64,8 @@ type Sleep = sleepSet
 // NewSleep makes an empty set.
 func NewSleep() (*Sleep, error) { return newSleepSet() }
 
-// Assemble makes a world of this rank from open providers.
+// Assemble makes a world of this rank from open providers. After an error they, the set and the membership are the caller's
+// to close.
 func Assemble(a Assembly) (*World, error) {
 	size := len(a.Members)
 	if a.Rank < 0 || a.Rank >= size {
@@ -92,6 +93,9 @@ func Assemble(a Assembly) (*World, error) {
 	if !a.Still { // simulations have too many ranks to look at all that they may never talk to
 		for _, m := range a.Members {
 			if r := e.route(m.Rank); r.provider < 0 && m.Rank != a.Rank {
+				if e.set != a.Set {
+					e.set.close()
+				}
 				return nil, &Error{Op: "init", Rank: a.Rank, Peer: m.Rank, Host: m.Host, Tag: AnyTag, Err: ErrTransport, Detail: r.reason}
 			}
 		}

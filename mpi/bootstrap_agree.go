@@ -300,8 +300,7 @@ func (m *meeting) sendCard(ctx context.Context, t *tree, own card) error {
 // ask tells position 0 something and returns its answer, which is of kind want. A refusal is an error
 // with its reason.
 func (m *meeting) ask(ctx context.Context, kind byte, body []byte, want byte) ([]byte, error) {
-	stop := context.AfterFunc(ctx, func() { m.conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer wire.CloseOnEnd(ctx, m.conn)()
 	// Position 0 says at its own deadline who is missing: a moment more to hear it.
 	if err := m.conn.SetDeadline(m.deadline.Add(time.Second)); err != nil {
 		return nil, err

@@ -35,11 +35,7 @@ func (m *meeting) join(ctx context.Context, k *keyring) error {
 				return fmt.Errorf("mpi: rank %d was refused by position 0 at %s: %w", m.l.rank, target, err)
 			}
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !waited(ctx, pause) {
 			return m.notFound(ctx, targets, last)
 		}
 	}
@@ -74,11 +70,7 @@ func (m *meeting) targets(ctx context.Context) ([]string, error) {
 			}
 			return targets, nil
 		}
-		timer := time.NewTimer(pause) // a name server may need a moment
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !waited(ctx, pause) { // a name server may need a moment
 			return nil, fmt.Errorf("mpi: %w: %w", err, context.Cause(ctx))
 		}
 	}
@@ -120,8 +112,7 @@ func (m *meeting) try(ctx context.Context, target string, k *keyring) error {
 		return err
 	}
 	deadline := time.Now().Add(2 * dialWait)
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	stop := wire.CloseOnEnd(ctx, conn)
 	if k != nil && k.exchange != nil {
 		m.secret, err = k.exchange.take(ctx, conn, deadline)
 	} else if k != nil {
@@ -131,6 +122,9 @@ func (m *meeting) try(ctx context.Context, target string, k *keyring) error {
 	if err == nil {
 		self := m.self([32]byte{})
 		peer, err = wire.Greet(conn, &self, wire.Bootstrap, wire.Anyone, deadline)
+	}
+	if !stop() {
+		err = ctx.Err()
 	}
 	if err != nil {
 		conn.Close()

@@ -77,12 +77,15 @@ type device interface {
 type DeviceCaps struct {
 	Name string // "fisterra", or "mpi" over the system's library
 	// NamesLost: operations with a lost rank fail with ErrPeerLost and name
-	// it. Without it the system's MPI ends the job, or hangs, as its site configured.
+	// it. Without it the system's MPI ends the job, or hangs, as its site configured, Shrink fails, and Revoke is heard by
+	// its caller alone.
 	NamesLost bool
 	// CancelsSends: a send whose message has not been matched can be taken back.
 	CancelsSends bool
 	// SleepsInKernel: a waiting rank costs no CPU time.
 	SleepsInKernel bool
+	// Windows: there is one-sided communication.
+	Windows bool
 	// SizesOnly: payloads are not carried (large simulations).
 	SizesOnly bool
 }

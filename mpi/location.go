@@ -72,11 +72,14 @@ func (c *Comm) Map(ctx context.Context, rank int, slab uint64) (*Mapping, error)
 // Bytes is the whole of it. It must not be used after Release.
 func (m *Mapping) Bytes() []byte { return m.of.mem }
 
-// Release ends the use of the mapping.
+// Release ends the use of the mapping. A second one does nothing.
 func (m *Mapping) Release() {
 	m.memory.mu.Lock()
 	defer m.memory.mu.Unlock()
-	m.memory.drop(m.of)
+	if m.of != nil {
+		m.memory.drop(m.of)
+		m.of = nil
+	}
 }
 
 // mapper is the provider that shares memory, if there is one.

@@ -21,7 +21,7 @@ func fenceOf(library *native.Library, cfg *Config, l *origin) func(context.Conte
 	return func(ctx context.Context) error {
 		path := pmix.Mapped()
 		if path == "" {
-			cfg.log().Debug("Open MPI has a PMIx of its own: that all ranks are out of MPI_Init is its word")
+			cfg.log().Debug("Open MPI has a PMIx of its own, whose fence ends MPI_Init")
 			return nil
 		}
 		client, err := pmix.Open(ctx, cfg.lookup(), pmix.Config{Library: path, Log: cfg.log()})
@@ -33,8 +33,9 @@ func fenceOf(library *native.Library, cfg *Config, l *origin) func(context.Conte
 			return err
 		}
 		start := time.Now()
-		err = client.Fence(ctx)
-		cfg.log().Debug("all ranks are out of MPI_Init", "waited", time.Since(start), "error", err)
+		if err = client.Fence(ctx); err == nil {
+			cfg.log().Debug("all ranks are out of MPI_Init", "waited", time.Since(start))
+		}
 		return errors.Join(err, client.Finalize(ctx))
 	}
 }

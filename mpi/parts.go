@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 )
 
@@ -72,4 +73,12 @@ func (k *collectiveCall) reach(ctx context.Context, rank int, handle []byte, off
 		return nil
 	}
 	return m.mem[offset : offset+n]
+}
+
+// nativeWord and nativeBytes carry the bytes of a handle in a number.
+func nativeWord(b [8]byte) uint64 { return binary.NativeEndian.Uint64(b[:]) }
+
+func nativeBytes(w uint64) (b [8]byte) {
+	binary.NativeEndian.PutUint64(b[:], w)
+	return b
 }

@@ -40,6 +40,7 @@ func (e *engine) caps() DeviceCaps {
 	for _, p := range e.providers {
 		c.SizesOnly = c.SizesOnly || p.Caps().SizesOnly
 	}
+	c.Windows = !c.SizesOnly
 	return c
 }
 

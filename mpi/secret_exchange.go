@@ -93,7 +93,7 @@ func (x *exchange) give(ctx context.Context, conn net.Conn, secret []byte, deadl
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
 	}
-	_, joinKey, err := readExchange(conn, exchangeKey)
+	joinKey, err := readExchange(conn, exchangeKey)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (x *exchange) give(ctx context.Context, conn net.Conn, secret []byte, deadl
 	if _, err := conn.Write(wire.AppendFrame(nil, exchangeRoot, append(rootKey, cred...))); err != nil {
 		return err
 	}
-	_, cred, err = readExchange(conn, exchangeJoin)
+	cred, err = readExchange(conn, exchangeJoin)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (x *exchange) take(ctx context.Context, conn net.Conn, deadline time.Time) 
 	if _, err := conn.Write(wire.AppendFrame(nil, exchangeKey, joinKey)); err != nil {
 		return nil, err
 	}
-	_, answer, err := readExchange(conn, exchangeRoot)
+	answer, err := readExchange(conn, exchangeRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func (x *exchange) take(ctx context.Context, conn net.Conn, deadline time.Time) 
 	if _, err := conn.Write(wire.AppendFrame(nil, exchangeJoin, cred)); err != nil {
 		return nil, err
 	}
-	_, sealed, err := readExchange(conn, exchangeSecret)
+	sealed, err := readExchange(conn, exchangeSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -171,13 +171,14 @@ func (x *exchange) take(ctx context.Context, conn net.Conn, deadline time.Time) 
 	return secret, nil
 }
 
-func readExchange(r io.Reader, want byte) (byte, []byte, error) {
+// readExchange reads the step of the exchange that must come.
+func readExchange(r io.Reader, want byte) ([]byte, error) {
 	kind, body, err := wire.ReadFrame(r, nil, exchangeMaxBytes)
 	if err == nil && kind != want {
 		err = fmt.Errorf("step %d where %d was expected", kind, want)
 	}
 	if err != nil {
-		return 0, nil, fmt.Errorf("%w: %w", wire.ErrStranger, err)
+		return nil, fmt.Errorf("%w: %w", wire.ErrStranger, err)
 	}
-	return kind, body, nil
+	return body, nil
 }

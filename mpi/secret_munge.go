@@ -147,11 +147,7 @@ func (m *munge) ask(ctx context.Context, request, answer byte, body []byte) ([]b
 		if err == nil || !mungeIsBusy(err) {
 			return got, err
 		}
-		timer := time.NewTimer(mungePause + rand.N(mungePause)) // not all ranks at once again
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !waited(ctx, mungePause+rand.N(mungePause)) { // not all ranks at once again
 			return nil, err
 		}
 	}

@@ -135,12 +135,7 @@ func (t *tree) join(ctx context.Context, w welcome) error {
 			errors.Is(err, syscall.ECONNREFUSED) { // it listened before it came to position 0: it has ended
 			break
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+		waited(ctx, pause)
 	}
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
@@ -157,7 +152,7 @@ func (t *tree) joinOnce(ctx context.Context, w welcome) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	stop := wire.CloseOnEnd(ctx, conn)
 	var kind byte
 	var body []byte
 	for kind != frameRoster && err == nil {
@@ -202,7 +197,7 @@ func (t *tree) dial(ctx context.Context, rank int, address string, deadline time
 
 // greet makes a new connection to a rank one of the tree; it closes it where that fails.
 func (t *tree) greet(ctx context.Context, conn net.Conn, rank int, deadline time.Time) (net.Conn, error) {
-	stop := context.AfterFunc(ctx, func() { conn.Close() }) // a deadline may be set anew meanwhile
+	stop := wire.CloseOnEnd(ctx, conn)
 	t.mu.Lock()
 	self := t.self
 	t.mu.Unlock()

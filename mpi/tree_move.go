@@ -132,12 +132,7 @@ func (t *tree) call(ctx context.Context, rank int, address string) (net.Conn, er
 			!now.Before(reachable) || !deadline.IsZero() && !now.Before(deadline) {
 			return conn, err
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+		waited(ctx, pause)
 	}
 }
 

@@ -54,7 +54,7 @@ func (p *posted) outstanding() bool { return p.all.Load() != p.confirmed.Load() 
 // transports: over the system's MPI library it is ErrTransport.
 func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err error) {
 	e, ok := c.dev.(*engine)
-	if !ok || e.caps().SizesOnly {
+	if !ok || !e.caps().Windows {
 		return nil, c.fail("window", ProcNull, AnyTag, ErrTransport, "windows need transports of Fisterra's own that carry payloads")
 	}
 	k := c.begin(collectiveWindow)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"unsafe"
 )
 
 // LockMode says who may hold a lock besides.
@@ -214,9 +213,4 @@ func (w *Window[T]) Unlock(ctx context.Context, target int) error {
 	w.holds[target]--
 	w.giveBack(target)
 	return nil
-}
-
-func aligned[T Elem](b []byte) bool {
-	var zero T
-	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%unsafe.Alignof(zero) == 0
 }

@@ -2,9 +2,9 @@ package mpi
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -386,10 +386,7 @@ func elements[T Elem](payload []byte) []T {
 	return dst
 }
 
-// nativeWord and nativeBytes carry the bytes of a handle in a number.
-func nativeWord(b [8]byte) uint64 { return binary.NativeEndian.Uint64(b[:]) }
-
-func nativeBytes(w uint64) (b [8]byte) {
-	binary.NativeEndian.PutUint64(b[:], w)
-	return b
+func aligned[T Elem](b []byte) bool {
+	var zero T
+	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%unsafe.Alignof(zero) == 0
 }

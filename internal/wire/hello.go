@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -152,6 +153,12 @@ func (s *Self) intro(purpose Purpose, peer int) intro {
 		panic("wire: no random numbers: " + err.Error())
 	}
 	return m
+}
+
+// CloseOnEnd closes conn when ctx ends, since a deadline for that might be followed by another, such as Greet's. stop undoes it,
+// and reports false where it was too late.
+func CloseOnEnd(ctx context.Context, conn net.Conn) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { conn.Close() })
 }
 
 // Greet is the dialer's side of the hello on a fresh connection. peer is the

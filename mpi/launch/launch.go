@@ -85,46 +85,8 @@ const (
 	ByRank       // "3: line", as srun -l prints it
 )
 
-// Exit is how one rank ended.
-type Exit struct {
-	Rank   int
-	Code   int // 128+n for signal n
-	Signal syscall.Signal
-	// Ended: the launcher had asked it to end by then.
-	Ended bool
-	// Log is what first went wrong with its Tee, whose log is not complete then; nil if nothing did.
-	Log error
-	// cut: not all of its output has been taken.
-	cut bool
-}
-
-func (x Exit) String() string {
-	if x.Signal != 0 {
-		return fmt.Sprintf("killed by signal %d (%s)", int(x.Signal), unix.SignalName(x.Signal))
-	}
-	return fmt.Sprintf("exit code %d", x.Code)
-}
-
-// Outcome is how a job ended.
-type Outcome struct {
-	// Code is the highest exit code of the ranks that ended by themselves; 124
-	// after a timeout, 128+n after request n to stop. Ranks that were ended because another failed, or on request,
-	// do not count: theirs would hide the code that tells why. It is 1 where only the log of a rank has failed.
-	Code int
-	// First is the first rank that failed by itself, nil if none did.
-	First *Exit
-	// Exits are in rank order.
-	Exits    []Exit
-	TimedOut bool
-	// Interrupted is the request to stop that came first, 0 if none did.
-	Interrupted syscall.Signal
-}
-
 // ErrStart: a rank could not be started; none is left running.
 var ErrStart = errors.New("launch: cannot start")
-
-// ExitTimeout is the exit code of jobs that ran out of time.
-const ExitTimeout = 124
 
 // ErrRanks: there cannot be so many, or few.
 var ErrRanks = fmt.Errorf("want 1 to %d", MaxRanks)
@@ -354,21 +316,7 @@ func (j *job) wait(ctx context.Context) Outcome {
 	unlogged := j.sayWhatIsMissing(said)
 	j.hear(said, pressed, timeout, done)
 	out.Exits = j.exits
-	for _, x := range j.exits {
-		if !x.Ended {
-			out.Code = max(out.Code, x.Code)
-		}
-	}
-	switch {
-	case out.TimedOut:
-		out.Code = ExitTimeout
-	case out.Interrupted != 0 && out.Code == 0:
-		out.Code = 128 + int(out.Interrupted)
-	case ending && out.Code == 0: // ctx has ended
-		out.Code = 128 + int(syscall.SIGTERM)
-	case unlogged && out.Code == 0:
-		out.Code = 1
-	}
+	out.Code = out.code(ending, unlogged)
 	return out
 }
 

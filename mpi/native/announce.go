@@ -276,17 +276,11 @@ func (w *World) advance() {
 	}
 }
 
-// ahead takes the first message that probes have met and that fits, or returns false.
-func (c *Comm) ahead(src, tag int, take bool) (notice, bool) {
-	for i, n := range c.met {
-		if (src == AnySource || src == n.source) && (tag == AnyTag || tag == n.tag) {
-			if take {
-				c.met = slices.Delete(c.met, i, i+1)
-			}
-			return n, true
-		}
-	}
-	return notice{}, false
+// metAt is the place among those met by probes of the first message that fits, or -1.
+func (c *Comm) metAt(src, tag int) int {
+	return slices.IndexFunc(c.met, func(n notice) bool {
+		return (src == AnySource || src == n.source) && (tag == AnyTag || tag == n.tag)
+	})
 }
 
 // meets completes a probe that has met a message.

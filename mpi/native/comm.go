@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/fisterra-hpc/fisterra/internal/clib"
@@ -124,7 +125,9 @@ func (c *Comm) irecv(r *Request, buf []byte, src, tag int, tries uintptr) error 
 		return err
 	}
 	if w.announces && src != ProcNull {
-		if n, ok := c.ahead(src, tag, true); ok {
+		if i := c.metAt(src, tag); i >= 0 {
+			n := c.met[i]
+			c.met = slices.Delete(c.met, i, i+1)
 			r.conclude(r.receive(n))
 			return nil
 		}
@@ -166,8 +169,8 @@ func (r *Request) pollProbe() bool {
 	c := r.comm
 	w := c.world
 	if w.announces {
-		if n, ok := c.ahead(r.peer, r.tag, false); ok {
-			return r.meets(n)
+		if i := c.metAt(r.peer, r.tag); i >= 0 {
+			return r.meets(c.met[i])
 		}
 	}
 	rc := r.look(r.peer, r.tag)

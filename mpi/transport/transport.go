@@ -10,7 +10,7 @@
 //
 // # Who calls what
 //
-// Every method of Provider except Close and Sleeper.Wake is called with the
+// Every method of Provider and of what it may implement besides, except Close, Sleeper.Wake and those of Mapper, is called with the
 // world's lock held, by one goroutine at a time, and none of them during or after Close. A provider calls back into
 // its Sink only from inside Poll. Methods never block: a step that may take
 // long (dialling, a handshake) runs on a goroutine of the provider's own and
@@ -202,16 +202,16 @@ type Crowder interface {
 }
 
 // Mapper is implemented by providers whose peers can map shared segments
-// (memory from mpi.Alloc) into their own address space.
+// (memory from mpi.Alloc) into their own address space. Its methods may be called by any goroutine,
+// without the world's lock, also while Poll runs and after Close.
 type Mapper interface {
 	// Export registers a segment (a memfd of the given size) so that peers can import
 	// it by the returned handle for as long as it stays exported.
 	Export(fd int, sizeBytes int) (handle []byte, err error)
-	// Unexport ends that. It may be called after Close, too, which has ended it already.
+	// Unexport ends that, unless Close has ended it already.
 	Unexport(handle []byte)
 	// Import maps a peer's segment. It may do a short round trip on a socket,
-	// bounded by ctx and the provider's handshake timeout, and is called without the world's
-	// lock. The mapping is the caller's to unmap, and outlasts Close.
+	// bounded by ctx and the provider's handshake timeout. The mapping is the caller's to unmap, and outlasts Close.
 	Import(ctx context.Context, peer int, handle []byte) ([]byte, error)
 }
 

@@ -110,6 +110,7 @@ var (
 	_ transport.Memory   = (*Provider)(nil)
 	_ transport.Mapper   = (*Provider)(nil)
 	_ transport.Crowder  = (*Provider)(nil)
+	_ transport.Taker    = (*Provider)(nil)
 )
 
 // Open makes the provider of this rank. It fails where ranks cannot share

@@ -92,7 +92,7 @@ func (p *Provider) connect(peer int, to netip.AddrPort, up <-chan struct{}) {
 		case errors.Is(err, unix.ECONNREFUSED),
 			errors.Is(err, wire.ErrStranger), errors.Is(err, wire.ErrRefused), errors.Is(err, wire.ErrLayoutHash):
 			again.Stop()
-			p.deliver(peer, -1, fmt.Errorf("tcp: %s: %w", to, err))
+			p.giveUp(peer, fmt.Errorf("tcp: %s: %w", to, err))
 			return
 		}
 		select {
@@ -105,7 +105,7 @@ func (p *Provider) connect(peer int, to netip.AddrPort, up <-chan struct{}) {
 		case <-again.C:
 		}
 		if !time.Now().Before(deadline) {
-			p.deliver(peer, -1, fmt.Errorf("tcp: %s: no connection within %v: %w", to, p.cfg.ConnectTimeout, err))
+			p.giveUp(peer, fmt.Errorf("tcp: %s: no connection within %v: %w", to, p.cfg.ConnectTimeout, err))
 			return
 		}
 	}
@@ -117,25 +117,16 @@ func (p *Provider) greet(dialer *net.Dialer, self *wire.Self, peer int, to netip
 	if err != nil {
 		return nil, err
 	}
-	defer closeOnDone(p, conn)()
-	if _, err := wire.Greet(conn, self, wire.Data, peer, dialer.Deadline); err != nil {
+	stop := wire.CloseOnEnd(p.ctx, conn)
+	_, err = wire.Greet(conn, self, wire.Data, peer, dialer.Deadline)
+	if !stop() && err == nil {
+		err = p.ctx.Err()
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return conn, nil
-}
-
-// closeOnDone lets Close end a hello in progress.
-func closeOnDone(p *Provider, conn net.Conn) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		select {
-		case <-p.ctx.Done():
-			conn.SetDeadline(time.Unix(1, 0))
-		case <-done:
-		}
-	}()
-	return func() { close(done) }
 }
 
 // admit decides on an inbound connection. When both sides dial, the one dialled
@@ -186,8 +177,8 @@ func (p *Provider) deliverConn(peer int, conn net.Conn) {
 	p.post(arrival{peer, fd, err})
 }
 
-// deliver reports that dialling failed, unless that does not matter any more.
-func (p *Provider) deliver(peer, fd int, err error) {
+// giveUp reports that dialling failed, unless that does not matter any more.
+func (p *Provider) giveUp(peer int, err error) {
 	p.mu.Lock()
 	mine := p.states[peer].phase == linkDialling
 	if mine {
@@ -195,7 +186,7 @@ func (p *Provider) deliver(peer, fd int, err error) {
 	}
 	p.mu.Unlock()
 	if mine && p.ctx.Err() == nil {
-		p.post(arrival{peer, fd, err})
+		p.post(arrival{peer: peer, fd: -1, err: err})
 	}
 }
 
