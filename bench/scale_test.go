@@ -1,13 +1,17 @@
 package bench
 
 import (
+	"context"
 	"errors"
+	"math/bits"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
@@ -64,6 +68,42 @@ func TestSoakScaleAllreduce(t *testing.T) {
 		for _, c := range limits {
 			scaleWithin(t, network, 4096, c.bytes, c.most)
 		}
+	}
+}
+
+// TestSoakScaleEveryPlan simulates each plan: of few rounds on 4,096 ranks, of many, such as rings, on 1,024. Each has five minutes,
+// and all together stay below 8 GiB.
+func TestSoakScaleEveryPlan(t *testing.T) {
+	if os.Getenv(mpitest.SoakVariable) == "" {
+		t.Skip("takes minutes: set " + mpitest.SoakVariable)
+	}
+	const many, some, bytes, memoryKiB = 4096, 1024, 8, 8 << 20
+	network := sim.FDR()
+	for _, kind := range plan.Kinds() {
+		for _, planner := range plan.Planners(kind) {
+			o := ScaleOptions{Kind: kind, Network: network, Plan: planner.Name}
+			p := &plan.Problem{Kind: kind, Size: many, Count: bytes / elementBytes, ElemBytes: elementBytes, Nodes: plan.NewNodes(many, o.host)}
+			if why := planner.Why(p); why != "" {
+				t.Logf("%v by %s: %s", kind, planner.Name, why)
+				continue
+			}
+			ranks := many
+			if len(planner.Build(p).Rounds) > 4*bits.Len(many) {
+				ranks = some
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			x, err := Scale(ctx, o, ranks, bytes)
+			cancel()
+			if err != nil {
+				t.Errorf("%v by %s on %d ranks: %v", kind, planner.Name, ranks, err)
+				continue
+			}
+			t.Logf("%v by %s on %d ranks: %v, %d messages, in %v", kind, planner.Name, ranks, x.Simulated, x.Messages, x.Wall)
+		}
+	}
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil || usage.Maxrss > memoryKiB {
+		t.Errorf("%d KiB of memory, want at most %d; %v", usage.Maxrss, memoryKiB, err)
 	}
 }
 
