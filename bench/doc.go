@@ -75,6 +75,9 @@ var ErrWrong = errors.New("wrong result")
 // for broken, and no program has so many under way.
 const MaxWindow = 1 << 20
 
+// defaultWindow is OSU's.
+const defaultWindow = 64
+
 // ErrUsage: the operation or its options make no sense here.
 var ErrUsage = errors.New("usage")
 

@@ -1,5 +1,7 @@
 package bench
 
+// What the ranks of a measurement tell each other beside what is measured.
+
 import (
 	"context"
 	"time"
@@ -7,8 +9,6 @@ import (
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
-
-// What the ranks of a measurement tell each other beside what is measured.
 
 const (
 	tagBarrier = 1000 + iota

@@ -1,5 +1,7 @@
 package bench
 
+// How one size is timed: how many calls in how many repetitions, and the checks before and after.
+
 import (
 	"context"
 	"time"
@@ -8,10 +10,9 @@ import (
 )
 
 const (
-	defaultWindow = 64
-	defaultRep    = 3 * time.Millisecond
-	maxReps       = 2000
-	minReps       = 11
+	defaultRep = 3 * time.Millisecond
+	maxReps    = 2000
+	minReps    = 11
 )
 
 // OSUCalls are the calls of a size that OSU's programs time by default, and those before (OSU 7, osu_util.h).

@@ -1,5 +1,7 @@
 package collective
 
+// The memory of reproducible sums (reproducible.go), which a communicator keeps from one to the next.
+
 import "unsafe"
 
 // fixedPoint is the memory in which a reproducible sum is taken.

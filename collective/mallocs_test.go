@@ -1,5 +1,7 @@
 package collective
 
+// Nothing is allocated per call after the first of its shape, whatever the call and its way.
+
 import (
 	"context"
 	"errors"
@@ -14,8 +16,6 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
-
-// Nothing is allocated per call after the first of its shape, whatever the call and its way.
 
 // By messages, of short vectors. Mallocs of all ranks are counted, since testing.AllocsPerRun would run them on one processor.
 func TestNoAllocationByMessages(t *testing.T) {

@@ -76,12 +76,7 @@ func lateWorker(t *testing.T, n, servers int, order []int, before, between, afte
 			st.Store(<-ready)
 		}
 		grad, values := sequence[float64](n, 1, 0), make([]float64, n)
-		if w.Chief() {
-			if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
-				return err
-			}
-		}
-		a, err := Pull(ctx, w, "w", values).Wait(ctx)
+		a, err := setAndPull(ctx, w, values)
 		if err != nil {
 			return err
 		}
@@ -153,12 +148,7 @@ func TestBackupWorkersWithMoreBlocksThanTheWindow(t *testing.T) {
 			cfg.Aggregate, cfg.Window, cfg.BlockBytes, cfg.Deadline = 2, 4, 8*blockAlign, 100*time.Millisecond
 			s := play(t, cfg, func(ctx context.Context, w *Worker) error {
 				values := make([]float64, n)
-				if w.Chief() {
-					if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
-						return err
-					}
-				}
-				a, err := Pull(ctx, w, "w", values).Wait(ctx)
+				a, err := setAndPull(ctx, w, values)
 				for err == nil && a.Version < 5 {
 					a, err = PushPull(ctx, w, "w", sequence[float64](n, 1, 0), values, Contribution{}).Wait(ctx)
 				}

@@ -17,15 +17,20 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
+// setAndPull has the chief set the table "w" to values, and every worker pull them.
+func setAndPull[F Float](ctx context.Context, w *Worker, values []F) (Answer, error) {
+	if w.Chief() {
+		if a, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+			return a, err
+		}
+	}
+	return Pull(ctx, w, "w", values).Wait(ctx)
+}
+
 // train makes steps with a table "w" of n float64 elements, gradient 1.
 func train(ctx context.Context, w *Worker, n, steps int, before func(step int) error) error {
 	grad, values := sequence[float64](n, 1, 0), make([]float64, n)
-	if w.Chief() {
-		if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
-			return err
-		}
-	}
-	if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+	if _, err := setAndPull(ctx, w, values); err != nil {
 		return err
 	}
 	for step := range steps {
@@ -180,12 +185,7 @@ func TestBackupWorkers(t *testing.T) {
 		const steps = 20
 		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
 			grad, values := sequence[float64](n, float64(w.Index()+1), 0), make([]float64, n)
-			if w.Chief() {
-				if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
-					return err
-				}
-			}
-			a, err := Pull(ctx, w, "w", values).Wait(ctx)
+			a, err := setAndPull(ctx, w, values)
 			if w.Index() == 2 {
 				close(pulled) // before any step
 				<-behind

@@ -115,12 +115,7 @@ func TestSmallLaterGradientsTakeNoRoom(t *testing.T) {
 		ahead := make(chan struct{})
 		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
 			values := make([]float32, (large+small)/4)
-			if w.Chief() {
-				if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
-					return err
-				}
-			}
-			if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+			if _, err := setAndPull(ctx, w, values); err != nil {
 				return err
 			}
 			if !w.Chief() {

@@ -23,12 +23,7 @@ func TestStopReachesAllAtOneStep(t *testing.T) {
 				st.Store(<-ready)
 			}
 			grad, values := make([]float64, 5000), make([]float64, 5000)
-			if w.Chief() {
-				if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
-					return err
-				}
-			}
-			a, err := Pull(ctx, w, "w", values).Wait(ctx)
+			a, err := setAndPull(ctx, w, values)
 			for step := 0; err == nil && !w.Stopped(); step++ {
 				c := Contribution{CountStep: true, Stop: who == "worker" && w.Index() == 1 && step >= 5}
 				if w.Chief() && step == 5 && who != "worker" {
@@ -64,12 +59,7 @@ func stopWithADroppedGradient(t *testing.T, n, servers int) {
 	var last [3]int64
 	s := play(t, cfg, func(ctx context.Context, w *Worker) error {
 		grad, values := make([]float64, n), make([]float64, n)
-		if w.Chief() {
-			if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
-				return err
-			}
-		}
-		a, err := Pull(ctx, w, "w", values).Wait(ctx)
+		a, err := setAndPull(ctx, w, values)
 		if err != nil {
 			return err
 		}

@@ -1,5 +1,7 @@
 package main
 
+// Values that flags of several commands have alike: numbers of ranks, sizes in bytes, lists.
+
 import (
 	"fmt"
 	"strconv"

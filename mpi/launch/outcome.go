@@ -1,5 +1,7 @@
 package launch
 
+// How a rank and a job end, and the exit code that follows.
+
 import (
 	"fmt"
 	"syscall"

@@ -1,5 +1,7 @@
 package train
 
+// What a label may look like in a file.
+
 import (
 	"errors"
 	"path/filepath"
