@@ -183,8 +183,11 @@ func (st *store) stage(n int) []byte {
 
 func (st *store) release(b []byte) {
 	st.discount(len(b))
-	st.pool[len(b)] = append(st.pool[len(b)], b)
+	st.recycle(b)
 }
+
+// recycle keeps memory that is not counted, or not any more, for gradients to come.
+func (st *store) recycle(b []byte) { st.pool[len(b)] = append(st.pool[len(b)], b) }
 
 // writable returns the values for changing in place: a copy of them if an
 // answer still reads the page.
@@ -303,8 +306,7 @@ func addTo[F Float](dst, src []F) {
 func (sl *slab) applyStep(st *store) (flags uint8, steps int64) {
 	sl.accumulateMembers(st)
 	sl.update(sl.sum, sl.weight)
-	st.count(len(sl.sum)) // which release takes off again
-	st.release(sl.sum)
+	st.recycle(sl.sum)
 	for w, late := range sl.staged {
 		if late != nil {
 			st.release(late)
