@@ -12,6 +12,8 @@
 #   cluster.sh boot NODE               power on; returns when slurmd is registered
 #   cluster.sh unplug NODE [NET]       pull the cables: eth0, ib0 or (default) both
 #   cluster.sh plug NODE [NET]         and put them in again
+#   cluster.sh rate RATE               what a node sends at most, through each cable and to itself, such
+#                                      as 20mbit; until it is booted anew
 #   cluster.sh munge on|off            show or hide munge's default socket on all nodes (Slurm keeps its own)
 #   cluster.sh status                  directory, processes, state of the nodes
 #   cluster.sh logs [LINES]            the ends of the daemons' logs
@@ -184,6 +186,15 @@ registered() {
     [ "$(inside ctl sinfo -h -n "$1" -N -p main -o %t)" = idle ]
 }
 
+rate() {
+  local name link
+  # A burst as large as a packet can be before it is cut into frames: it goes as a whole, and wakes its reader once.
+  for name in $(names | grep -v '^ctl$'); do
+    for link in eth0 ib0 lo; do
+      inside "$name" tc qdisc replace dev "$link" root tbf rate "$1" burst 128kb limit 4mb || die "cannot set the rate $1 of $name's $link"
+    done
+  done
+}
 munge_socket() {
   local name
   for name in $(names); do
@@ -259,6 +270,7 @@ case $command in
   boot) need $# 1 NODE; boot "$1";;
   unplug) need $# 1 "NODE [NET]"; cable down "$@";;
   plug) need $# 1 "NODE [NET]"; cable up "$@";;
+  rate) need $# 1 RATE; rate "$1";;
   munge) need $# 1 "on|off"; munge_socket "$1";;
   status) status;;
   logs) logs "$@";;

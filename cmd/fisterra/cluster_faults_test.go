@@ -39,7 +39,7 @@ func (x *step) named(limit time.Duration, rank int, host string, by ...string) {
 
 // TestClusterWorkerKilled: where the reference system hung for ever.
 func TestClusterWorkerKilled(t *testing.T) {
-	s := onCluster(t)
+	s := slowCluster(t)
 	t.Run("sync", func(t *testing.T) {
 		x := startStep(t, s, filepath.Join(s.Dir, "sync"), oneEach, endless...)
 		x.signal("worker2", "KILL")
@@ -95,7 +95,7 @@ func lastResult(t *testing.T, text string) (r train.Result) {
 // TestClusterNodeCrash: own heartbeats notice a node without power before Slurm
 // does. Which comes first counts, not how soon: Slurm waits 60 s, the run 5 s.
 func TestClusterNodeCrash(t *testing.T) {
-	s := onCluster(t, "SlurmdTimeout=60")
+	s := slowCluster(t, "SlurmdTimeout=60")
 	x := startStep(t, s, filepath.Join(s.Dir, "sync"), oneEach, watched...)
 	crashed := time.Now()
 	s.Crash(x.node("worker2"))
@@ -118,9 +118,9 @@ func TestClusterNodeCrash(t *testing.T) {
 // TestClusterNoKill: an asynchronous run with --no-kill goes on without the node
 // that failed.
 func TestClusterNoKill(t *testing.T) {
-	s := onCluster(t, "SlurmdTimeout=20")
+	s := slowCluster(t, "SlurmdTimeout=20")
 	dir := filepath.Join(s.Dir, "out")
-	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill --checkpoint", dir, "-- --mode async --json --epochs 1000000 --checkpoint-every 100")...)
+	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill --checkpoint", dir, "-- --mode async --json --epochs 1000000 --checkpoint-every 25")...)
 	running(t, s, id, 0)
 	s.Crash(3)
 	awaitLog(t, s, id, `rank.*lost|lost.*rank`, longWait)
@@ -139,7 +139,7 @@ func TestClusterNoKill(t *testing.T) {
 // TestClusterCable: a network that is gone for 8 s ends the run by name with the
 // usual patience of 5 s, and is ridden through with 15 s: TCP tries again each second.
 func TestClusterCable(t *testing.T) {
-	s := onCluster(t, "SlurmdTimeout=60")
+	s := slowCluster(t, "SlurmdTimeout=60")
 	t.Run("default", func(t *testing.T) {
 		x := startStep(t, s, filepath.Join(s.Dir, "default"), oneEach, watched...)
 		s.Unplug(3)
@@ -239,7 +239,7 @@ echo "the tasks ended with code $?"
 // goes on there, alive and training, while the requeued job resumes elsewhere. The old one's
 // next save ends it, and changes nothing of what the new one goes on from.
 func TestClusterOldIncarnationSavesNothing(t *testing.T) {
-	s := onCluster(t, "SlurmdTimeout=20")
+	s := slowCluster(t, "SlurmdTimeout=20")
 	dir := filepath.Join(s.Dir, "state")
 	// The step is on the second node of the job, away from the script.
 	script := fmt.Sprintf(`#!/bin/bash
@@ -247,7 +247,7 @@ func TestClusterOldIncarnationSavesNothing(t *testing.T) {
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST"
 node=$(scontrol show hostnames $SLURM_JOB_NODELIST | tail -n 1)
 export OUT=%[2]s/out.${SLURM_RESTART_COUNT:-0}
-srun -N1 -n4 --nodelist=$node --kill-on-bad-exit=0 --wait=0 bash -c 'exec %[3]s train --epochs 1000000 --peer-timeout 1m --checkpoint %[4]s --checkpoint-every 200 --out $OUT >$OUT.$SLURM_PROCID 2>&1'
+srun -N1 -n4 --nodelist=$node --kill-on-bad-exit=0 --wait=0 bash -c 'exec %[3]s train --transport tcp --epochs 1000000 --peer-timeout 1m --checkpoint %[4]s --checkpoint-every 25 --out $OUT >$OUT.$SLURM_PROCID 2>&1'
 echo "the tasks ended with code $?"
 `, s.Nodes[0], s.Dir, lab.Fisterra(t), dir)
 	id := s.Submit(t.Context(), script)

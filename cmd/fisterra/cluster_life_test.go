@@ -16,7 +16,7 @@ import (
 
 // long is a run that ends only because somebody ends it. That it saves by itself
 // now and then shows that all its ranks train.
-var long = words("--", endless, "--checkpoint-every 100")
+var long = words("--", endless, "--checkpoint-every 25")
 
 // running waits until a job of submit trains after so many restarts: its ranks have
 // met, made steps and saved.
@@ -77,7 +77,7 @@ func savedStep(t *testing.T, dir string) int {
 // TestClusterScancel: a cancelled job saves its state within KillWait, and the
 // same script then goes on at that step.
 func TestClusterScancel(t *testing.T) {
-	s := onCluster(t)
+	s := slowCluster(t)
 	dir := filepath.Join(s.Dir, "state")
 	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --checkpoint", dir, long)...)
 	running(t, s, id, 0)
@@ -134,7 +134,7 @@ func TestClusterScancel(t *testing.T) {
 
 // TestClusterRequeue: a requeued job goes on at the saved step, again and again.
 func TestClusterRequeue(t *testing.T) {
-	s := onCluster(t)
+	s := slowCluster(t)
 	dir := filepath.Join(s.Dir, "state")
 	id := submit(t, s, words("--nodes 2 --ntasks-per-node 2 --requeue --mpi pmi2 --checkpoint", dir, long)...)
 	running(t, s, id, 0)
@@ -161,7 +161,7 @@ func TestClusterRequeue(t *testing.T) {
 // TestClusterSignal: --signal before the time limit and --requeue carry a run
 // over any number of jobs.
 func TestClusterSignal(t *testing.T) {
-	s := onCluster(t)
+	s := slowCluster(t)
 	dir := filepath.Join(s.Dir, "state")
 	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --time 60 --signal USR1@110 --requeue --checkpoint", dir, long)...)
 	running(t, s, id, 0)
@@ -185,6 +185,7 @@ func TestClusterSignal(t *testing.T) {
 // TestClusterTimeLimit: at the time limit the run saves and ends by itself.
 func TestClusterTimeLimit(t *testing.T) {
 	s := clusterFirst(t)
+	s.Throttle(slowRate)
 	dir := filepath.Join(s.Dir, "state")
 	id := submit(t, s, words("--nodes 2 --ntasks-per-node 2 --time 60 --checkpoint", dir, long)...)
 	running(t, s, id, 0)
@@ -204,7 +205,7 @@ func TestClusterTimeLimit(t *testing.T) {
 // TestClusterPreemption: a job of more worth takes the nodes; the run saves,
 // waits its turn and goes on.
 func TestClusterPreemption(t *testing.T) {
-	s := onCluster(t)
+	s := slowCluster(t)
 	dir := filepath.Join(s.Dir, "state")
 	id := submit(t, s, words("--nodes 4 --ntasks-per-node 4 --partition low --requeue --checkpoint", dir, long)...)
 	running(t, s, id, 0)

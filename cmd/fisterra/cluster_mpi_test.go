@@ -60,7 +60,7 @@ const overMPI = "srun --mpi=pmix -N2 --ntasks-per-node=2"
 // TestClusterMPISaves: a run over the system's MPI library saves when it is told to end, and
 // goes on where it was.
 func TestClusterMPISaves(t *testing.T) {
-	s := onCluster(t)
+	s := slowCluster(t)
 	need.Program(t, "openmpi", "mpirun")
 	t.Run("signal", func(t *testing.T) {
 		x := startStep(t, s, filepath.Join(s.Dir, "signal"), words(overMPI), words("--transport mpi", endless)...)
@@ -100,7 +100,7 @@ func TestClusterMPISaves(t *testing.T) {
 // TestClusterMPIRankKilled: an MPI library has no word for a lost rank. The launcher
 // ends the others.
 func TestClusterMPIRankKilled(t *testing.T) {
-	s := onCluster(t)
+	s := slowCluster(t)
 	need.Program(t, "openmpi", "mpirun")
 	for i, launcher := range []string{overMPI, "salloc -N2 --ntasks-per-node=2 mpirun -n 4"} {
 		t.Run(launcher, func(t *testing.T) {

@@ -61,7 +61,7 @@ func TestClusterTemplate(t *testing.T) {
 // run on. It is the last task, whose SLURM_JOB_ID is that of the whole array: requeued by
 // that one, all would begin anew.
 func TestClusterArrayRequeue(t *testing.T) {
-	s := onCluster(t)
+	s := slowCluster(t)
 	dir := filepath.Join(s.Dir, "states")
 	// Endless until it is queued again.
 	program := filepath.Join(s.Dir, "program")
@@ -69,7 +69,7 @@ func TestClusterArrayRequeue(t *testing.T) {
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	id := submit(t, s, words("--array 0-2 --ntasks-per-node 2 --time 60 --signal USR1@110 --requeue --program", program, "--output", s.Dir+"/%A_%a.log", "--checkpoint", dir, "-- --peer-timeout 1m --checkpoint-every 100")...)
+	id := submit(t, s, words("--array 0-2 --ntasks-per-node 2 --time 60 --signal USR1@110 --requeue --program", program, "--output", s.Dir+"/%A_%a.log", "--checkpoint", dir, "-- --transport tcp --peer-timeout 1m --checkpoint-every 25")...)
 	const last = 2
 	task := func(i int) string { return fmt.Sprintf("%s_%d", id, i) }
 	for i := range 3 {

@@ -29,6 +29,18 @@ func onCluster(t *testing.T, conf ...string) *lab.Slurm {
 	return clusterFirst(t, conf...)
 }
 
+// slowRate makes a step over TCP take some 60 ms, nearly all of it waiting.
+const slowRate = "20mbit"
+
+// slowCluster is onCluster with a slow network: a run over TCP that goes on until it is ended leaves
+// the processors to other tests.
+func slowCluster(t *testing.T, conf ...string) *lab.Slurm {
+	t.Helper()
+	s := onCluster(t, conf...)
+	s.Throttle(slowRate)
+	return s
+}
+
 // clusterFirst is onCluster for tests that have Slurm's clocks to wait for. They set these going before they say
 // that they are parallel: then the tests that are not parallel run meanwhile.
 func clusterFirst(t *testing.T, conf ...string) *lab.Slurm {

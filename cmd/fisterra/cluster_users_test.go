@@ -21,6 +21,7 @@ func TestClusterTwoUsers(t *testing.T) {
 	t.Parallel()
 	lab.Fisterra(t)
 	s := lab.Cluster(t, 1, 12) // room for both jobs and what one tries against the other
+	s.Throttle(slowRate)
 	on := words("srun -p shared -n1 --nodelist", s.Nodes[0])
 	start := func(user, transport string) *step {
 		dir := filepath.Join(s.Home(user), "out")
