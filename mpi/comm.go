@@ -125,7 +125,7 @@ func (c *Comm) Progress() (busy bool) {
 
 // Shadow returns the communicator's twin for library traffic: the same
 // ranks, a message space of its own, so that a library's messages never match the
-// user's receives. Not collective; always the same value.
+// user's receives. It lives as long as the communicator: Free on it does nothing. Not collective; always the same value.
 func (c *Comm) Shadow() *Comm { return c.shadow }
 
 // Free gives the communicator back, with what libraries keep with it. No operation may be under
@@ -133,7 +133,7 @@ func (c *Comm) Shadow() *Comm { return c.shadow }
 // world's own communicator stays until Close. All members call it, but do not wait for each other.
 // What they have sent here that has not been received is dropped: large sends end with ErrClosed there.
 func (c *Comm) Free() {
-	if c == c.world.comm || c.freed.Swap(true) {
+	if c == c.world.comm || c == c.shadow || c.freed.Swap(true) {
 		return
 	}
 	c.shadow.freed.Store(true)

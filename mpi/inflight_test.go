@@ -121,6 +121,26 @@ func free(t *testing.T, err error, want bool) {
 	}
 }
 
+// TestPersistentInFlight: a buffer that a provider still holds is not given to it a second time.
+func TestPersistentInFlight(t *testing.T) {
+	p := newPlay(0, []string{"2", "pull"})
+	p.pulled(1)
+	again := RecvInit(p.c, make([]byte, 500), 1, 0)
+	if err := again.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := again.Wait(ended)
+	free(t, err, false)
+	free(t, again.Start(), false)
+	p.complete(1)
+	free(t, err, true)
+	if err := again.Start(); err != nil {
+		t.Errorf("the buffer is free, and Start says %v", err)
+	}
+}
+
 // TestSendrecvInFlight: the send fails, and the buffer of the receive is in use.
 func TestSendrecvInFlight(t *testing.T) {
 	p := newPlay(0, []string{"3", "pull"})

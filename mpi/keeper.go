@@ -7,8 +7,8 @@ import (
 
 // keeper makes progress while no caller waits, so that rendezvous, windows
 // and goodbyes advance while the program computes. It must not disturb a program that
-// communicates: as long as calls come, it only looks in every keeperTick; once
-// they have stopped it sleeps on the world's set like a leader, and a caller
+// communicates: as long as calls come, it only looks in every keeperTick, and for messages
+// only where the calls have not; once they have stopped it sleeps on the world's set like a leader, and a caller
 // that wants to wait takes the lead from it without waking it.
 type keeper struct {
 	waiting bool // for the leader to leave
@@ -44,7 +44,12 @@ func (e *engine) keep() {
 		switch {
 		case e.calls != seen && e.sleeper == nil && (e.watched == 0 || e.leader != leaderNone):
 			seen = e.calls
+			polls, sweeps := e.polls, e.sweeps
 			e.tick()
+			if e.polls == polls && e.sweeps == sweeps {
+				// The calls were such as look for nothing: on memory in reach, or sends that left at once.
+				e.pollOnce()
+			}
 		case e.leader != leaderNone: // one who waits for long
 			e.keepOut()
 		default:

@@ -53,6 +53,7 @@ func (e *engine) poll() int {
 
 // pollAll makes what progress can be made now.
 func (e *engine) pollAll() int {
+	e.sweeps++
 	n := 0
 	for i, p := range e.providers {
 		if m := p.Poll(e); m > 0 {

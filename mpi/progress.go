@@ -26,6 +26,7 @@ type progress struct {
 	watched int       // ops whose Done channel somebody holds
 
 	polls   uint
+	sweeps  uint // polls of all providers
 	taken   uint // receives that could be taken past the providers' Poll
 	busiest int  // provider that had something last
 

@@ -192,6 +192,7 @@ type Persistent struct {
 	c      *Comm
 	start  func() Request
 	active Request
+	busy   *Error // of a Wait that left the buffer in flight
 }
 
 // SendInit prepares a send of buf; each Start sends its contents of that moment. Between Start and Wait buf is the
@@ -209,10 +210,19 @@ func RecvInit[T Elem](c *Comm, buf []T, src, tag int) *Persistent {
 }
 
 // Start begins the operation. It does not block and does not allocate. It is
-// ErrRequest while the last start has not been waited for.
+// ErrRequest while the last start has not been waited for, and ErrInFlight while a peer may still touch the buffer
+// because of it.
 func (p *Persistent) Start() error {
 	if !p.active.Null() {
 		return p.c.fail("start", ProcNull, AnyTag, ErrRequest, "the previous start has not been waited for")
+	}
+	if p.busy != nil {
+		select {
+		case <-p.busy.Done:
+			p.busy = nil
+		default:
+			return p.busy
+		}
 	}
 	p.active = p.start()
 	return nil
@@ -222,5 +232,9 @@ func (p *Persistent) Start() error {
 func (p *Persistent) Wait(ctx context.Context) (Status, error) {
 	r := p.active
 	p.active = Request{}
-	return r.Wait(ctx)
+	s, err := r.Wait(ctx)
+	if errors.Is(err, ErrInFlight) {
+		errors.As(err, &p.busy)
+	}
+	return s, err
 }

@@ -50,7 +50,8 @@ func (p *posted) outstanding() bool { return p.all.Load() != p.confirmed.Load() 
 
 // NewWindow makes a window in which buf is this rank's part. The parts may
 // differ in length and be empty. buf is the caller's to read and write, and
-// stays in the window until Free. Collective over c. Windows need Fisterra's own
+// stays in the window until Free. Collective over c, which the window needs: after c.Free its
+// operations are ErrClosed, and only Release is left. Windows need Fisterra's own
 // transports: over the system's MPI library it is ErrTransport.
 func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err error) {
 	e, ok := c.dev.(*engine)
@@ -146,7 +147,7 @@ func (e *engine) reachable(c *Comm, target int) error {
 
 // Put writes src to the target's part from index at on. src is the caller's
 // again when it returns; when the target has the elements, see Window. It blocks only while
-// there is no room for the message. Cost: one copy if Direct, else two.
+// there is no room for the message. If ctx ends first none, the first or all of the elements are written. Cost: one copy if Direct, else two.
 func (w *Window[T]) Put(ctx context.Context, target, at int, src []T) error {
 	if err := w.check("put", target, at, len(src)); err != nil {
 		return err
@@ -175,8 +176,8 @@ func (w *Window[T]) Get(ctx context.Context, target, at int, dst []T) error {
 }
 
 // Accumulate combines src with elements of the target's part from index at
-// on, atomically for each element. src is the caller's again when it returns. If ctx ends first the operation may or may not
-// have taken effect. Cost: an atomic instruction for each element if Direct and of a kind for which there is one, else a message.
+// on, atomically for each element. src is the caller's again when it returns. If ctx ends first the operation may have
+// taken effect on none, the first or all of the elements. Cost: an atomic instruction for each element if Direct and of a kind for which there is one, else a message.
 func (w *Window[T]) Accumulate(ctx context.Context, target, at int, src []T, op Accumulation) error {
 	f, err := w.combiner("accumulate", target, op)
 	if err == nil {

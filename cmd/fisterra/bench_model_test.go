@@ -24,6 +24,7 @@ func TestBenchExplain(t *testing.T) {
 		{"--transport mpi --sizes 8 --op bcast --site " + site, "on 1 hosts: library, site table"},
 		{"--transport mpi --sizes 8 --ranks-per-host 1", "on 2 hosts: library, across hosts"},
 		{"--transport mpi --sizes 8 --collectives native", "on 1 hosts: library, forced"},
+		{"--transport mpi --sizes 8 --ranks-per-host 1 --collectives fisterra", "cheapest by model"},
 		{"-n 96 --ranks-per-host 24 --op scan --sizes 64K", "on 4 hosts: node+doubling, cheapest"},
 		{"-n 4 --op allgather --sizes 1K", "allgather of 4096 B over 4"}, // sizes as bench OPERATION has them
 		{"-n 4 --op alltoall --sizes 1K", "alltoall of 4096 B over 4"},

@@ -42,6 +42,9 @@ the transport to it with the reason for that choice.`,
 				describeMachine(env, l, connect.mpiLibrary)
 				return nil
 			}
+			if err := roles.check(); err != nil {
+				return usageError(err)
+			}
 			j := &job{env: env, connect: connect, layout: []mpi.LayoutField{{Name: "roles", Value: roles.text()}},
 				main: func(ctx context.Context, w *mpi.World) error {
 					return describeWorld(env, w, l, connect.mpiLibrary, &roles)

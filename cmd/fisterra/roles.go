@@ -26,14 +26,42 @@ func (r *roleFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&r.placement, "placement", "first", "where the parameter servers sit: first, spread, last")
 }
 
-// check refuses flags that say the same in two ways, and a place that there is not.
+// parsed is the list of --roles.
+func (r *roleFlags) parsed() (slurm.Roles, error) {
+	roles, err := slurm.ParseRoles(r.list)
+	if err != nil {
+		return nil, fmt.Errorf("--roles: %w", err)
+	}
+	return roles, nil
+}
+
+// placed is where --placement puts the servers.
+func (r *roleFlags) placed() (slurm.Placement, error) {
+	where, err := slurm.ParsePlacement(r.placement)
+	if err != nil {
+		return where, fmt.Errorf("--placement: %w", err)
+	}
+	return where, nil
+}
+
+// check refuses flags that say the same in two ways, and what no number of ranks makes right.
 func (r *roleFlags) check() error {
 	for _, name := range []string{"ps", "workers", "placement"} {
 		if r.list != "" && r.flags.Changed(name) {
 			return fmt.Errorf("--roles %s and --%s %v exclude each other", r.list, name, r.flags.Lookup(name).Value)
 		}
 	}
-	_, err := slurm.ParsePlacement(r.placement)
+	if r.list != "" {
+		_, err := r.parsed()
+		return err
+	}
+	if r.ps < 0 {
+		return fmt.Errorf("--ps %d: want a number from 0", r.ps)
+	}
+	if r.flags.Changed("workers") && r.workersFlag < 1 {
+		return fmt.Errorf("--workers %d: want a number from 1", r.workersFlag)
+	}
+	_, err := r.placed()
 	return err
 }
 
@@ -41,7 +69,7 @@ func (r *roleFlags) check() error {
 // flags say otherwise. It is 0 where they are wrong: assign says why.
 func (r *roleFlags) servers(ranks int) int {
 	if r.list != "" {
-		roles, err := slurm.ParseRoles(r.list)
+		roles, err := r.parsed()
 		if err != nil {
 			return 0
 		}
@@ -59,15 +87,12 @@ func (r *roleFlags) ranks() (int, error) {
 		return 0, err
 	}
 	if r.list != "" {
-		roles, err := slurm.ParseRoles(r.list)
+		roles, err := r.parsed()
 		return len(roles), err
 	}
 	workers := r.workersFlag
 	if !r.flags.Changed("workers") {
 		workers = defaultWorkers
-	}
-	if r.ps < 0 || workers < 1 {
-		return 0, fmt.Errorf("--ps %d --workers %d: want at least 0 and 1", r.ps, workers)
 	}
 	return r.ps + workers, nil
 }
@@ -75,6 +100,9 @@ func (r *roleFlags) ranks() (int, error) {
 // started is the number of ranks that the launcher has started, below 0 where it does
 // not say. That the flags ask for another number is an error.
 func (r *roleFlags) started(env environment) (int, error) {
+	if err := r.check(); err != nil {
+		return 0, err
+	}
 	l, err := mpi.Detect(env.lookup)
 	if err != nil || l.Size < 0 || r.list == "" && !r.flags.Changed("workers") {
 		return l.Size, err
@@ -91,7 +119,7 @@ func (r *roleFlags) started(env environment) (int, error) {
 func (r *roleFlags) workers(ranks int) int {
 	switch {
 	case r.list != "":
-		roles, err := slurm.ParseRoles(r.list)
+		roles, err := r.parsed()
 		if err != nil {
 			return 0
 		}
@@ -114,7 +142,7 @@ func (r *roleFlags) assign(l *slurm.Layout) (slurm.Roles, error) {
 		return nil, err
 	}
 	if r.list != "" {
-		roles, err := slurm.ParseRoles(r.list)
+		roles, err := r.parsed()
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +155,7 @@ func (r *roleFlags) assign(l *slurm.Layout) (slurm.Roles, error) {
 			return nil, fmt.Errorf("--ps %d on %d ranks leaves %d workers: at least 1 is needed", r.ps, l.Size(), workers)
 		}
 	}
-	where, err := slurm.ParsePlacement(r.placement)
+	where, err := r.placed()
 	if err != nil {
 		return nil, err
 	}

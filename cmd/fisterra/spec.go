@@ -53,7 +53,7 @@ on, cesga-ft2 is the default rule; off keeps host names.`,
 			}
 			f, err := slurm.ParseFormat(format)
 			if err != nil {
-				return usageError(err)
+				return usageError(fmt.Errorf("--format: %w", err))
 			}
 			address, err := addressRule(infiniband, rule)
 			if err != nil {

@@ -240,7 +240,10 @@ func (t *templateFlags) setRoles(b *slurm.Batch) error {
 		}
 		roles, err := slurm.ParseRoles(t.roles)
 		b.Roles, b.PS, b.Workers = roles, 0, 0
-		return err
+		if err != nil {
+			return fmt.Errorf("--roles: %w", err)
+		}
+		return nil
 	}
 	if !counted {
 		return nil
@@ -283,7 +286,7 @@ func checkTraining(b *slurm.Batch, args []string) error {
 	env := environment{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, lookup: os.LookupEnv}
 	cmd := ranks.command(env)
 	if err := cmd.ParseFlags(slices.Concat(b.Command[2:], args)); errors.Is(err, pflag.ErrHelp) {
-		return nil
+		return errors.New("after --: --help: the job would only print it: fisterra train --help prints it here")
 	} else if err != nil {
 		return fmt.Errorf("after --: fisterra train: %w", err)
 	}

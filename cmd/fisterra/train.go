@@ -44,8 +44,9 @@ func (t *trainFlags) command(env environment) *cobra.Command {
 workers unless told otherwise; under srun, mpirun or fisterra run it joins, by default as one parameter
 server and size-1 workers, and one rank by itself as a worker.
 
---data is optdigits (embedded), a directory or file in MNIST's IDX form, CSV with the label last, or LIBSVM,
-each also as .gz or .zst.
+--data is optdigits (embedded), a directory with MNIST's four IDX files or with train.csv, train.libsvm, train.svm
+or train.txt, or one file: CSV (label last, or where a header says label, class or target) or LIBSVM. Each may
+be compressed (.gz, .zst). On several nodes it is where all ranks can read it, as are --checkpoint, --out and --site.
 
 SIGTERM (exit code 143), SIGUSR1 (138; see sbatch --signal), Ctrl-C (130) and a terminal that hangs up (129; not
 under nohup) save a checkpoint and end the run after the next step; SIGUSR2 saves and goes on. Where train has

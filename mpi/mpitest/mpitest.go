@@ -160,14 +160,11 @@ func Simulated(opts ...Option) Runner {
 
 // SimulatedKill is a KillRunner over the simulated fabric, whose ranks are on a
 // host each. A loss is noticed after a millisecond.
-func SimulatedKill(pull bool) KillRunner {
+func SimulatedKill(more ...Option) KillRunner {
 	return func(t *testing.T, n int, f func(ctx context.Context, c *mpi.Comm, die func()) error) {
 		t.Helper()
 		fabric := sim.New(sim.Config{Ranks: n, MaxDelay: 100 * time.Microsecond, DetectAfter: time.Millisecond})
-		opts := []Option{Over(fabric), PerHost(1), func(o *options) { o.stay = true }}
-		if pull {
-			opts = append(opts, Pull())
-		}
+		opts := append([]Option{Over(fabric), PerHost(1), func(o *options) { o.stay = true }}, more...)
 		Run(t, n, func(ctx context.Context, c *mpi.Comm) error {
 			return f(ctx, c, func() { fabric.Kill(c.WorldRank(c.Rank())) })
 		}, opts...)

@@ -14,8 +14,8 @@ func TestConformance(t *testing.T) {
 }
 
 func TestLosses(t *testing.T) {
-	t.Run("copied", func(t *testing.T) { Losses(t, SimulatedKill(false)) })
-	t.Run("pulled", func(t *testing.T) { Losses(t, SimulatedKill(true)) })
+	t.Run("copied", func(t *testing.T) { Losses(t, SimulatedKill()) })
+	t.Run("pulled", func(t *testing.T) { Losses(t, SimulatedKill(Pull())) })
 }
 
 func TestSoak(t *testing.T) {

@@ -80,8 +80,8 @@ const holdOut = 0.2
 const maxDenseBytes = 16 << 30
 
 // Open reads a data set: the built-in "optdigits", a directory with the four
-// files of MNIST or with train.* and test.*, or one training file in IDX, CSV
-// or LIBSVM form. What a file is, and whether it is compressed (gzip, zstd),
+// files of MNIST or with train.* and test.*, or one training file in CSV or
+// LIBSVM form (IDX has its labels in a file of their own). What a file is, and whether it is compressed (gzip, zstd),
 // is told by its content.
 //
 // The test file of FILE is FILE.t (LIBSVM's custom), FILE with "train"
