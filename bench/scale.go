@@ -167,6 +167,9 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 func sharedBound(n *sim.Network, ranks, nBytes int, reduceRate float64) time.Duration {
 	others := func(size int) float64 { return float64(size-1) / float64(size) * float64(nBytes) }
 	local := min(ranks, n.RanksPerNode)
+	if n.Cyclic > 0 { // dealt out evenly
+		local = (ranks + n.Cyclic - 1) / n.Cyclic
+	}
 	nodes := n.NodesOf(ranks)
 	link := 2 * others(nodes) / n.Wire.Bandwidth
 	processor := others(local)*(2/n.Node.Bandwidth+1/reduceRate) + others(nodes)/float64(local)/reduceRate

@@ -203,6 +203,16 @@ func TestScaleBlocks(t *testing.T) {
 	}
 }
 
+// TestSharedBoundOfCyclicRanks: the fullest of nodes to which ranks are dealt in turn has no more than its share.
+func TestSharedBoundOfCyclicRanks(t *testing.T) {
+	block, cyclic := sim.FDR(), sim.FDR()
+	block.RanksPerNode, cyclic.Cyclic = 3, 2
+	const reduceRate = 1e10
+	if got, want := sharedBound(cyclic, 5, 1<<20, reduceRate), sharedBound(block, 5, 1<<20, reduceRate); got != want {
+		t.Errorf("5 ranks dealt to 2 nodes: %v, in nodes of 3: %v", got, want)
+	}
+}
+
 // TestScaleLevels: where the network decides, the plan that is chosen is one in levels, and takes less than the flat ones.
 func TestScaleLevels(t *testing.T) {
 	for _, c := range []struct {

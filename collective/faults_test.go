@@ -188,6 +188,43 @@ func TestRejectedRankAnswers(t *testing.T) {
 	}
 }
 
+// A short message with its call in front has as many bytes as a long one without: it is not taken for that.
+func TestMismatchOfEqualBytes(t *testing.T) {
+	const short, long = (signedBytes - 8) / 4, (signedBytes - 8 + signatureBytes) / 4
+	calls := func(f func(ctx context.Context, c *mpi.Comm, n int) error) func(context.Context, *mpi.Comm) error {
+		return func(ctx context.Context, c *mpi.Comm) error {
+			n := long
+			if c.Rank() == 0 {
+				n = short
+			}
+			err := f(ctx, c, n)
+			if err == nil {
+				err = Barrier(ctx, c)
+			}
+			return within(err, mpi.ErrMismatch)
+		}
+	}
+	for name, f := range map[string]func(context.Context, *mpi.Comm, int) error{
+		"bcast": func(ctx context.Context, c *mpi.Comm, n int) error { return Bcast(ctx, c, make([]float32, n), 0) },
+		"gather": func(ctx context.Context, c *mpi.Comm, n int) error {
+			return Gather(ctx, c, make([]float32, n), make([]float32, 2*n), 1)
+		},
+		"allreduce": func(ctx context.Context, c *mpi.Comm, n int) error {
+			return Allreduce(ctx, c, make([]float32, n), make([]float32, n), Sum)
+		},
+		"alltoallv": func(ctx context.Context, c *mpi.Comm, n int) error { // rank 1 expects more than rank 0 sends
+			counts := []int{0, n}
+			if c.Rank() == 1 {
+				counts = []int{0, 0}
+				return Alltoallv(ctx, c, make([]float32, 0), counts, make([]float32, n), []int{n, 0})
+			}
+			return Alltoallv(ctx, c, make([]float32, n), counts, make([]float32, 0), []int{0, 0})
+		},
+	} {
+		t.Run(name, func(t *testing.T) { overTCP(t, 2, calls(f)) })
+	}
+}
+
 // Each of two ranks takes itself for the root of a long bcast: both wait for the other to take it.
 func TestMismatchOfSends(t *testing.T) {
 	overTCP(t, 2, func(ctx context.Context, c *mpi.Comm) error {

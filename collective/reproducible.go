@@ -158,7 +158,7 @@ func reproducible32[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, f *fi
 		if s, ok := special(m); ok {
 			recv[i] = float32(s)
 		} else {
-			recv[i] = float32(math.Ldexp(float64(sums[i]), int(m&exponent)-bias-bits32))
+			recv[i] = float32(math.Ldexp(float64(float32(sums[i])), int(m&exponent)-bias-bits32)) // from the integer, so that it rounds once
 		}
 	}
 	return nil

@@ -130,6 +130,19 @@ func TestReproducibleSumOfSpecialValues(t *testing.T) {
 	})
 }
 
+// The exact sum 2⁵⁴+2³⁰+1 is rounded once: to a float64 first it would be half way between two float32.
+func TestReproducibleSumRoundsOnce(t *testing.T) {
+	rows := slices.Repeat([][]float32{{0x1p37}}, 1<<17)
+	rows = append(rows, []float32{0x1p30}, []float32{1})
+	together(t, 1, func(ctx context.Context, c *mpi.Comm) error {
+		sum := make([]float32, 1)
+		if err := ReproducibleAllreduce(ctx, c, rows, sum); err != nil {
+			return err
+		}
+		return equal("sum", sum, []float32{0x1p54 + 0x1p31})
+	})
+}
+
 // A rank with too many rows is told so, and all others, too, which stay in step.
 func TestReproducibleSumOfTooManyRows(t *testing.T) {
 	const size = 16

@@ -37,6 +37,9 @@ func (m *meeting) askManager(ctx context.Context) error {
 	switch l.kind {
 	case ByMPICH, ByPMI2:
 		if !pmi.Present(m.cfg.lookup()) {
+			if l.step != nil { // a rank and a size, but another way to meet (Slurm's cray_shasta): the step has its own
+				return nil
+			}
 			return fmt.Errorf("mpi: %w: rank %d of %d of a process manager (%s), but neither PMI_FD nor PMI_PORT is set, by which ranks could meet without an MPI library; "+
 				"use the one of this launcher (Config.Transport, --transport mpi), or start with srun or mpiexec.hydra", ErrLauncher, l.rank, l.size, l.reason)
 		}

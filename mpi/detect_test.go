@@ -259,6 +259,26 @@ func TestOtherLauncherRefused(t *testing.T) {
 }
 
 // Ranks of PALS know rank and size, but have no process manager that Fisterra could ask.
+// TestStepWithoutPMI: Slurm's cray_shasta says rank and size as a process manager does, and has no PMI that Fisterra
+// speaks. The tasks of a step meet without one.
+func TestStepWithoutPMI(t *testing.T) {
+	env := map[string]string{"PALS_RANKID": "1", "PMI_RANK": "1", "PMI_SIZE": "2", "SLURM_MPI_TYPE": "cray_shasta", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0",
+		"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "c7101",
+		"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_JOB_NODELIST": "c7101", "SLURM_NODELIST": "c7101", "SLURM_TASKS_PER_NODE": "2"}
+	cfg := &Config{Lookup: lookupIn(env)}
+	l, err := detect(cfg.Lookup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.kind != ByPMI2 || l.step == nil || l.rank != 1 || l.size != 2 {
+		t.Fatalf("kind %v, rank %d of %d, step %v", l.kind, l.rank, l.size, l.step)
+	}
+	m := &meeting{cfg: cfg, l: l}
+	if err := m.askManager(t.Context()); err != nil || m.manager != nil {
+		t.Errorf("%v, manager %v", err, m.manager)
+	}
+}
+
 func TestManagerOutOfReachNamesTheWayOut(t *testing.T) {
 	cfg := &Config{Lookup: lookupIn(map[string]string{"PALS_RANKID": "1", "PMI_RANK": "1", "PMI_SIZE": "2"})}
 	l, err := detect(cfg.Lookup)

@@ -8,7 +8,7 @@
 //	if world.Rank() == 0 {
 //		server, err := ps.NewServer(cfg)
 //		...
-//		summary, err := server.Serve(ctx)
+//		_, err = server.Serve(ctx)
 //		return err
 //	}
 //	w, err := ps.NewWorker(cfg)

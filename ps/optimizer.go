@@ -93,6 +93,9 @@ func (r Rule) Validate() error {
 			return fmt.Errorf("ps: %s %v; it lies in [0, 1)", f.name, f.v)
 		}
 	}
+	if !(r.Epsilon >= 0) || math.IsInf(r.Epsilon, 0) {
+		return fmt.Errorf("ps: epsilon %v; a number from 0 is needed", r.Epsilon)
+	}
 	if r.Warmup < 0 {
 		return fmt.Errorf("ps: warm-up of %d updates; a number from 0 is needed", r.Warmup)
 	}
@@ -115,6 +118,7 @@ func (r Rule) Slots() int {
 
 // RateAt is the learning rate of update n, counted from 0.
 func (r Rule) RateAt(n int64) float64 {
+	r = r.WithDefaults()
 	rate := r.Rate
 	if n < r.Warmup {
 		rate *= float64(n+1) / float64(r.Warmup)
@@ -134,6 +138,7 @@ func (r Rule) RateAt(n int64) float64 {
 // of gradients and weight what to divide it by; slots are r.Slots() vectors of
 // the same length that belong to these values. Cost: one pass over memory.
 func Apply[F Float](r Rule, n int64, values, grad []F, slots [][]F, weight float64) {
+	r = r.WithDefaults()
 	rate := r.RateAt(n)
 	scale := F(1 / weight)
 	grad = grad[:len(values)]

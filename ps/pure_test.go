@@ -313,8 +313,8 @@ func TestOptimizers(t *testing.T) {
 			return v
 		}},
 	} {
-		r := c.rule.WithDefaults()
-		if err := r.Validate(); err != nil {
+		r := c.rule // Apply has the same defaults
+		if err := r.WithDefaults().Validate(); err != nil {
 			t.Fatal(err)
 		}
 		v := []float64{1, 2}

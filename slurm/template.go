@@ -40,6 +40,9 @@ type Batch struct {
 	Signal  string
 	Requeue bool // the job starts again after preemption and node failure
 	NoKill  bool // the job goes on with the nodes that are left
+	// Wait is how many seconds after the first task has ended srun ends the others; 0: never. For
+	// programs whose ranks do not notice that one is gone.
+	Wait int
 	// Output is the log, with sbatch's patterns; default "fisterra-%j.log", or
 	// "fisterra-%A_%a.log" for an array. Its directory must exist, else Slurm fails
 	// the job without a word. It is appended to, so that a requeued job keeps what it

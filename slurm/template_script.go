@@ -23,6 +23,7 @@ func (b Batch) Script() (string, error) {
 	s.directives(&b)
 	s.line("")
 	s.line(`echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"`)
+	s.line("export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says")
 	s.modules(b.Modules)
 	s.memory(&b)
 	if b.Checkpoint != "" {
@@ -121,7 +122,7 @@ func (s *script) memory(b *Batch) {
 }
 
 func (s *script) run(b *Batch) {
-	command := []string{"srun", "--kill-on-bad-exit=0", "--wait=0"}
+	command := []string{"srun", "--kill-on-bad-exit=0", "--wait=" + strconv.Itoa(b.Wait)}
 	if b.CPUsPerTask > 0 { // srun no longer takes it from sbatch
 		command = append(command, "--cpus-per-task="+strconv.Itoa(b.CPUsPerTask))
 	}
@@ -161,7 +162,11 @@ func (s *script) run(b *Batch) {
 	}
 	s.line("")
 	s.line("# The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task")
-	s.line("# does not end the others: the program decides whether it can go on.")
+	if b.Wait > 0 {
+		s.linef("# ends the others after %d s: they do not notice it.", b.Wait)
+	} else {
+		s.line("# does not end the others: the program decides whether it can go on.")
+	}
 	s.line("trap 'echo \"job $SLURM_JOB_ID: signal TERM, $(date +%T)\"' TERM")
 	s.line(strings.Join(command, " "))
 	s.line("code=$?")

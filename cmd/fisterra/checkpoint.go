@@ -78,12 +78,12 @@ func newClaim(dir string, own owner) claim {
 // before has saved meanwhile.
 func (c claim) take(resume func() error) error {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
-		return usageError(fmt.Errorf("--checkpoint: %w", err))
+		return directoryError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	for {
 		before, err := c.owner()
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return usageError(err)
+			return directoryError(err)
 		}
 		if before.Job == c.own.Job && c.own.Job != 0 && before.Restart > c.own.Restart {
 			return usageError(fmt.Errorf("--checkpoint %s belongs to a later incarnation (%v) of this job's restart %d", c.dir, before, c.own.Restart))
@@ -126,14 +126,14 @@ func (c claim) replace(before owner, resume func() error) error {
 		read = now
 	}
 	if err := c.show(read); err != nil {
-		return usageError(err)
+		return directoryError(err)
 	}
 	if before.State != "" {
 		if err := syncDirectory(c.dir); err != nil { // or after a crash neither file may be there
-			return usageError(fmt.Errorf("--checkpoint: %w", err))
+			return directoryError(fmt.Errorf("--checkpoint: %w", err))
 		}
 		if err := os.Remove(c.path(before.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return usageError(fmt.Errorf("--checkpoint: %w", err))
+			return directoryError(fmt.Errorf("--checkpoint: %w", err))
 		}
 	}
 	c.sweep()
@@ -152,11 +152,11 @@ func (c claim) enter(before owner) error {
 	temp := c.path(ownerFile + "." + c.own.Token)
 	if err := writeSynced(temp, append(text, '\n')); err != nil {
 		os.Remove(temp)
-		return usageError(fmt.Errorf("--checkpoint: %w", err))
+		return directoryError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	if err := os.Rename(temp, c.path(ownerFile)); err != nil {
 		os.Remove(temp)
-		return usageError(fmt.Errorf("--checkpoint: %w", err))
+		return directoryError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	return nil
 }
@@ -243,14 +243,14 @@ func (c claim) inherit(before owner) error {
 	if err != nil { // a file system without links
 		text, readErr := os.ReadFile(c.source(before))
 		if readErr != nil {
-			return usageError(fmt.Errorf("--checkpoint: %w", errors.Join(err, readErr)))
+			return directoryError(fmt.Errorf("--checkpoint: %w", errors.Join(err, readErr)))
 		}
 		if err := writeSynced(temp, text); err != nil {
-			return usageError(fmt.Errorf("--checkpoint: %w", err))
+			return directoryError(fmt.Errorf("--checkpoint: %w", err))
 		}
 	}
 	if err := os.Rename(temp, c.state()); err != nil {
-		return usageError(fmt.Errorf("--checkpoint: %w", err))
+		return directoryError(fmt.Errorf("--checkpoint: %w", err))
 	}
 	return nil
 }

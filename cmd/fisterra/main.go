@@ -49,6 +49,17 @@ func usageError(err error) error {
 	return &exitError{exitUsage, err}
 }
 
+// directoryError is for what cannot be written to or read from where the user said: his mistake, unless the file system
+// is what fails.
+func directoryError(err error) error {
+	for _, host := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE} {
+		if errors.Is(err, host) {
+			return err
+		}
+	}
+	return usageError(err)
+}
+
 func main() { os.Exit(run(os.Args[1:], system())) }
 
 // environment is what the command touches of the world around it.

@@ -269,6 +269,9 @@ var trainFlagNames = []string{"roles", "ps", "workers", "placement", "checkpoint
 // stands after --.
 func (t *templateFlags) checkProgram(b *slurm.Batch, args []string) error {
 	if b.Trains() {
+		if b.Requeue && b.Signal != "" && b.Checkpoint == "" {
+			return errors.New("--signal with --requeue needs --checkpoint: else every run begins anew, is signalled again, and the job never ends")
+		}
 		return checkTraining(b, args)
 	}
 	for _, name := range trainFlagNames {
@@ -278,6 +281,10 @@ func (t *templateFlags) checkProgram(b *slurm.Batch, args []string) error {
 	}
 	return nil
 }
+
+// libraryWait is Batch.Wait of training over the system's MPI library, which does not say that a rank is lost. Without a
+// loss all ranks end together, in MPI_Finalize.
+const libraryWait = 120
 
 // checkTraining is the check that every rank would make. The data are left to it: they need
 // not be where the script is written.
@@ -297,6 +304,9 @@ func checkTraining(b *slurm.Batch, args []string) error {
 		if cmd.Flags().Changed(name) && (name != "out" || b.Out != "" || b.Array != "") { // of an array each task needs its own
 			return fmt.Errorf("after --: --%s is a flag of template slurm, too, which hands it on: give it before --", name)
 		}
+	}
+	if ranks.transport == "mpi" || ranks.infiniband == "on" {
+		b.Wait = libraryWait
 	}
 	ranks.checkpoint = b.Checkpoint
 	servers, workers, err := countsOf(b)

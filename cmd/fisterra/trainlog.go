@@ -23,12 +23,12 @@ func (t *trainFlags) openLog(env environment, w *mpi.World, name string) (*slog.
 		return slog.New(terminal).With("rank", w.Rank()), func() {}, nil
 	}
 	if err := os.MkdirAll(t.out, 0o755); err != nil {
-		return nil, nil, usageError(fmt.Errorf("--out: %w", err))
+		return nil, nil, directoryError(fmt.Errorf("--out: %w", err))
 	}
 	// A run that resumes goes on in the same file.
 	f, err := os.OpenFile(filepath.Join(t.out, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return nil, nil, usageError(fmt.Errorf("--out: %w", err))
+		return nil, nil, directoryError(fmt.Errorf("--out: %w", err))
 	}
 	file := slog.NewTextHandler(io.Writer(f), &slog.HandlerOptions{Level: slog.LevelInfo})
 	log := slog.New(slog.NewMultiHandler(terminal, file)).With("rank", w.Rank())

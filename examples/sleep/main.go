@@ -50,6 +50,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if o.stop.LastStep < 1 {
+		return fmt.Errorf("--last %d: want a step from 1", o.stop.LastStep)
+	}
 	world, err := mpi.Init(ctx, &mpi.Config{})
 	if err != nil {
 		return err

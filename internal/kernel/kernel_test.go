@@ -187,6 +187,32 @@ func TestHalfFloatsConvertBothWays(t *testing.T) {
 	}
 }
 
+// Min and Max of a number and a NaN are NaN, whichever comes first.
+func TestLeastAndGreatestOfNaN(t *testing.T) {
+	bits := map[Type][2][]byte{ // 1 and NaN
+		Float32:  {{0, 0, 0x80, 0x3f}, {0, 0, 0xc0, 0x7f}},
+		Float64:  {{0, 0, 0, 0, 0, 0, 0xf0, 0x3f}, {0, 0, 0, 0, 0, 0, 0xf8, 0x7f}},
+		BFloat16: {{0x80, 0x3f}, {0xc0, 0x7f}},
+		Float16:  {{0, 0x3c}, {0, 0x7e}},
+	}
+	for _, op := range []Op{Min, Max} {
+		for ty, x := range bits {
+			f, _ := For(op, ty)
+			for _, k := range [][2]int{{0, 1}, {1, 0}, {1, 1}} {
+				dst := make([]byte, len(x[0]))
+				f(dst, x[k[0]], x[k[1]])
+				if dst[len(dst)-1]&0x7f != x[1][len(dst)-1] || dst[len(dst)-2]&0x40 == 0 && ty != Float16 {
+					t.Errorf("%v of %v: %x and %x give %x", op, ty, x[k[0]], x[k[1]], dst)
+				}
+			}
+			dst := make([]byte, len(x[0]))
+			if f(dst, x[0], x[0]); !bytes.Equal(dst, x[0]) {
+				t.Errorf("%v of %v: 1 and 1 give %x", op, ty, dst)
+			}
+		}
+	}
+}
+
 func BenchmarkSum(b *testing.B) {
 	for _, t := range []Type{Float32, Float64, BFloat16, Float16} {
 		for _, bytes := range []int{16 << 10, 512 << 10} {

@@ -61,5 +61,5 @@ func (f Family) advice() string {
 	if f == OpenMPI {
 		return "start Open MPI's ranks by its mpirun or by srun --mpi=pmix"
 	}
-	return "start this library's ranks by its own mpiexec or by srun --mpi=pmi2"
+	return "start this library's ranks by its own mpiexec or by srun --mpi=pmi2 (Intel MPI: with I_MPI_PMI_LIBRARY naming Slurm's libpmi2.so)"
 }

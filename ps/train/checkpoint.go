@@ -134,6 +134,11 @@ func (w *worker[F]) resume() (int64, error) {
 			return bad("a number of %s is %v: training had diverged; remove the file to begin anew", v.name, x)
 		}
 	}
+	if step == 0 { // rounded down: the optimizer begins anew, as exchanges take for granted of step 0
+		for _, slot := range w.slots {
+			clear(slot)
+		}
+	}
 	w.cfg.Log.Log(context.Background(), Notice, "resumed from a checkpoint", "file", w.cfg.Checkpoint, "step", step)
 	return step, nil
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
 
@@ -372,6 +373,55 @@ func TestResumeWithOtherWorkers(t *testing.T) {
 				t.Errorf("%v after step %d of %v: resumed at %d, want %d; %d steps", after, saved, before, r.Resumed, want, r.Steps)
 			}
 		}
+	}
+}
+
+// A checkpoint of so few steps that the run which goes on counts none of them has no use for what the optimizer kept:
+// exchanges take all ranks' to be zero at step 0.
+func TestResumeRoundedToTheBeginning(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	cfg := Config{Cluster: ps.Counts(1, 4), Mode: ps.Async, Hidden: 8, Checkpoint: state, CheckpointEvery: 1, StartBarrier: true, Stop: ps.Stop{LastStep: 2}}
+	launch(t, cfg, nil).fine(t)
+	meta, tensors, err := readTensors(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := false
+	for name, x := range tensors {
+		moved = moved || strings.HasPrefix(name, "slot") && slices.ContainsFunc(x.bytes, func(b byte) bool { return b != 0 })
+	}
+	if !moved {
+		t.Fatalf("nothing in the optimizer's vectors of step %s", meta["step"])
+	}
+	meta["step"] = "1" // of an asynchronous run, which may have made some more than it was to
+	if err := writeTensors(state, meta, slices.Collect(maps.Values(tensors))); err != nil {
+		t.Fatal(err)
+	}
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Cluster, cfg.Mode, cfg.Comm = ps.Counts(0, 2), ps.Sync, worlds[0].Comm()
+	cfg = cfg.withDefaults()
+	data, err := Open(cfg.Data, cfg.Seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newWorker[float32](t.Context(), &cfg, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, err := w.resume()
+	if err != nil || step != 0 {
+		t.Fatalf("step %d, %v", step, err)
+	}
+	for _, slot := range w.slots {
+		if slices.ContainsFunc(slot, func(x float32) bool { return x != 0 }) {
+			t.Error("the chief's optimizer does not begin anew, unlike the other ranks'")
+		}
+	}
+	if err := w.free(); err != nil {
+		t.Error(err)
 	}
 }
 

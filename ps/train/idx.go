@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
+	"os"
 	"path/filepath"
 	"strconv"
 )
@@ -144,8 +145,10 @@ func readIDXPair(dir, prefix string) (s *samples, found bool, err error) {
 func findIDX(dir, prefix, what string) (string, bool) {
 	for _, sep := range []string{"-", "."} {
 		matches, _ := filepath.Glob(filepath.Join(globEscape(dir), prefix+"-"+what+sep+"idx*"))
-		if len(matches) > 0 {
-			return matches[0], true
+		for _, m := range matches {
+			if info, err := os.Stat(m); err == nil && info.Mode().IsRegular() { // not an archive's own directory
+				return m, true
+			}
 		}
 	}
 	return "", false

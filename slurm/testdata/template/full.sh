@@ -16,6 +16,7 @@
 #SBATCH --no-kill
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says
 
 module load gcc/12.2 || { echo 'module gcc/12.2 cannot be loaded' >&2; exit 1; }
 module load openmpi/4.1 || { echo 'module openmpi/4.1 cannot be loaded' >&2; exit 1; }

@@ -11,6 +11,7 @@
 #SBATCH --no-requeue
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says
 
 # Memory per CPU in MB: the job's own, else the partition's default, else the smallest even share of a node,
 # and no more than the job holds.

@@ -9,6 +9,7 @@
 #SBATCH --no-requeue
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says
 
 mkdir -p -- runs/"$SLURM_ARRAY_TASK_ID" || exit 1
 

@@ -13,6 +13,7 @@
 #SBATCH --no-kill
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says
 
 mkdir -p -- /scratch/me/run || exit 1
 

@@ -12,6 +12,7 @@
 #SBATCH --no-requeue
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says
 
 module load gcc/12.2 || { echo 'module gcc/12.2 cannot be loaded' >&2; exit 1; }
 module load openmpi/4.1 || { echo 'module openmpi/4.1 cannot be loaded' >&2; exit 1; }
@@ -37,9 +38,9 @@ if [ -n "$per_cpu" ]; then
 fi
 
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
-# does not end the others: the program decides whether it can go on.
+# ends the others after 120 s: they do not notice it.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
-srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task=6 "${memory[@]}" /opt/fisterra train --transport mpi --infiniband
+srun --kill-on-bad-exit=0 --wait=120 --cpus-per-task=6 "${memory[@]}" /opt/fisterra train --transport mpi --infiniband
 code=$?
 echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
 exit "$code"

@@ -8,6 +8,7 @@
 #SBATCH --no-requeue
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says
 
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
 # does not end the others: the program decides whether it can go on.
