@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -73,6 +74,84 @@ func TestForeverServesTheNextWorker(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// A worker of a synchronous run that comes again while the step waits for another has its gradient in that step already:
+// a second one is dropped, and it learns the values after the step. With backup workers, too, whose gates count
+// the parts of several blocks.
+func TestForeverTakesAWorkerThatComesAgain(t *testing.T) {
+	for _, aggregate := range []int{0, 2} {
+		t.Run(fmt.Sprintf("aggregate %d", aggregate), func(t *testing.T) {
+			const n = 3 * 50 // in blocks of 50
+			cfg := oneTable(1, 3, n, Sync)
+			cfg.Forever, cfg.Aggregate, cfg.BlockBytes = true, aggregate, 50*8
+			worlds, err := mpi.Local(4, mpi.LocalOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			come := make(chan struct{})
+			again := sync.OnceFunc(func() { close(come) })
+			var pulled sync.WaitGroup // of all workers, for the same step
+			pulled.Add(3)
+			mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+				cfg := cfg
+				cfg.Comm = c
+				if c.Rank() == 0 {
+					server, err := NewServer(cfg)
+					if err != nil {
+						return err
+					}
+					serving, end := context.WithCancel(ctx)
+					go func() {
+						for range 3 {
+							mpi.Recv(ctx, c, []byte{}, mpi.AnySource, FreeTag(c)) // an error of it shows in Serve
+						}
+						end()
+					}()
+					_, err = server.Serve(serving)
+					return err
+				}
+				defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
+				w, err := NewWorker(cfg)
+				if err != nil {
+					return err
+				}
+				values, grad := make([]float64, n), slices.Repeat([]float64{1}, n)
+				if w.Chief() {
+					if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+						return err
+					}
+				}
+				if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+					return err
+				}
+				pulled.Done()
+				pulled.Wait()
+				if c.Rank() == 1 {
+					defer again()
+					if _, err := Push(ctx, w, "w", grad, Contribution{}).Wait(ctx); err != nil {
+						return err
+					}
+					if w, err = NewWorker(cfg); err != nil {
+						return err
+					}
+					if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil {
+						return err
+					}
+					second := PushPull(ctx, w, "w", grad, values, Contribution{})
+					again()
+					a, err := second.Wait(ctx)
+					if err != nil || a.Version != 1 || !a.Dropped {
+						err = fmt.Errorf("a second gradient for the step: %+v, %v", a, err)
+					}
+					return err
+				}
+				<-come
+				_, err = PushPull(ctx, w, "w", grad, values, Contribution{}).Wait(ctx)
+				return err
+			})
+		})
+	}
 }
 
 func TestForeverServesUntilItIsTold(t *testing.T) {

@@ -4,6 +4,7 @@ package ps
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -44,7 +45,10 @@ func (s *Server) consider(o offer, payload []byte) {
 		}
 	}
 	verdict := take
-	if gradient {
+	switch {
+	case gradient && s.given(sl, o):
+		verdict = duplicate
+	case gradient:
 		verdict = sl.gate.offer(o.worker, o.h.version)
 	}
 	if beyond && verdict == take {
@@ -63,11 +67,27 @@ func (s *Server) consider(o offer, payload []byte) {
 		}
 		s.hold(sl, o)
 	case duplicate:
+		if s.cfg.Forever { // the worker has come again: the open step has its gradient
+			o.waste = true
+			s.accept(o, payload)
+			return
+		}
 		if o.buf != nil {
 			s.store.release(o.buf)
 		}
 		s.refuse(o.asker, fmt.Errorf("a second gradient for step %d of block %d", o.h.version, sl.index))
 	}
+}
+
+// given reports whether the open step has this worker's gradient of the block already, or is receiving it. A
+// gate that counts parts of several blocks does not know which.
+func (s *Server) given(sl *slab, o offer) bool {
+	if !s.cfg.backup() || o.h.version != sl.gate.step {
+		return false
+	}
+	return sl.staged[o.worker] != nil || slices.ContainsFunc(s.under, func(u offer) bool {
+		return u.slab == sl && u.worker == o.worker && u.h.op != opSet && u.h.version == o.h.version && !u.waste && !u.gone
+	})
 }
 
 // hold keeps an offer until something changes.
@@ -118,6 +138,10 @@ func (s *Server) land(o offer) {
 		}
 		s.store.release(o.buf)
 		o.dropped = true
+		if o.h.op == opPushPull && o.h.version == sl.version { // the step is still open: the values are those after it
+			sl.waiting = append(sl.waiting, o.asker)
+			return
+		}
 		s.acknowledge(sl, o.asker)
 		return
 	}

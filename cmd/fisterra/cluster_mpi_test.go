@@ -102,7 +102,9 @@ func TestClusterMPISaves(t *testing.T) {
 func TestClusterMPIRankKilled(t *testing.T) {
 	s := slowCluster(t)
 	need.Program(t, "openmpi", "mpirun")
-	for i, launcher := range []string{overMPI, "salloc -N2 --ntasks-per-node=2 mpirun -n 4"} {
+	need.Program(t, "mpich", "mpiexec.hydra")
+	// By pmi2 it is srun that does, where it is asked to.
+	for i, launcher := range []string{overMPI, "salloc -N2 --ntasks-per-node=2 mpirun -n 4", "srun --mpi=pmi2 -N1 -n4 --kill-on-bad-exit=0 --wait=5"} {
 		t.Run(launcher, func(t *testing.T) {
 			x := startStep(t, s, filepath.Join(s.Dir, fmt.Sprint(i)), words(asRoot, launcher), words("--transport mpi", endless)...)
 			x.signal("worker2", "KILL")
