@@ -117,7 +117,8 @@ func (c *connectFlags) checkPlanning() error {
 	return nil
 }
 
-// checkHere finds what ranks that this command starts itself would refuse, each in the same words.
+// checkHere finds what ranks that this command starts itself would refuse, each in the same words, but for what only
+// opening a transport tells: an interface of --address-rule, a --congestion-control.
 func (c *connectFlags) checkHere(env environment) error {
 	if err := c.check(env); err != nil {
 		return err

@@ -20,6 +20,17 @@ import (
 	"github.com/fisterra-hpc/fisterra/slurm"
 )
 
+// A file system that fails is not what the user got wrong; one that he may not write to is.
+func TestFailingDiskIsNoUsageError(t *testing.T) {
+	for err, want := range map[error]int{syscall.ENOSPC: exitFailed, syscall.EDQUOT: exitFailed, syscall.EIO: exitFailed, syscall.ESTALE: exitFailed,
+		syscall.EACCES: exitUsage, syscall.ENOENT: exitUsage, syscall.EROFS: exitUsage} {
+		err := directoryError(fmt.Errorf("--checkpoint: %w", &os.PathError{Op: "write", Path: "x", Err: err}))
+		if got := codeOf(t.Context(), err); got != want {
+			t.Errorf("%v: exit code %d, want %d", err, got, want)
+		}
+	}
+}
+
 // The exit code of ranks of which some were killed follows from what they were.
 func TestExitCodeAsksTheRoles(t *testing.T) {
 	// A negative code is that of a rank which was asked to end.

@@ -93,6 +93,9 @@ func TestIDXDirectory(t *testing.T) {
 		write(t, filepath.Join(dir, "train-images-idx3-ubyte"+suffix), packed(t, images))
 		write(t, filepath.Join(dir, "train-labels-idx1-ubyte"+suffix), packed(t, labels))
 		write(t, filepath.Join(dir, "t10k-images.idx3-ubyte"+suffix), packed(t, images))
+		if err := os.Mkdir(filepath.Join(dir, "t10k-images-idx3-ubyte"), 0o755); err != nil { // as some unpack an archive
+			t.Fatal(err)
+		}
 		write(t, filepath.Join(dir, "t10k-labels.idx1-ubyte"+suffix), packed(t, labels))
 		d, err := Open(dir, 1)
 		if err != nil {

@@ -68,8 +68,9 @@ type Network struct {
 //
 // 4 lanes of 14.0625 Gb/s with 64b/66b coding carry 6.8 GB/s (InfiniBand
 // Architecture Specification, volume 2); PCI Express 3.0 x8 and headers leave about 6.2 GB/s to
-// MPI. Small messages of that generation's MPI libraries take 1.1 to 1.3 µs one
-// way, and ConnectX-3 adapters some 35 million messages a second.
+// MPI. A small message takes 1.2 µs one way, sender and receiver included, an assumption for MPI
+// libraries of that generation. ConnectX-3 adapters do 90 million messages a second by Dell's account ("Need for
+// Speed: Comparing FDR and EDR InfiniBand", 2016); the gap here is that of a third of it, since libraries add theirs.
 func FDR() *Network {
 	return &Network{
 		Name: "fdr", RanksPerNode: 24,
