@@ -16,6 +16,23 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
 
+// serveUntilLeft serves until so many workers have sent that they leave.
+func serveUntilLeft(ctx context.Context, cfg Config, workers int) error {
+	server, err := NewServer(cfg)
+	if err != nil {
+		return err
+	}
+	serving, end := context.WithCancel(ctx)
+	go func() {
+		for range workers {
+			mpi.Recv(ctx, cfg.Comm, []byte{}, mpi.AnySource, FreeTag(cfg.Comm)) // an error of it shows in Serve
+		}
+		end()
+	}()
+	_, err = server.Serve(serving)
+	return err
+}
+
 // A worker that comes after one that gave up does not take the answer to that one's request for its own.
 func TestForeverServesTheNextWorker(t *testing.T) {
 	const n = 100
@@ -29,17 +46,7 @@ func TestForeverServesTheNextWorker(t *testing.T) {
 		cfg := cfg
 		cfg.Comm = c
 		if c.Rank() == 0 {
-			server, err := NewServer(cfg)
-			if err != nil {
-				return err
-			}
-			serving, end := context.WithCancel(ctx)
-			go func() {
-				c.Probe(ctx, 1, FreeTag(c)) // an error of it shows in Serve
-				end()
-			}()
-			_, err = server.Serve(serving)
-			return err
+			return serveUntilLeft(ctx, cfg, 1)
 		}
 		defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
 		values, ended := make([]float64, n), func() context.Context {
@@ -97,19 +104,7 @@ func TestForeverTakesAWorkerThatComesAgain(t *testing.T) {
 				cfg := cfg
 				cfg.Comm = c
 				if c.Rank() == 0 {
-					server, err := NewServer(cfg)
-					if err != nil {
-						return err
-					}
-					serving, end := context.WithCancel(ctx)
-					go func() {
-						for range 3 {
-							mpi.Recv(ctx, c, []byte{}, mpi.AnySource, FreeTag(c)) // an error of it shows in Serve
-						}
-						end()
-					}()
-					_, err = server.Serve(serving)
-					return err
+					return serveUntilLeft(ctx, cfg, 3)
 				}
 				defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
 				w, err := NewWorker(cfg)
