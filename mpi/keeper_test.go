@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
@@ -34,4 +35,36 @@ func TestKeeperWaitsForTheCallerItWakes(t *testing.T) {
 	p.e.handOver()
 	p.e.unlock()
 	p.e.keeper.done.Wait()
+}
+
+// The keeper looks for messages while the program makes calls that do not, such as an atomic read of its own part.
+func TestKeeperLooksWhereCallsDoNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(0, []string{"2"})
+		t.Cleanup(p.e.set.close)
+		polls := 0
+		p.s.poll = func(transport.Sink) int { polls++; return 0 }
+		w := p.window()
+		w.direct[0] = w.part
+		read := func() {
+			if _, err := w.FetchAndOp(t.Context(), 0, 0, 0, AccNone); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read()
+		p.e.startKeeper()
+		again := time.NewTicker(keeperTick / 2)
+		defer again.Stop()
+		for range 10 {
+			<-again.C
+			read()
+		}
+		p.e.lock()
+		if polls < 3 {
+			t.Errorf("the keeper has looked %d times in %v, in which the program made calls that look for nothing", polls, 5*keeperTick)
+		}
+		p.e.closed = true
+		p.e.unlock()
+		p.e.keeper.done.Wait()
+	})
 }

@@ -28,6 +28,7 @@ func TestWindowWatchedByItsOwner(t *testing.T) {
 			return v, w.Unlock(ctx, 0)
 		}},
 	} {
+		var looked chan struct{} // the owner has once more
 		f := func(ctx context.Context, c *mpi.Comm) error {
 			part := make([]int64, 1)
 			w, err := mpi.NewWindow(ctx, c, part)
@@ -35,24 +36,23 @@ func TestWindowWatchedByItsOwner(t *testing.T) {
 				return err
 			}
 			if c.Rank() == 1 {
-				// Not before the owner looks: it would be in already.
-				if err := mpi.Send(ctx, c, []byte{1}, 0, 0); err != nil {
-					return err
+				for range 1000 { // the owner does nothing else by then
+					select {
+					case <-looked:
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
 				}
 				for _, then := range []func() error{
 					func() error { return w.Lock(ctx, 0, mpi.LockExclusive) },
 					func() error { return w.Accumulate(ctx, 0, 0, []int64{7}, mpi.AccSum) },
 					func() error { return w.Unlock(ctx, 0) },
 				} {
-					time.Sleep(5 * time.Millisecond)
 					if err := then(); err != nil {
 						return err
 					}
 				}
 				return w.Free(ctx)
-			}
-			if _, err := mpi.Recv(ctx, c, make([]byte, 1), 1, 0); err != nil {
-				return err
 			}
 			for end := time.Now().Add(10 * time.Second); ; {
 				v, err := look.at(ctx, w, part)
@@ -60,14 +60,21 @@ func TestWindowWatchedByItsOwner(t *testing.T) {
 				case err != nil:
 					return err
 				case v == 7:
+					close(looked) // whoever waits for a look need not any more
 					return w.Free(ctx)
 				case v != 0 || time.Now().After(end):
 					return fmt.Errorf("the part has %d, want 7", v)
 				}
+				select {
+				case looked <- struct{}{}:
+				default:
+				}
 			}
 		}
 		t.Run(look.name, func(t *testing.T) {
+			looked = make(chan struct{})
 			t.Run("shm", func(t *testing.T) { mpitest.Together(t, mpitest.SharedMemoryWorlds(t, 2), f) })
+			looked = make(chan struct{})
 			t.Run("tcp", func(t *testing.T) { mpitest.Together(t, mpitest.TCPWorlds(t, 2), f) })
 		})
 	}
