@@ -35,7 +35,7 @@ func Quantile(v []float64, q float64) float64 {
 	s := slices.Sorted(slices.Values(v))
 	i := int(q * float64(len(s)))
 	if q > 0.5 {
-		i = len(s) - 1 - int((1-q)*float64(len(s)))
+		i = len(s) - 1 - int((1-q)*float64(len(s))+1e-9) // in binary 1-0.9 is a little less than 0.1
 	}
 	return s[min(max(i, 0), len(s)-1)]
 }

@@ -99,6 +99,9 @@ func setBuffers[T mpi.Elem](q *call, send, recv []T) {
 // setOp sets the operator.
 func setOp[T mpi.Elem](q *call, op Op) {
 	q.op, q.goType = op, reflect.TypeFor[T]()
+	if op.user != nil && op.user.typ != q.goType { // which a plan's key does not tell: types of one kind share it
+		q.fail("operator %s is for %v, not for %v", op.user.name, op.user.typ, q.goType)
+	}
 	if op.exact {
 		q.fail("ReproducibleSum is for Allreduce and Reduce")
 	}

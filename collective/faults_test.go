@@ -164,13 +164,31 @@ func allgatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm) error {
 	return Allgatherv(ctx, c, make([]T, 2000), make([]T, 2000*c.Size()), counts)
 }
 
-// A rank whose first call on the communicator is rejected, and that comes to no other, answers those who wait for it.
+// A rank whose call is rejected, the first on the communicator, and that comes to no other, answers those who wait for it;
+// so does one whose call comes after they have asked, also where no stall is reported.
 func TestRejectedRankAnswers(t *testing.T) {
+	t.Parallel() // mostly waits
+	rejectedRankAnswers(t, 0)
+	rejectedRankAnswers(t, askAfter+2*slowTick)
+}
+
+func rejectedRankAnswers(t *testing.T, late time.Duration) {
 	const size = 3
 	var answered sync.WaitGroup
 	answered.Add(size - 1)
 	for r, err := range onRanks(t, size, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{StallAfter: -1}); err != nil {
+			return err
+		}
+		if late > 0 { // so that it hears the question, before it calls what is asked for
+			if err := Barrier(ctx, c); err != nil {
+				return err
+			}
+		}
 		if c.Rank() == size-1 {
+			come := make(chan struct{})
+			time.AfterFunc(late, func() { close(come) })
+			<-come
 			err := Allreduce(ctx, c, make([]int32, 4), make([]int32, 3), Sum)
 			answered.Wait()
 			return within(err, ErrArgument)
@@ -183,7 +201,7 @@ func TestRejectedRankAnswers(t *testing.T) {
 		return within(err, mpi.ErrMismatch)
 	}) {
 		if err != nil {
-			t.Errorf("rank %d: %v", r, err)
+			t.Errorf("%v late: rank %d: %v", late, r, err)
 		}
 	}
 }

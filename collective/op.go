@@ -164,9 +164,6 @@ func named(t reflect.Type) elemType {
 // combiner returns the function that an operator is for a type.
 func (o Op) combiner(typ elemType, goType reflect.Type) (kernel.Func, error) {
 	if o.user != nil {
-		if o.user.typ != goType {
-			return nil, fmt.Errorf("operator %s is for %v, not for %v", o.user.name, o.user.typ, goType)
-		}
 		return o.user.fold, nil
 	}
 	f, ok := kernel.For(o.kernel, typ.kind)

@@ -8,8 +8,8 @@ import (
 )
 
 // A collective that makes no progress has the look-out ask the rank that it waits for what
-// that does. The answer may be that it called something else, which ends collectives for all
-// (heed). Otherwise, after a longer time, it goes into a stall report; it is asked for
+// that does, and again each time that it has waited twice as long. The answer may be that it called something else,
+// which ends collectives for all (heed). Otherwise, after a longer time, it goes into a stall report; it is asked for
 // again then, so that the report says how things are.
 
 // askAfter is how long a collective makes no progress before the rank that it waits for is asked, unless it is reported
@@ -54,7 +54,7 @@ func (p *patience) look(now time.Time, stallAfter time.Duration) (ask, report bo
 	if waited < first {
 		return false, false
 	}
-	ask = p.asked.IsZero()
+	ask = p.asked.IsZero() || !p.owed && now.Sub(p.asked) >= max(askAfter, p.asked.Sub(p.since)) // what is wrong may come late
 	if stallAfter >= 0 && !p.owed && waited >= stallAfter && now.Sub(p.reported) >= stallAfter {
 		ask, p.owed = true, true
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What the look-out does about a rank that is waited for, second by second: it asks after one, and
-// asks again for a report, which waits for the answer to that.
+// What the look-out does about a rank that is waited for, second by second: it asks after one, again after twice as
+// long each time, and for a report, which waits for the answer to that.
 func TestPatience(t *testing.T) {
 	const never, always = -1, 0
 	for _, k := range []struct {
@@ -15,11 +15,11 @@ func TestPatience(t *testing.T) {
 		answers    int           // seconds after each question; never
 		want       string        // of each second: '.', a question '?', a report '!'
 	}{
-		{"answered at once", 3, always, ".?.?!..?!."},
-		{"not answered", 3, never, ".?.?!..?!."},
-		{"answered late", 4, 3, ".?..?!...?"},
+		{"answered at once", 3, always, ".???!.??!."},
+		{"not answered", 3, never, ".???!.??!."},
+		{"answered late", 4, 3, ".??.?!..??"},
 		{"asked for a report at first", 1, always, ".?!?!?!?!?"},
-		{"no reports", -1, always, ".?........"},
+		{"no reports", -1, always, ".??.?...?."},
 	} {
 		start := time.Now()
 		p := patience{since: start}

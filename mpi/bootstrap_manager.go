@@ -114,13 +114,13 @@ func (m *meeting) managerKeepsSecrets() bool {
 }
 
 // zeroKeyring is position 0's choice of how the others come by the secret; nil:
-// through the space itself.
+// through the space itself, but not in the place of a directory that was asked for.
 func (m *meeting) zeroKeyring(ctx context.Context) (*keyring, error) {
 	if m.managerKeepsSecrets() {
 		return nil, nil
 	}
 	k, err := findKeyring(ctx, m.cfg, m.l, m.cfg.lookup())
-	if _, isPMIx := m.manager.(pmixSpace); isPMIx && err != nil {
+	if _, isPMIx := m.manager.(pmixSpace); isPMIx && err != nil && m.cfg.SecretDir == "" {
 		return nil, nil
 	}
 	return k, err

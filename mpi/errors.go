@@ -74,7 +74,7 @@ type Error struct {
 	Op     string // "send", "recv", "split", ...
 	Comm   string // communicator's name
 	Rank   int    // this rank in it, or in the world if Comm is ""
-	Peer   int    // the other rank in it, or AnySource
+	Peer   int    // the other rank in it; AnySource: any; ProcNull: none
 	Host   string // the other rank's host, "" if none
 	Tag    int    // AnyTag if none
 	Detail string // numbers and names that help, may be ""

@@ -88,7 +88,7 @@ func Alloc[T Elem](c *Comm, n int) ([]T, error) {
 }
 
 // Free gives back memory from Alloc, named by the slice that Alloc returned or one
-// that begins where it does. It is an error while a window lies in it. Ranks that
+// that begins where it does. It is ErrArgument while a window lies in it. Ranks that
 // have mapped it keep their mapping, but it loses its pages unless it has been in a
 // window or consists of huge pages: those are free when nobody has it mapped any more. Touching
 // the memory afterwards ends the process.
@@ -106,7 +106,7 @@ func Free[T Elem](c *Comm, buf []T) error {
 	}
 	s := m.slabs[at]
 	if s.windows > 0 {
-		return c.fail("free", ProcNull, AnyTag, ErrInFlight, fmt.Sprintf("%d windows or shared parts lie in it", s.windows))
+		return c.fail("free", ProcNull, AnyTag, ErrArgument, fmt.Sprintf("%d windows or shared parts lie in it", s.windows))
 	}
 	m.slabs = slices.Delete(m.slabs, at, at+1)
 	for mapper, handle := range s.handles {

@@ -109,7 +109,7 @@ func holdable(nBytes int) error {
 }
 
 // Probe blocks until a message from src (or AnySource) with tag (or AnyTag)
-// can be received, and describes it without receiving it.
+// can be received, and describes it without receiving it. Not collective.
 func (c *Comm) Probe(ctx context.Context, src, tag int) (Status, error) {
 	if err := c.checkRecv("probe", src, tag); err != nil || src == ProcNull {
 		return nobody, err

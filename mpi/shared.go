@@ -66,17 +66,25 @@ func (s *Shared[T]) agree(ctx context.Context, k *collectiveCall, p parts, noMem
 func (s *Shared[T]) Part(rank int) []T { return s.parts[rank] }
 
 // Free gives this rank's part back, and what it has mapped of the others'. They keep what they have
-// mapped until they free it. Not collective.
+// mapped until they free it. It is ErrArgument while a window lies in this rank's part, which stays until
+// another Free then. Not collective.
 func (s *Shared[T]) Free() error {
 	if s.freed.Swap(true) {
 		return nil
 	}
-	return s.giveBack()
+	err := s.giveBack()
+	if err != nil {
+		s.freed.Store(false)
+	}
+	return err
 }
 
 func (s *Shared[T]) giveBack() error {
 	s.held.release()
-	err := Free(s.c, s.part)
-	s.part, s.parts = nil, nil
-	return err
+	s.parts = nil
+	if err := Free(s.c, s.part); err != nil {
+		return err
+	}
+	s.part = nil
+	return nil
 }

@@ -29,7 +29,6 @@ type benchReport struct {
 	What       string
 	P50Micros  float64
 	MiBPerSec  float64 // with many requests in flight
-	PeakBytes  int
 	FinalRight bool
 }
 

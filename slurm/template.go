@@ -187,7 +187,7 @@ func (b *Batch) checkSignal() error {
 	if b.Signal == "" {
 		return nil
 	}
-	text, _, _ := strings.Cut(b.Signal, "@")
+	text, ahead, _ := strings.Cut(b.Signal, "@")
 	name := signalName(text)
 	refuse := func(format string, args ...any) error {
 		return &Error{Source: "--signal", Value: b.Signal, Err: ErrSignal, Detail: fmt.Sprintf(format, args...)}
@@ -200,6 +200,9 @@ func (b *Batch) checkSignal() error {
 		return refuse("scancel sends TERM, too, and the job would be queued again instead of cancelled; %s", want)
 	case b.Requeue && name == "KILL":
 		return refuse("tasks that are killed for want of memory end alike, and the job would be queued again for ever; %s", want)
+	case b.Requeue && limitSeconds(b.Time) > 0 && secondsAhead(ahead) >= limitSeconds(b.Time):
+		return refuse("%d s before the end of a job of %d s is at its beginning: it would be signalled and queued again for ever",
+			secondsAhead(ahead), limitSeconds(b.Time))
 	case !b.Trains() || name == "USR1":
 		return nil
 	case b.Requeue && name == "USR2":
@@ -208,6 +211,36 @@ func (b *Batch) checkSignal() error {
 		return nil
 	}
 	return refuse("fisterra train does not save on %s; it saves and ends on USR1 and, without --requeue, TERM, and saves and goes on after USR2", name)
+}
+
+// secondsAhead is how long before the time limit sbatch signals, by what stands after @.
+func secondsAhead(text string) int {
+	if text == "" {
+		return 60
+	}
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+// limitSeconds is a time limit as sbatch reads it: minutes, and seconds after them, hours before both, or days before
+// hours. 0 is none.
+func limitSeconds(text string) int {
+	days, rest, dayed := strings.Cut(text, "-")
+	if !dayed {
+		days, rest = "0", text
+	}
+	parts := strings.Split(rest, ":")
+	units := []int{60, 1} // minutes, seconds
+	if dayed || len(parts) == 3 {
+		units = []int{3600, 60, 1}
+	}
+	n, _ := strconv.Atoi(days)
+	seconds := n * 24 * 3600
+	for i, part := range parts[:min(len(parts), len(units))] {
+		n, _ := strconv.Atoi(part)
+		seconds += n * units[i]
+	}
+	return seconds
 }
 
 // signalName is a signal's name without SIG, given with or without it or by number; "" if

@@ -23,6 +23,7 @@ func (b Batch) Script() (string, error) {
 	s.directives(&b)
 	s.line("")
 	s.line(`echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"`)
+	s.oneRun(&b)
 	s.line("export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says")
 	s.modules(b.Modules)
 	s.memory(&b)
@@ -84,6 +85,18 @@ func (s *script) directives(b *Batch) {
 	}
 }
 
+// oneRun refuses to be an array by sbatch's own option where its tasks would share what is of one run. That a task's number
+// is in the environment is not enough: a job that is submitted within an array has it, too.
+func (s *script) oneRun(b *Batch) {
+	if b.Array != "" || b.Checkpoint == "" && b.Out == "" && !b.Requeue {
+		return
+	}
+	s.line(`if [ -n "$SLURM_ARRAY_TASK_ID" ] && scontrol show job "$SLURM_JOB_ID" | grep -q ArrayTaskId=; then`)
+	s.line(`  echo "job $SLURM_JOB_ID: this script is for one run; give --array to fisterra template slurm, not to sbatch" >&2`)
+	s.line("  exit 1")
+	s.line("fi")
+}
+
 func (s *script) modules(modules []string) {
 	if len(modules) == 0 {
 		return
@@ -117,13 +130,17 @@ func (s *script) memory(b *Batch) {
 	s.line("memory=()")
 	s.line(`if [ -n "$per_cpu" ]; then`)
 	s.line(`  memory=("--mem-per-cpu=$per_cpu")`)
-	s.linef(`  echo "memory of a task: $((per_cpu * %d)) MB"`, max(1, b.CPUsPerTask))
+	cpus := "${SLURM_CPUS_PER_TASK:-1}"
+	if b.CPUsPerTask > 0 {
+		cpus = strconv.Itoa(b.CPUsPerTask)
+	}
+	s.linef(`  echo "memory of a task: $((per_cpu * %s)) MB"`, cpus)
 	s.line("fi")
 }
 
 func (s *script) run(b *Batch) {
 	command := []string{"srun", "--kill-on-bad-exit=0", "--wait=" + strconv.Itoa(b.Wait)}
-	if b.CPUsPerTask > 0 { // srun no longer takes it from sbatch
+	if b.CPUsPerTask > 0 { // srun no longer takes it from sbatch, neither here nor where only sbatch has it
 		command = append(command, "--cpus-per-task="+strconv.Itoa(b.CPUsPerTask))
 	}
 	if b.MPI != "" {
@@ -134,6 +151,9 @@ func (s *script) run(b *Batch) {
 	}
 	for i := range command {
 		command[i] = shellQuote(command[i])
+	}
+	if b.CPUsPerTask == 0 {
+		command = append(command, `${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"}`)
 	}
 	if b.MemoryPerTask == 0 && b.Memory == MemoryPerCPU {
 		command = append(command, `"${memory[@]}"`)

@@ -193,31 +193,42 @@ func TestScriptSignals(t *testing.T) {
 		signal  string
 		requeue bool
 		says    string // "" where it is taken
+		time    string
 	}{
-		{nil, "USR1@60", true, ""},
-		{nil, "SIGUSR1", true, ""},
-		{nil, "10@60", true, ""},
-		{nil, "TERM@60", true, "scancel sends TERM"},
-		{nil, "15@60", true, "scancel sends TERM"},
-		{nil, "USR2@60", true, "never be queued again"},
-		{nil, "KILL@60", true, "want of memory"},
-		{nil, "HUP@60", true, "does not save on HUP"},
-		{nil, "USR1@60", false, ""},
-		{nil, "USR2@60", false, ""},
-		{nil, "TERM@60", false, ""},
-		{nil, "HUP@60", false, "does not save on HUP"},
-		{nil, "40", false, "does not save on 40"},
-		{[]string{"/opt/fisterra", "train", "--mode=async"}, "HUP", false, "does not save on HUP"},
-		{other, "USR2@60", true, ""},
-		{other, "HUP@60", true, ""},
-		{other, "40", true, ""},
-		{other, "TERM@60", true, "scancel sends TERM"},
-		{other, "KILL", true, "want of memory"},
-		{other, "TERM@60", false, ""},
-		{other, "USR3", false, "no signal"},
-		{other, "65", false, "no signal"},
+		{nil, "USR1@60", true, "", ""},
+		{nil, "SIGUSR1", true, "", ""},
+		{nil, "10@60", true, "", ""},
+		{nil, "TERM@60", true, "scancel sends TERM", ""},
+		{nil, "15@60", true, "scancel sends TERM", ""},
+		{nil, "USR2@60", true, "never be queued again", ""},
+		{nil, "KILL@60", true, "want of memory", ""},
+		{nil, "HUP@60", true, "does not save on HUP", ""},
+		{nil, "USR1@60", false, "", ""},
+		{nil, "USR2@60", false, "", ""},
+		{nil, "TERM@60", false, "", ""},
+		{nil, "HUP@60", false, "does not save on HUP", ""},
+		{nil, "40", false, "does not save on 40", ""},
+		{[]string{"/opt/fisterra", "train", "--mode=async"}, "HUP", false, "does not save on HUP", ""},
+		{other, "USR2@60", true, "", ""},
+		{other, "HUP@60", true, "", ""},
+		{other, "40", true, "", ""},
+		{other, "TERM@60", true, "scancel sends TERM", ""},
+		{other, "KILL", true, "want of memory", ""},
+		{other, "TERM@60", false, "", ""},
+		{other, "USR3", false, "no signal", ""},
+		{other, "65", false, "no signal", ""},
+		{nil, "USR1@600", true, "600 s before the end of a job of 600 s", "10"},
+		{nil, "USR1@599", true, "", "10"},
+		{nil, "USR1@600", false, "", "10"},
+		{other, "USR1", true, "60 s before the end of a job of 60 s", "1"},
+		{nil, "USR1@90", true, "a job of 90 s", "1:30"},
+		{nil, "USR1@3600", true, "a job of 3600 s", "1:0:0"},
+		{nil, "USR1@90000", true, "a job of 90000 s", "1-1"},
+		{nil, "USR1@90060", true, "a job of 90060 s", "1-1:1"},
+		{nil, "USR1@60000", true, "", "0"}, // without a limit
+		{nil, "USR1@60000", true, "", "UNLIMITED"},
 	} {
-		_, err := Batch{Command: c.command, Signal: c.signal, Requeue: c.requeue}.Script()
+		_, err := Batch{Command: c.command, Signal: c.signal, Requeue: c.requeue, Time: c.time}.Script()
 		if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, ErrSignal) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "--signal")) {
 			t.Errorf("%q with --signal %s, requeue %v: %v; want %q", c.command, c.signal, c.requeue, err, c.says)
 		}

@@ -32,6 +32,32 @@ func TestClusterTemplate(t *testing.T) {
 			}
 		}
 	})
+	script := func(args ...string) string {
+		r := lab.Command(t.Context(), t, lab.Fisterra(t), append(words("template slurm"), args...)...).Run()
+		if r.Code != 0 {
+			t.Fatal(r)
+		}
+		return r.Stdout
+	}
+	t.Run("array by sbatch", func(t *testing.T) { // its tasks would share a directory
+		id := s.Submit(t.Context(), script("--checkpoint", filepath.Join(s.Dir, "shared")), "--array=0-1", "--output="+s.Dir+"/%A_%a.log")
+		for i := range 2 {
+			log := awaitLog(t, s, fmt.Sprintf("%s_%d", id, i), "give --array to", longWait)
+			if strings.Contains(log, "the tasks ended") {
+				t.Errorf("task %d ran:\n%s", i, log)
+			}
+		}
+	})
+	t.Run("cpus by sbatch", func(t *testing.T) { // which srun does not take from it
+		program := filepath.Join(s.Dir, "step")
+		if err := os.WriteFile(program, []byte("#!/bin/sh\nscontrol show step $SLURM_JOB_ID.$SLURM_STEP_ID\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		id := s.Submit(t.Context(), script("--ntasks-per-node", "1", "--program", program), "--cpus-per-task=2", "--output="+s.Dir+"/%j.log")
+		if log := awaitLog(t, s, id, "the tasks ended with code", longWait); !strings.Contains(log, "CPUs=2 ") {
+			t.Errorf("the step has not 2 CPUs:\n%s", log)
+		}
+	})
 	for name, args := range map[string][]string{
 		"placement": words("--nodes 2 --ntasks-per-node 3 --ps 2 --placement spread --cpus-per-task 1 --mpi pmix --memory 100 -J digits -t 5 -p main -- --epochs 1 --json -v"),
 		"roles":     words("--ntasks-per-node 3 --roles worker,ps,worker -- --epochs 1 --json"),

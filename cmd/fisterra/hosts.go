@@ -28,6 +28,9 @@ It does not need Slurm.`,
 			if err != nil {
 				return usageError(err)
 			}
+			if len(names) == 0 {
+				return usageError(fmt.Errorf("hosts %q: no names; for example: fisterra hosts 'n[1-3]'", args))
+			}
 			if compress {
 				text, err := slurm.Compress(names)
 				if err != nil {

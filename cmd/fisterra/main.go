@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit codes; README.md has what they mean.
@@ -58,6 +59,17 @@ func directoryError(err error) error {
 		}
 	}
 	return usageError(err)
+}
+
+// noEmptyFlag refuses a flag with nothing in it, as of a shell variable that is not set: it would count as not given, and
+// a run would save nowhere.
+func noEmptyFlag(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		if f.Value.String() == "" {
+			err = fmt.Errorf("--%s \"\": it has no value; leave the flag out for what it is by default", f.Name)
+		}
+	})
+	return err
 }
 
 func main() { os.Exit(run(os.Args[1:], system())) }
@@ -122,7 +134,10 @@ Under srun, mpirun or mpiexec it takes its ranks from the launcher; alone it sta
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          onlyCommands,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return usageError(noEmptyFlag(cmd.Flags()))
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.Flags().Bool("version", false, "print the version") // without -v, which is --verbose elsewhere
 	root.SetVersionTemplate("{{.Version}}\n")

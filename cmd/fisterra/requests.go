@@ -63,12 +63,10 @@ func untilAsked(lookup func(string) (string, bool)) (ctx context.Context, stop f
 }
 
 // toEnd are the signals that ask this process to end. A hang-up does not if whoever started it has had it ignored, as
-// nohup does.
+// nohup does, nor an interrupt, as a shell without job control does for what it starts in the background.
 func toEnd() []os.Signal {
-	if signal.Ignored(syscall.SIGHUP) {
-		return []os.Signal{syscall.SIGTERM, os.Interrupt}
-	}
-	return []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP}
+	all := []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP}
+	return slices.DeleteFunc(all, func(s os.Signal) bool { return s != syscall.SIGTERM && signal.Ignored(s) })
 }
 
 // endOfRanks hears until stop what asks the starter of ranks to end them, and then what asks again. ctx has ended

@@ -138,7 +138,8 @@ func guardCommand(env environment) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		Run: func(*cobra.Command, []string) {
-			signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			// What is meant for all processes of the command's name is not for it.
+			signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
 			launch.RunGuard(env.stdin)
 		},
 	}

@@ -154,6 +154,14 @@ func TestHangUpIsIgnoredUnderNohup(t *testing.T) {
 	}
 }
 
+// What a shell without job control starts in the background has the interrupt ignored, and is not ended by it.
+func TestInterruptIsIgnoredInTheBackground(t *testing.T) {
+	r := lab.Command(t.Context(), t, "sh", "-c", `"$0" run -- sh -c 'kill -INT $PPID; sleep 1; exit 5' & wait $!`, lab.Fisterra(t)).Run()
+	if r.Code != 5 {
+		t.Errorf("exit code %d, want 5: %v", r.Code, r)
+	}
+}
+
 // TestOutputThatNobodyReadsEnds: "| head" ends ranks as a request does, with time to save.
 func TestOutputThatNobodyReadsEnds(t *testing.T) {
 	for _, to := range []string{"", " >&2"} {

@@ -51,8 +51,8 @@ func slurmTemplateCommand(env environment) *cobra.Command {
 		Use:   "slurm [flags] [-- train flags]",
 		Short: "Write an sbatch script that trains",
 		Long: `slurm prints an sbatch script for a training run; "fisterra template slurm ... | sbatch" submits it. sbatch's own
-options work besides, as in "... | sbatch --qos=long --exclusive", and go before those of the script. What
-stands after -- goes to fisterra train, whose roles and --checkpoint the script sets itself.
+options work besides, as in "... | sbatch --qos=long --exclusive", and go before those of the script; --array is for
+this command, since each task needs a directory of its own. What stands after -- goes to fisterra train, whose roles and --checkpoint the script sets itself.
 
 With --signal=USR1@60 Slurm tells the ranks 60 s before the time limit: they save to --checkpoint and end
 with exit code 138; with --requeue the job then queues itself again, of an array the task alone, and goes on at
@@ -300,12 +300,15 @@ func checkTraining(b *slurm.Batch, args []string) error {
 	if err := noArguments(cmd, cmd.Flags().Args()); err != nil {
 		return fmt.Errorf("after --: fisterra %w", err)
 	}
+	if err := noEmptyFlag(cmd.Flags()); err != nil {
+		return fmt.Errorf("after --: %w", err)
+	}
 	for _, name := range trainFlagNames {
 		if cmd.Flags().Changed(name) && (name != "out" || b.Out != "" || b.Array != "") { // of an array each task needs its own
 			return fmt.Errorf("after --: --%s is a flag of template slurm, too, which hands it on: give it before --", name)
 		}
 	}
-	if ranks.transport == "mpi" || ranks.infiniband == "on" {
+	if b.MPI == "pmi2" && ranks.mode == string(ps.Sync) || ranks.transport == "mpi" || ranks.infiniband == "on" {
 		b.Wait = libraryWait
 	}
 	ranks.checkpoint = b.Checkpoint

@@ -45,6 +45,11 @@ func mapFreed(ctx context.Context, c *mpi.Comm, n int, windowed bool, after byte
 		if err != nil {
 			return err
 		}
+		if c.Rank() == 0 {
+			if err := wants("freeing memory of a window", mpi.Free(c, buf), mpi.ErrArgument); err != nil {
+				return err
+			}
+		}
 		if err := w.Free(ctx); err != nil {
 			return err
 		}
@@ -154,7 +159,30 @@ func checkAllocShared(ctx context.Context, c *mpi.Comm) error {
 			return err
 		}
 	}
-	return nil
+	if !shares {
+		return nil
+	}
+	return freeUnderWindow(ctx, c)
+}
+
+// freeUnderWindow frees shared memory while a window lies in this rank's part, which is in vain, and then without.
+func freeUnderWindow(ctx context.Context, c *mpi.Comm) error {
+	s, err := mpi.AllocShared[float64](ctx, c, 8)
+	if err != nil {
+		return err
+	}
+	part := s.Part(c.Rank())
+	w, err := mpi.NewWindow(ctx, c, part)
+	if err != nil {
+		return err
+	}
+	if err := wants("freeing shared memory of a window", s.Free(), mpi.ErrArgument); err != nil {
+		return err
+	}
+	if err := errors.Join(w.Free(ctx), s.Free()); err != nil {
+		return err
+	}
+	return wants("freeing it once more", mpi.Free(c, part), mpi.ErrArgument)
 }
 
 // writeOthersParts has every rank write an element of all parts, and free its own when the others may still look at it.

@@ -198,7 +198,9 @@ func (r *Request) arrived(rc int) (done bool, code int) {
 	if rc == 0 && s.Bytes == noticeBytes {
 		var n [4]uint64
 		copy((*[32]byte)(unsafe.Pointer(&n))[:noticeBytes], unsafe.Slice((*byte)(text), noticeBytes))
-		return r.receive(readNotice(&n, s))
+		said := readNotice(&n, s)
+		r.behind(said.bytes)
+		return r.receive(said)
 	}
 	if r.staged {
 		k := min(s.Bytes, r.bytes)

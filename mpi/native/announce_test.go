@@ -172,6 +172,8 @@ func intoBuffers(ctx context.Context, c *Comm, to, from int) error {
 				return fmt.Errorf("%s: sending: %w", what, sent)
 			case !bytes.Equal(buf[room:], make([]byte, guard)):
 				return fmt.Errorf("%s: written behind the buffer", what)
+			case n < room && !bytes.Equal(buf[n:room], make([]byte, room-n)):
+				return fmt.Errorf("%s: written behind the message", what)
 			case w.pulls(n, from) && recv.bytes > room: // what is said of the buffer to the race detector and to caches
 				return fmt.Errorf("%s: a buffer of %d", what, recv.bytes)
 			case n > room && !errors.Is(err, ErrTruncated):

@@ -77,7 +77,7 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, erro
 		r = b.begin(opIrecv, buf, src)
 		at, bytes := r.buf, r.bytes
 		if w.announces && src != ProcNull {
-			at, bytes = r.awaitNotice()
+			at, bytes = r.awaitNotice(c)
 		}
 		b.carry(at, bytes, c.peer(src), c.tag(tag), c.handle, tries)
 		b.CallBrief()

@@ -68,13 +68,27 @@ func (b *brief) end() {
 	b.r.buf, b.r.awaits = nil, false
 }
 
-// awaitNotice has a receive await a message or its notice, and is where that goes: the buffer, if there is room.
-func (r *Request) awaitNotice() (at unsafe.Pointer, bytes int) {
+// awaitNotice has a receive on c await a message or its notice, and is where that goes: the buffer, if there is room.
+func (r *Request) awaitNotice(c *Comm) (at unsafe.Pointer, bytes int) {
 	r.awaits, r.staged = true, r.bytes < stagedBytes
 	if r.staged {
 		return unsafe.Pointer(&r.text), stagedBytes
 	}
+	if r.peer == c.rank || r.peer == AnySource {
+		copy(r.stage()[:noticeBytes], unsafe.Slice((*byte)(r.buf), noticeBytes)) // see behind
+	}
 	return r.buf, r.bytes
+}
+
+// stage is the request's own room for a notice.
+func (r *Request) stage() *[stagedBytes]byte { return (*[stagedBytes]byte)(unsafe.Pointer(&r.text)) }
+
+// behind gives the caller back what a notice was written over and the message that follows is too short for. Only
+// one to this rank itself is so short.
+func (r *Request) behind(bytes int) {
+	if !r.staged && bytes < noticeBytes {
+		copy(unsafe.Slice((*byte)(r.buf), noticeBytes), r.stage()[:noticeBytes])
+	}
 }
 
 // unannounced reports whether what a receive that awaits a notice has got is the message itself, and puts it into buf.
@@ -83,7 +97,7 @@ func (r *Request) unannounced(buf []byte, bytes int) bool {
 	case bytes == noticeBytes, r.staged && bytes > len(buf):
 		return false
 	case r.staged:
-		copy(buf[:bytes], (*[stagedBytes]byte)(unsafe.Pointer(&r.text))[:])
+		copy(buf[:bytes], r.stage()[:])
 	}
 	return true
 }

@@ -131,7 +131,7 @@ func (c *Comm) irecv(r *Request, buf []byte, src, tag int, tries uintptr) error 
 			r.conclude(r.receive(n))
 			return nil
 		}
-		r.awaits, r.staged = true, len(buf) < stagedBytes
+		r.awaitNotice(c)
 	}
 	if err := r.transfer(w.fn.irecv, w.fn.irecvC); err != nil {
 		return err

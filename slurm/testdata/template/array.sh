@@ -17,7 +17,7 @@ mkdir -p -- runs/"$SLURM_ARRAY_TASK_ID" || exit 1
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
 # does not end the others: the program decides whether it can go on.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
-srun --kill-on-bad-exit=0 --wait=0 fisterra train --checkpoint=runs/"$SLURM_ARRAY_TASK_ID"
+srun --kill-on-bad-exit=0 --wait=0 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} fisterra train --checkpoint=runs/"$SLURM_ARRAY_TASK_ID"
 code=$?
 echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
 if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then

@@ -16,6 +16,10 @@
 #SBATCH --no-kill
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+if [ -n "$SLURM_ARRAY_TASK_ID" ] && scontrol show job "$SLURM_JOB_ID" | grep -q ArrayTaskId=; then
+  echo "job $SLURM_JOB_ID: this script is for one run; give --array to fisterra template slurm, not to sbatch" >&2
+  exit 1
+fi
 export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says
 
 module load gcc/12.2 || { echo 'module gcc/12.2 cannot be loaded' >&2; exit 1; }

@@ -8,6 +8,10 @@
 #SBATCH --no-requeue
 
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}, on $SLURM_JOB_NODELIST, $(date '+%F %T')"
+if [ -n "$SLURM_ARRAY_TASK_ID" ] && scontrol show job "$SLURM_JOB_ID" | grep -q ArrayTaskId=; then
+  echo "job $SLURM_JOB_ID: this script is for one run; give --array to fisterra template slurm, not to sbatch" >&2
+  exit 1
+fi
 export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever sbatch --export says
 
 mkdir -p -- 'it'\''s $HOME; `touch pwned` "x"' || exit 1
@@ -15,7 +19,7 @@ mkdir -p -- 'it'\''s $HOME; `touch pwned` "x"' || exit 1
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
 # does not end the others: the program decides whether it can go on.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
-srun --kill-on-bad-exit=0 --wait=0 './my program' --checkpoint='it'\''s $HOME; `touch pwned` "x"' '' '$(touch pwned)' 'a'\''b' '--x=*' '\' 'é' 'two
+srun --kill-on-bad-exit=0 --wait=0 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} './my program' --checkpoint='it'\''s $HOME; `touch pwned` "x"' '' '$(touch pwned)' 'a'\''b' '--x=*' '\' 'é' 'two
 lines' -
 code=$?
 echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
