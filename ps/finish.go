@@ -48,9 +48,13 @@ func (s *Server) arriveDone(a asker) {
 // retire takes a worker out of everything that waits for all workers.
 func (s *Server) retire(worker int) {
 	s.openBarrier()
-	if s.cfg.Mode != Sync || s.cfg.Forever {
-		return
+	if s.cfg.Mode == Sync && !s.cfg.Forever { // else it may come again
+		s.withdraw(worker)
 	}
+}
+
+// withdraw has the updates of Sync mode wait no more for a worker.
+func (s *Server) withdraw(worker int) {
 	var due []*slab
 	seen := map[*gate]bool{}
 	s.store.each(func(sl *slab) {
@@ -139,6 +143,9 @@ func (s *Server) losses(err error) {
 		}
 		worker := slices.Index(s.cfg.Cluster.Workers, rank)
 		if worker >= 0 && s.board.done[worker] {
+			if s.cfg.Mode == Sync && s.cfg.Forever {
+				s.withdraw(worker) // it does not come again
+			}
 			continue // it had finished
 		}
 		if worker < 0 || s.cfg.Mode == Sync || worker == 0 && !s.store.ready() {

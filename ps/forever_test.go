@@ -238,6 +238,34 @@ func TestForeverOutlivesWorkersThatAreDone(t *testing.T) {
 	})
 }
 
+// In Sync mode updates wait for a worker that is done, since it may come again, until it is lost.
+func TestForeverWaitsForNobodyWhoIsLost(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		const n = 100
+		cfg := oneTable(1, 2, n, Sync)
+		cfg.Forever = true
+		over := make(chan struct{})
+		s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+			if w.Index() == 1 {
+				<-over
+				_, err := w.Finish(ctx, 0, 1)
+				return errors.Join(err, errDead)
+			}
+			values, grad := make([]float64, n), slices.Repeat([]float64{1}, n)
+			if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+				return err
+			}
+			close(over)
+			_, err := PushPull(ctx, w, "w", grad, values, Contribution{}).Wait(ctx)
+			if err == nil && values[0] == 0 {
+				err = errors.New("the gradient has not been used")
+			}
+			return err
+		})
+		s.fine(2)
+	})
+}
+
 // A worker that has given a barrier up, ended and come again has not come to the next barrier by that.
 func TestForeverForgetsABarrierThatWasGivenUp(t *testing.T) {
 	mpitest.InBubble(t, func(t *testing.T) {

@@ -110,7 +110,8 @@ func NewServer(cfg Config) (*Server, error) {
 }
 
 // Interrupt asks for an early end: the workers are told to stop after the next
-// step, as with Contribution.Stop. Without tables only ps 0 can tell them. Any goroutine may call it.
+// step, as with Contribution.Stop. ps 0 can always tell them, another server if it has a part of
+// a table. Any goroutine may call it.
 func (s *Server) Interrupt() { s.interrupt.Store(true) }
 
 // Serve answers the workers until all of them are done or lost and the final

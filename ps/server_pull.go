@@ -85,7 +85,7 @@ func (s *Server) openBarrier() {
 	now := time.Now()
 	for _, a := range s.atBarrier {
 		s.seen[a.worker] = now // until now it waited for others
-		h := header{op: opReply, config: s.config, seq: a.h.seq, aux: s.global}
+		h := header{op: opReply, flags: flagStep, config: s.config, seq: a.h.seq, aux: s.global}
 		s.send(a, &h, encodeAbsent(without, without), nil, nil)
 	}
 	s.atBarrier = s.atBarrier[:0]

@@ -87,7 +87,8 @@ type Contribution struct {
 	// the sum of the weights.
 	Weight float64
 	// CountStep adds 1 to the shared global step: for each push in Async mode,
-	// for each update in Sync mode.
+	// for each update in Sync mode. There a table of which ps 0, which counts, has no part counts the pushes of worker 0
+	// in their place: late ones, too, and none after its Finish, and other workers may hear of one only after their next.
 	CountStep bool
 	// Stop asks that all workers stop after this step. ps 0 takes that up, and each worker hears of it by its next push
 	// of a table of which ps 0 has a part, as it has of the first of a Config, or by the next step that it counts. In Sync
@@ -275,7 +276,8 @@ func (w *Worker) AddStep(ctx context.Context, n int64) (int64, error) {
 }
 
 // Barrier returns when every worker has called it, or is done or lost; it
-// names the ranks of the workers that are lost or are done with a status other than 0 (see Finish), the same to all.
+// names the ranks of the workers that are lost or are done with a status other than 0 (see Finish), the same to all, as is
+// GlobalStep after it.
 func (w *Worker) Barrier(ctx context.Context) (lost []int, err error) {
 	a, err := w.ask(ctx, 0, header{op: opBarrier})
 	return a.lost, err

@@ -70,8 +70,8 @@ func (a *allreduce[F]) stopped() bool { return a.stop }
 // alive has nobody to tell: collectives wait for as long as it takes.
 func (a *allreduce[F]) alive(context.Context) error { return nil }
 
-func (a *allreduce[F]) barrier(ctx context.Context) ([]int, error) {
-	return nil, a.broke(ctx, "barrier", collective.Barrier(ctx, a.cfg.Comm))
+func (a *allreduce[F]) barrier(ctx context.Context) (lost []int, global int64, err error) {
+	return nil, a.made, a.broke(ctx, "barrier", collective.Barrier(ctx, a.cfg.Comm))
 }
 
 // state is here already: the worker's own memory.

@@ -42,8 +42,12 @@ func newChief[F Float](w *worker[F]) (*chief[F], error) {
 		if err := w.cfg.beforeOutput(); err != nil { // who takes a lost chief's place may come too late
 			return nil, err
 		}
+		since := w.global // a successor goes on with the metrics of the lost chief
+		if w.index == 0 {
+			since = w.resumed // the others may have made steps since
+		}
 		var err error
-		if c.out, err = newOutput(w.cfg.Out, float64(w.global)/float64(w.plan.perEpoch)); err != nil {
+		if c.out, err = newOutput(w.cfg.Out, float64(since)/float64(w.plan.perEpoch)); err != nil {
 			return nil, err
 		}
 	}
@@ -164,7 +168,7 @@ func (c *chief[F]) write(r *Result, w *worker[F]) error {
 	return c.out.close(r)
 }
 
-// finish writes the result when it is known who was lost on the way.
+// finish writes the result, with those that were lost on the way, as far as they are known.
 func (c *chief[F]) finish(r *Result, w *worker[F]) error {
 	if !r.Evaluated || c.out == nil {
 		return nil

@@ -17,8 +17,9 @@ type exchange[F Float] interface {
 	stopped() bool
 	// alive says that this worker is there, to those that would take a long silence for its end.
 	alive(ctx context.Context) error
-	// barrier waits for all workers and names those that are lost or have failed by themselves.
-	barrier(ctx context.Context) (lost []int, err error)
+	// barrier waits for all workers and names those that are lost or have failed by themselves, and the global step, both
+	// the same to all.
+	barrier(ctx context.Context) (lost []int, global int64, err error)
 	// state fetches the parameters and the optimizer's vectors as they are, and returns the global step of the parameters. Where
 	// others go on meanwhile the vectors, and in Async mode also the parameters, may be of later ones.
 	state(ctx context.Context, params []F, slots [][]F) (int64, error)

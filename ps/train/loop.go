@@ -18,8 +18,8 @@ func (w *worker[F]) run(ctx context.Context) (*Result, error) {
 	r := w.cfg.result(w.data.Name, w.plan)
 	err := w.train(ctx, r)
 	w.hooks.end(ctx, w.session(), err)
-	if err == nil && w.chief != nil { // before anybody ends: who has ended does not wait for long
-		err = w.chief.write(r, w)
+	if err == nil {
+		err = w.write(ctx, r)
 	}
 	if err != nil {
 		w.sayFailed(ctx, err)
@@ -71,7 +71,7 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 	if err := w.hooks.afterCreate(ctx, w.session()); err != nil {
 		return err
 	}
-	joined := w.global
+	w.joined = w.global
 	w.begun = time.Now()
 	if w.index == 0 {
 		var err error
@@ -80,7 +80,7 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 		}
 	}
 	asked := false
-	for !w.plan.stop.Reached(joined, w.global) && !w.x.stopped() {
+	for !w.plan.stop.Reached(w.joined, w.global) && !w.x.stopped() {
 		w.note("the hooks before a step")
 		if err := w.hooks.beforeStep(ctx, w.session()); err != nil {
 			return err
@@ -93,13 +93,60 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 			return context.Cause(ctx)
 		}
 	}
-	r.Interrupted = w.x.stopped() && !w.plan.stop.Reached(joined, w.global)
-	lost, err := w.x.barrier(ctx)
+	now := w.global
+	lost, last, err := w.x.barrier(ctx)
 	if err != nil {
 		return err
 	}
+	if w.plan.stop.LastStep > 0 { // the others may have made the last steps, also after this worker was told to stop
+		now = last
+	}
+	r.Interrupted = w.x.stopped() && !w.plan.stop.Reached(w.joined, now)
 	r.Seconds, r.Resumed = time.Since(w.begun).Seconds(), w.resumed
-	return w.conclude(ctx, r, lost, joined)
+	r.Lost = append(r.Lost[:0], lost...)
+	return w.conclude(ctx, r)
+}
+
+// write writes what the run leaves behind, before anybody ends: who has ended does not wait for long. Where the others do
+// without a lost worker they wait until that is done: when whose turn it was is lost in the meantime, the next one looks at
+// the final parameters and writes.
+func (w *worker[F]) write(ctx context.Context, r *Result) error {
+	for {
+		if w.chief != nil {
+			err := w.chief.write(r, w)
+			if err == nil && !w.cfg.together() { // the others end well without this worker
+				err = w.chief.finish(r, w)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if w.cfg.together() {
+			return nil
+		}
+		writer := w.writer(r.Lost)
+		lost, _, err := w.x.barrier(ctx)
+		if err != nil {
+			return err
+		}
+		r.Lost = append(r.Lost[:0], lost...)
+		if !slices.Contains(lost, writer) {
+			return nil
+		}
+		if err := w.conclude(ctx, r); err != nil {
+			return err
+		}
+	}
+}
+
+// writer is the rank of the first worker that is not lost.
+func (w *worker[F]) writer(lost []int) int {
+	for _, rank := range w.cfg.Cluster.Workers {
+		if !slices.Contains(lost, rank) {
+			return rank
+		}
+	}
+	return mpi.ProcNull
 }
 
 // firstLeft reports whether all workers before this one are among the lost.
@@ -124,9 +171,9 @@ func (w *worker[F]) takeOver() (err error) {
 
 // conclude looks at the final parameters. The worker that does is the chief or,
 // if that was lost or failed by itself, the first that is left.
-func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined int64) error {
+func (w *worker[F]) conclude(ctx context.Context, r *Result) error {
 	r.Steps = w.global
-	if w.chief == nil && !w.firstLeft(lost) {
+	if w.chief == nil && !w.firstLeft(r.Lost) {
 		return nil
 	}
 	if w.chief == nil {
@@ -139,7 +186,7 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 	}
 	r.Steps = w.global
 	// Those that joined later, and have steps to make when this worker has made its own, may have been told to stop.
-	if n := w.plan.stop.NumSteps; n > 0 && !w.cfg.together() && len(w.cfg.Cluster.Workers) > 1 && w.global-joined > n {
+	if n := w.plan.stop.NumSteps; n > 0 && !w.cfg.together() && len(w.cfg.Cluster.Workers) > 1 && w.global-w.joined > n {
 		r.Interrupted = w.x.stopped()
 	}
 	if w.cfg.Checkpoint != "" && r.Interrupted {
@@ -162,7 +209,7 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result, lost []int, joined 
 		return err
 	}
 	if r.Seconds > 0 {
-		samples := float64(w.global-joined) / float64(w.plan.perEpoch) * float64(w.data.Train.Rows())
+		samples := float64(w.global-w.joined) / float64(w.plan.perEpoch) * float64(w.data.Train.Rows())
 		r.SamplesPerSecond = samples / r.Seconds
 	}
 	return nil
@@ -208,7 +255,7 @@ func (w *worker[F]) start(ctx context.Context, r *Result) error {
 	}
 	// Collectives hold the workers together by themselves. In Sync mode all have joined at one step when the barrier opens.
 	if (w.cfg.StartBarrier || w.cfg.together()) && !w.cfg.collective() {
-		_, err = w.x.barrier(ctx)
+		_, _, err = w.x.barrier(ctx)
 	}
 	return err
 }

@@ -98,6 +98,28 @@ func TestAsyncChiefIsReplaced(t *testing.T) {
 	}
 }
 
+// Also when training is over, and whose turn it is has yet to write: the next one does, once.
+func TestAsyncChiefIsReplacedAtTheEnd(t *testing.T) {
+	out := t.TempDir()
+	f := launch(t, Config{Cluster: ps.Counts(1, 4), Hidden: 8, Stop: ps.Stop{LastStep: 50}, Out: out}, func(rank int, f *fleet, c *Config) {
+		if rank == 1 || rank == 2 {
+			c.Hooks = []Hook{{End: func(context.Context, Session, error) { f.fabric.Kill(rank) }}}
+		}
+	})
+	f.fine(t, 1, 2)
+	if r := f.results[3]; !r.Evaluated || !slices.Equal(slices.Sorted(slices.Values(r.Lost)), []int{1, 2}) || r.Steps < 50 {
+		t.Errorf("%+v", r)
+	}
+	if f.results[4].Evaluated {
+		t.Error("two workers evaluate")
+	}
+	for _, name := range []string{"model.safetensors", "result.json"} {
+		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Also a chief that fails by itself is replaced, when the others are at the end before it is gone.
 func TestAsyncChiefThatFailsIsReplaced(t *testing.T) {
 	created := make(chan struct{})

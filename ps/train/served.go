@@ -53,7 +53,10 @@ func (s *served[F]) stopped() bool { return s.Stopped() }
 
 func (s *served[F]) alive(ctx context.Context) error { return s.Alive(ctx) }
 
-func (s *served[F]) barrier(ctx context.Context) ([]int, error) { return s.Barrier(ctx) }
+func (s *served[F]) barrier(ctx context.Context) (lost []int, global int64, err error) {
+	lost, err = s.Barrier(ctx)
+	return lost, s.GlobalStep(), err
+}
 
 func (s *served[F]) state(ctx context.Context, params []F, slots [][]F) (step int64, err error) {
 	if !s.together { // asked before the pull: of the steps of the others that go on meanwhile none is claimed that is not in

@@ -5,7 +5,9 @@ package train
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -119,6 +121,49 @@ func TestInterruptAtTheEnd(t *testing.T) {
 	f.fine(t)
 	if r := f.results[1]; r.Interrupted || r.Steps != 20 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Nor does one that a worker hears of before its last step, when another makes that one. All say the same of it.
+func TestInterruptBeforeTheEnd(t *testing.T) {
+	const last = 50
+	file := filepath.Join(t.TempDir(), "state")
+	near, asked, interrupt := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	f := launch(t, Config{Cluster: ps.Counts(1, 2), Mode: ps.Async, Hidden: 4, Stop: ps.Stop{LastStep: last}, Checkpoint: file}, func(rank int, _ *fleet, c *Config) {
+		switch rank {
+		case 1: // makes all steps but one
+			c.Hooks = []Hook{{BeforeStep: func(ctx context.Context, s Session) error {
+				if s.Step < last-2 {
+					return nil
+				}
+				close(near)
+				return closedBy(ctx, asked)
+			}}}
+		case 2:
+			c.Interrupt = interrupt
+			c.Hooks = []Hook{{
+				BeforeStep: func(ctx context.Context, _ Session) error {
+					close(interrupt)
+					return closedBy(ctx, near)
+				},
+				AfterStep: func(_ context.Context, _ Session, i StepInfo) error {
+					close(asked)
+					if i.Step != last-1 {
+						return fmt.Errorf("step %d, want %d", i.Step, last-1)
+					}
+					return nil
+				},
+			}}
+		}
+	})
+	f.fine(t)
+	for rank, r := range f.results[1:] {
+		if r.Interrupted {
+			t.Errorf("worker %d says that the run was interrupted: %+v", rank, r)
+		}
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a run that is over is saved: %v", err)
 	}
 }
 

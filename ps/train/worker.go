@@ -33,6 +33,7 @@ type worker[F Float] struct {
 	begun    time.Time
 	resumed  int64
 	global   int64 // global step
+	joined   int64 // global step at which this worker began
 	position int64 // which of its own batches comes next
 	chief    *chief[F]
 }
