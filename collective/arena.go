@@ -43,6 +43,7 @@ type arena struct {
 
 	// Of the meeting that is served.
 	turn    uint64 // meetings begun
+	first   int    // the rank that leaves the next barrier before the others, or nobody
 	stored  int    // bytes of the store used in this round
 	steps   uint64 // of long and direct ones
 	ring    [pieces]usage
@@ -60,7 +61,7 @@ type arena struct {
 }
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *arena {
-	a := &arena{me: s.rank, parts: parts, home: osyield.NewHome(processor), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+	a := &arena{me: s.rank, first: nobody, parts: parts, home: osyield.NewHome(processor), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
 		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
@@ -101,7 +102,8 @@ const (
 	flagShown = 1 * line // last step of a long collective whose piece is written
 	flagTaken = 2 * line // last step of which this rank has taken the others' pieces
 	withdrawn = 3 * line // the meeting that this rank gave up
-	flagWords = 5 * line
+	released  = 5 * line // last turn of a barrier that this rank was the first to leave
+	flagWords = 6 * line
 
 	// Who the rank is: its procmem.Introduction, of which the number is the secret.
 	introProcess = 4 * line

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -167,6 +168,39 @@ func arenaDeadline(t *testing.T, way string, size int) {
 				if err != nil {
 					t.Errorf("%s of %d: rank %d: %v", name, n, r, err)
 				}
+			}
+		}
+	}
+}
+
+// So it is in a barrier behind a broadcast, whoever does not come: also the one that the others would follow.
+func TestArenaDeadlineBehind(t *testing.T) {
+	for absent := range 3 {
+		var gone sync.WaitGroup
+		gone.Add(2)
+		for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+			if err := Bcast(ctx, c, make([]int32, 2), 1); err != nil {
+				return err
+			}
+			if c.Rank() == absent {
+				gone.Wait()
+				return nil
+			}
+			defer gone.Done()
+			want := mpi.ErrCancelled
+			if c.Rank() == (absent+1)%3 {
+				short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+				defer cancel()
+				ctx, want = short, context.DeadlineExceeded
+			}
+			err := within(Barrier(ctx, c), want)
+			if missing := stateOf(c).arena.Load().sleeper.awaited.missing(nil); err == nil && !slices.Equal(missing, []int{absent}) {
+				err = fmt.Errorf("waited for ranks %v, want %d", missing, absent)
+			}
+			return err
+		}) {
+			if err != nil {
+				t.Errorf("without rank %d: rank %d: %v", absent, r, err)
 			}
 		}
 	}

@@ -134,7 +134,12 @@ func (m *meeting) hold(ctx context.Context) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
+	first := m.first
+	m.first = m.waitedFor()
 	if m.entry.way == bySlots {
+		if m.entry.kind == plan.Barrier && first != nobody {
+			return m.behind(ctx, first)
+		}
 		return m.throughSlots(ctx)
 	}
 	defer m.boundSaved()

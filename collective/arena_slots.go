@@ -24,6 +24,38 @@ func (m *meeting) throughSlots(ctx context.Context) error {
 	return nil
 }
 
+// waitedFor is the rank that all others wait for in a call, as they do for the root of a broadcast.
+func (m *meeting) waitedFor() int {
+	switch m.entry.kind {
+	case plan.Bcast, plan.Scatter:
+		return m.entry.root
+	case plan.Scan, plan.Exscan:
+		return 0
+	}
+	return nobody
+}
+
+// behind is a barrier that a rank leaves before the others: all waited for it in the call before the barrier, and if the
+// program calls the same again, it is there first. It costs a crossing more than one that all leave when they see all.
+// The ranks agree on who is first: each has compared that call with the first one's.
+func (m *meeting) behind(ctx context.Context, first int) error {
+	m.show(nil)
+	if m.me == first {
+		err := m.compareCalls(ctx)
+		if err == nil {
+			m.raise(released, m.turn)
+		}
+		return err
+	}
+	if m.near(first, released, m.turn) {
+		return m.see(ctx, first, oneRank(first))
+	}
+	if err := m.compareCalls(ctx); err != nil { // so that whoever is late is known
+		return err
+	}
+	return m.reach(ctx, first, released, m.turn, oneRank(first))
+}
+
 // sources are the ranks that contribute to this rank's result, from first to before end.
 func (m *meeting) sources() (first, end int) {
 	switch m.entry.kind {

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -290,34 +291,60 @@ func TestArenaOperandsAreApart(t *testing.T) {
 	}
 }
 
-// Nobody leaves a barrier before the last has come, also when the others sleep by then.
+// Nobody leaves a barrier before the last has come, also when the others sleep by then. Behind a call in which all waited
+// for one rank, that rank is the first to leave.
 func TestArenaBarrierWaits(t *testing.T) {
-	var mu sync.Mutex
-	come := 0
-	for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
-		for i := 1; i <= 20; i++ {
-			if c.Rank() == i%3 {
-				ctx, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
-				<-ctx.Done()
-				cancel()
+	v := make([][]int32, 3)
+	for r := range v {
+		v[r] = make([]int32, 3)
+	}
+	for name, k := range map[string]struct {
+		before func(ctx context.Context, c *mpi.Comm, i int) error
+		first  func(i int) int
+	}{
+		"no call":     {func(context.Context, *mpi.Comm, int) error { return nil }, func(int) int { return nobody }},
+		"a broadcast": {func(ctx context.Context, c *mpi.Comm, i int) error { return Bcast(ctx, c, v[c.Rank()], i%3) }, func(i int) int { return i % 3 }},
+		"a scatter": {func(ctx context.Context, c *mpi.Comm, i int) error {
+			return Scatter(ctx, c, v[c.Rank()], make([]int32, 1), i/2%3)
+		}, func(i int) int { return i / 2 % 3 }},
+		"a scan": {func(ctx context.Context, c *mpi.Comm, i int) error {
+			return Scan(ctx, c, v[c.Rank()], make([]int32, 3), Sum)
+		}, func(int) int { return 0 }},
+		"a reduction": {func(ctx context.Context, c *mpi.Comm, i int) error {
+			return Reduce(ctx, c, v[c.Rank()], make([]int32, 3), Sum, i%3)
+		}, func(int) int { return nobody }},
+	} {
+		var come atomic.Int64
+		for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+			for i := 1; i <= 20; i++ {
+				if err := k.before(ctx, c, i); err != nil {
+					return err
+				}
+				if c.Rank() == i%3 {
+					ctx, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+					<-ctx.Done()
+					cancel()
+				}
+				come.Add(1)
+				if err := Barrier(ctx, c); err != nil {
+					return err
+				}
+				if come.Load() < int64(3*i) {
+					return errors.New("left before all had come")
+				}
+				a := stateOf(c).arena.Load()
+				left := func(r int) bool { return atomic.LoadUint64(&a.parts[r][released]) >= a.turn }
+				if first := k.first(i); first != nobody && !left(first) {
+					return fmt.Errorf("barrier %d: before rank %d", i, first)
+				} else if first != a.me && left(a.me) {
+					return fmt.Errorf("barrier %d: the first to leave", i)
+				}
 			}
-			mu.Lock()
-			come++
-			mu.Unlock()
-			if err := Barrier(ctx, c); err != nil {
-				return err
+			return nil
+		}) {
+			if err != nil {
+				t.Errorf("behind %s: rank %d: %v", name, r, err)
 			}
-			mu.Lock()
-			early := come < 3*i
-			mu.Unlock()
-			if early {
-				return errors.New("left before all had come")
-			}
-		}
-		return nil
-	}) {
-		if err != nil {
-			t.Errorf("rank %d: %v", r, err)
 		}
 	}
 }

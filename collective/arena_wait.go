@@ -95,14 +95,22 @@ func (a *awaited) missing(ranks []int) []int {
 // reach waits until a word of a rank's part has grown to v. The rank is one of those that are waited for alike, one after
 // the other.
 func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike rankSet) error {
+	if m.near(rank, word, v) {
+		return nil
+	}
+	return m.sleep(ctx, rank, word, v, alike)
+}
+
+// near waits as reach does, as long as that is not worth a sleep.
+func (m *meeting) near(rank, word int, v uint64) bool {
 	w := &m.parts[rank][word]
 	if atomic.LoadUint64(w) >= v { // which says nothing of who shares a core: see osyield.Home
-		return nil
+		return true
 	}
 	for range m.spins {
 		if atomic.LoadUint64(w) >= v {
 			m.home.Alone()
-			return nil
+			return true
 		}
 	}
 	for i, start := 0, time.Now(); (i < m.yields || m.comm.Progress()) && time.Since(start) < yieldTime; i++ {
@@ -111,10 +119,10 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 			if i == 0 {
 				m.home.Shared()
 			}
-			return nil
+			return true
 		}
 	}
-	return m.sleep(ctx, rank, word, v, alike)
+	return false
 }
 
 // sleep is the slow part of reach: it sleeps in the kernel and looks up
