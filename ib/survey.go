@@ -65,21 +65,25 @@ func (s *Survey) add(ok bool, looked, format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{looked, fmt.Sprintf(format, args...), ok})
 }
 
+func (s *Survey) good(looked, format string, args ...any) { s.add(true, looked, format, args...) }
+
+func (s *Survey) bad(looked, format string, args ...any) { s.add(false, looked, format, args...) }
+
 func (s *Survey) devices(h *Host) {
 	looked := "RDMA devices in " + h.path("sys/class/infiniband")
 	var err error
 	s.Devices, err = h.Devices()
 	switch {
 	case err != nil:
-		s.add(false, looked, "%v", err)
+		s.bad(looked, "%v", err)
 	case len(s.Devices) == 0:
-		s.add(false, looked, "none; no adapter, or its driver is not loaded")
+		s.bad(looked, "none; no adapter, or its driver is not loaded")
 	default:
 		names := make([]string, len(s.Devices))
 		for i, d := range s.Devices {
 			names[i] = d.String()
 		}
-		s.add(true, looked, "%s", strings.Join(names, ", "))
+		s.good(looked, "%s", strings.Join(names, ", "))
 	}
 }
 
@@ -108,14 +112,14 @@ func (s *Survey) ports(h *Host) {
 func (s *Survey) access(d *Device, h *Host) bool {
 	looked := "access to " + d.Name + " in " + h.path("dev/infiniband")
 	if d.Verbs == "" {
-		s.add(false, looked, "no device file; kernel module ib_uverbs is not loaded")
+		s.bad(looked, "no device file; kernel module ib_uverbs is not loaded")
 		return false
 	}
 	if err := unix.Access(d.Verbs, unix.R_OK|unix.W_OK); err != nil {
-		s.add(false, looked, "%s: %v", d.Verbs, err)
+		s.bad(looked, "%s: %v", d.Verbs, err)
 		return false
 	}
-	s.add(true, looked, "%s can be read and written", d.Verbs)
+	s.good(looked, "%s can be read and written", d.Verbs)
 	return true
 }
 
@@ -126,9 +130,9 @@ func (s *Survey) memory() {
 	var limit unix.Rlimit
 	switch err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); {
 	case err != nil:
-		s.add(false, looked, "%v", err)
+		s.bad(looked, "%v", err)
 	case limit.Cur == unix.RLIM_INFINITY:
-		s.add(true, looked, "unlimited")
+		s.good(looked, "unlimited")
 	default:
 		s.add(limit.Cur >= enough, looked, "%d KiB", limit.Cur>>10)
 	}
@@ -138,16 +142,16 @@ func (s *Survey) ipoib(h *Host) {
 	looked := "IPoIB interfaces in " + h.path("sys/class/net")
 	found, err := h.IPoIB()
 	if err != nil {
-		s.add(false, looked, "%v", err)
+		s.bad(looked, "%v", err)
 		return
 	}
 	if len(found) == 0 {
-		s.add(false, looked, "none")
+		s.bad(looked, "none")
 		return
 	}
 	all, err := h.addresses()
 	if err != nil {
-		s.add(false, looked, "%v", err)
+		s.bad(looked, "%v", err)
 		return
 	}
 	ok := false

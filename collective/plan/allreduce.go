@@ -61,12 +61,12 @@ func (b *builder) allreduceHalving(g group, in, out Loc, n int) {
 		lo, hi := 0, q.size
 		for d := 1; d < q.size; d *= 2 {
 			peer, half := q.rank(q.me^d), (hi-lo)/2
-			keep, away := lo, lo+half
-			if q.me&d != 0 {
-				keep, away = away, keep
+			keep, away, fold := lo, lo+half, b.fold
+			if q.me&d != 0 { // the peer's ranks come first
+				keep, away, fold = away, keep, b.foldLeft
 			}
 			b.putParts(peer, at.at(l.off(away)), l.off(away+half)-l.off(away))
-			b.fold(peer, out.at(l.off(keep)), at.at(l.off(keep)), l.off(keep+half)-l.off(keep), q.me&d != 0)
+			fold(peer, out.at(l.off(keep)), at.at(l.off(keep)), l.off(keep+half)-l.off(keep))
 			b.next()
 			lo, hi = keep, keep+half
 			at = out

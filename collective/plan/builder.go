@@ -76,10 +76,17 @@ func (b *builder) putParts(peer int, src Loc, n int) {
 	}
 }
 
-// fold stores a op incoming in dst; incoming stands left if peer's operands come first.
-func (b *builder) fold(peer int, dst, a Loc, n int, left bool) {
+// fold stores a op incoming in dst: peer's operands come after those in a.
+func (b *builder) fold(peer int, dst, a Loc, n int) {
 	if n > 0 {
-		b.add(Step{Action: Fold, Left: left, Peer: int32(peer), N: n, Dst: dst, A: a})
+		b.add(Step{Action: Fold, Peer: int32(peer), N: n, Dst: dst, A: a})
+	}
+}
+
+// foldLeft stores incoming op a in dst: peer's operands come first.
+func (b *builder) foldLeft(peer int, dst, a Loc, n int) {
+	if n > 0 {
+		b.add(Step{Action: Fold, Left: true, Peer: int32(peer), N: n, Dst: dst, A: a})
 	}
 }
 

@@ -77,8 +77,11 @@ func (b *builder) reduceScatterButterfly(g group, l layout, in, acc, out Loc) {
 			b.putParts(g.rank(g.me+(to-digit)*part), at.at(l.off(theirs)), l.off(theirs+part)-l.off(theirs))
 		}
 		for k := 1; k < f; k++ {
-			source := mod(digit-k, f)
-			b.fold(g.rank(g.me+(source-digit)*part), dst, from, n, source < digit)
+			source, fold := mod(digit-k, f), b.fold
+			if source < digit {
+				fold = b.foldLeft
+			}
+			fold(g.rank(g.me+(source-digit)*part), dst, from, n)
 			from = dst
 		}
 		b.next()

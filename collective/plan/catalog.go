@@ -82,9 +82,9 @@ func movers() []Planner {
 	return []Planner{
 		{Bcast, "linear", elementary, bcastLinear, atMost(8), (*costing).linearBcast},
 		{Bcast, "binomial", thakur, bcastBinomial, nil, (*costing).treeBcast},
-		{Bcast, chainName(smallChain), barnett, bcastChain(smallChain), nil, chainCost(smallChain, false)},
-		{Bcast, chainName(mediumChain), barnett, bcastChain(mediumChain), nil, chainCost(mediumChain, false)},
-		{Bcast, chainName(largeChain), barnett, bcastChain(largeChain), nil, chainCost(largeChain, false)},
+		{Bcast, chainName(smallChain), barnett, bcastChain(smallChain), nil, chainCost(smallChain)},
+		{Bcast, chainName(mediumChain), barnett, bcastChain(mediumChain), nil, chainCost(mediumChain)},
+		{Bcast, chainName(largeChain), barnett, bcastChain(largeChain), nil, chainCost(largeChain)},
 		{Bcast, "scatter+ring", thakur, bcastScatterRing, nil, (*costing).scatterRing},
 		{Bcast, "scatter+bruck", thakur, bcastScatterBruck, nil, (*costing).scatterBruck},
 		{Bcast, "node+binomial", karonis, bcastNode, severalNodes, (*costing).nodeBcast},
@@ -112,8 +112,8 @@ func movers() []Planner {
 func reducers() []Planner {
 	return []Planner{
 		{Reduce, "binomial", thakur, reduceBinomial, nil, (*costing).treeReduce},
-		{Reduce, chainName(smallChain), barnett, reduceChain(smallChain), nil, chainCost(smallChain, true)},
-		{Reduce, chainName(largeChain), barnett, reduceChain(largeChain), nil, chainCost(largeChain, true)},
+		{Reduce, chainName(smallChain), barnett, reduceChain(smallChain), nil, foldingChainCost(smallChain)},
+		{Reduce, chainName(largeChain), barnett, reduceChain(largeChain), nil, foldingChainCost(largeChain)},
 		{Reduce, "rabenseifner", rabenseif, reduceRabenseifner, commutes, (*costing).rabenseifnerReduce},
 		{Reduce, "circulant", traeff, reduceCirculant, commutes, (*costing).circulantReduce},
 		{Reduce, "node+binomial", karonis, reduceNode, orderedNodes, (*costing).nodeReduce},
@@ -137,10 +137,10 @@ func reducers() []Planner {
 		{ReduceScatter, "node+lanes", multilane, reduceScatterLanes, both(commutes, severalNodes), (*costing).lanesReduceScatter},
 
 		{Scan, "doubling", hillis, scanDoubling, nil, (*costing).doublingScan},
-		{Scan, chainName(mediumChain), barnett, scanChain(mediumChain), nil, chainCost(mediumChain, true)},
+		{Scan, chainName(mediumChain), barnett, scanChain(mediumChain), nil, foldingChainCost(mediumChain)},
 		{Scan, "node+doubling", sanders, scanNode, consecutiveNodes, (*costing).nodeScan},
 		{Exscan, "doubling", hillis, exscanDoubling, nil, (*costing).doublingScan},
-		{Exscan, chainName(mediumChain), barnett, exscanChain(mediumChain), nil, chainCost(mediumChain, true)},
+		{Exscan, chainName(mediumChain), barnett, exscanChain(mediumChain), nil, foldingChainCost(mediumChain)},
 		{Exscan, "node+doubling", sanders, exscanNode, consecutiveNodes, (*costing).nodeScan},
 	}
 }

@@ -159,19 +159,29 @@ func (c *costing) treeBcast() float64 {
 }
 
 // chainCost prices a pipelined chain of segments.
-func chainCost(segmentBytes int, folds bool) func(*costing) float64 {
+func chainCost(segmentBytes int) func(*costing) float64 {
 	return func(c *costing) float64 {
-		segment := min(float64(segmentBytes), c.all())
-		steps := float64(c.size-2) + max(1, c.all()/max(1, segment))
-		t := c.next(segment)
-		if c.size == 2 { // one link: segments gain nothing over the message that they make
-			t = max(c.pass(1, segment), c.pass(1, c.all())*segment/max(1, c.all()))
-		}
-		if folds {
-			t += c.fold(segment)
-		}
+		steps, _, t := c.chain(segmentBytes)
 		return steps * t
 	}
+}
+
+// foldingChainCost prices one whose ranks fold each segment before they pass it on.
+func foldingChainCost(segmentBytes int) func(*costing) float64 {
+	return func(c *costing) float64 {
+		steps, segment, t := c.chain(segmentBytes)
+		return steps * (t + c.fold(segment))
+	}
+}
+
+// chain is how many steps a pipelined chain takes, of how many bytes, and the time to pass them on.
+func (c *costing) chain(segmentBytes int) (steps, segment, pass float64) {
+	segment = min(float64(segmentBytes), c.all())
+	steps = float64(c.size-2) + max(1, c.all()/max(1, segment))
+	if c.size == 2 { // one link: segments gain nothing over the message that they make
+		return steps, segment, max(c.pass(1, segment), c.pass(1, c.all())*segment/max(1, c.all()))
+	}
+	return steps, segment, c.next(segment)
 }
 
 func (c *costing) scatterDown() float64 {

@@ -51,7 +51,7 @@ func (b *builder) reduceTree(g group, in, home Loc, n int) {
 	}
 	at := in
 	for i := len(t.children) - 1; i >= 0; i-- {
-		b.fold(g.rank(t.children[i].member), home, at, n, false)
+		b.fold(g.rank(t.children[i].member), home, at, n)
 		b.next()
 		at = home
 	}
@@ -84,7 +84,7 @@ func reduceChain(segmentBytes int) func(*Problem) *Plan {
 		}
 		for lo := 0; lo < n+segment; lo += segment {
 			if g.me < g.size-1 && lo < n {
-				b.fold(g.rank(g.me+1), home.at(lo), Loc{Send, lo}, min(segment, n-lo), false)
+				b.fold(g.rank(g.me+1), home.at(lo), Loc{Send, lo}, min(segment, n-lo))
 			}
 			if g.me > 0 && lo > 0 {
 				b.putParts(g.rank(g.me-1), src.at(lo-segment), min(segment, n-lo+segment))
@@ -127,7 +127,7 @@ func (b *builder) pairUp(q paired, in, home Loc, n int) Loc {
 		b.next()
 		return in
 	}
-	b.fold(q.partner, home, in, n, false)
+	b.fold(q.partner, home, in, n)
 	b.next()
 	return home
 }

@@ -71,7 +71,7 @@ func (b *builder) reduceScatterCirculant(g group, l layout, skips []int, in, acc
 						a = out
 					}
 				}
-				b.fold(g.rank(g.me-lo), dst, a, r.n, false)
+				b.fold(g.rank(g.me-lo), dst, a, r.n)
 			}
 			from = acc
 		}
@@ -129,7 +129,7 @@ func (b *builder) reduceScatterRing(g group, l layout, in Loc, acc func(block, t
 			dst = out
 		}
 		b.putParts(g.rank(g.me+1), src, l.n(away))
-		b.fold(g.rank(g.me-1), dst, in.at(l.off(next)), l.n(next), false)
+		b.fold(g.rank(g.me-1), dst, in.at(l.off(next)), l.n(next))
 		b.next()
 	}
 }
@@ -161,13 +161,13 @@ func reduceScatterPairwise(p *Problem) *Plan {
 		give(to, Loc{Send, l.off(to)}, l.n(to))
 		switch {
 		case from < me:
-			b.fold(from, out, low, n, true)
+			b.foldLeft(from, out, low, n)
 			low = out
 		case from == p.Size-1:
 			w = b.work(n)
 			b.get(from, w, n)
 		default:
-			b.fold(from, w, w, n, true)
+			b.foldLeft(from, w, w, n)
 		}
 		b.next()
 	}

@@ -82,7 +82,7 @@ func scanChain(segmentBytes int) func(*Problem) *Plan {
 		}
 		for lo := 0; lo < n+segment; lo += segment {
 			if p.Rank > 0 && lo < n {
-				b.fold(p.Rank-1, Loc{Recv, lo}, Loc{Send, lo}, min(segment, n-lo), true)
+				b.foldLeft(p.Rank-1, Loc{Recv, lo}, Loc{Send, lo}, min(segment, n-lo))
 			}
 			if p.Rank < p.Size-1 && lo > 0 {
 				b.putParts(p.Rank+1, src.at(lo-segment), min(segment, n-lo+segment))

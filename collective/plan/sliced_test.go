@@ -113,8 +113,8 @@ func TestFoldsOfARound(t *testing.T) {
 				b.putParts(0, in, p.Count)
 				return b.done()
 			}
-			b.fold(1, out, in, p.Count, false)
-			b.fold(2, out, second, p.Count, false)
+			b.fold(1, out, in, p.Count)
+			b.fold(2, out, second, p.Count)
 			return b.done()
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -37,22 +36,15 @@ func (p *process) signal(s syscall.Signal) {
 	_ = syscall.Kill(-p.pid, s) // ESRCH: it has just ended
 }
 
+// startRank starts a rank, and what follows it to its end (follow).
 func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.File) (*process, error) {
 	cmd := exec.Command(j.program, j.cfg.Args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-
-	// The secret travels in a pipe: neither the command line nor the
-	// environment shows it to other users.
-	secretRead, secretWrite, err := os.Pipe()
+	secretRead, err := pipeOf(secret)
 	if err != nil {
 		return nil, err
 	}
 	defer secretRead.Close()
-	_, err = secretWrite.Write(secret)
-	secretWrite.Close()
-	if err != nil {
-		return nil, err
-	}
 	pass := func(name string, f *os.File) {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 		env = append(env, name+"="+strconv.Itoa(2+len(cmd.ExtraFiles)))
@@ -79,92 +71,62 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		}
 		j.closers = append(j.closers, log)
 	}
-	outRead, outWrite, err := os.Pipe()
+	o, err := newOutputPipes()
 	if err != nil {
 		return nil, err
 	}
-	errRead, errWrite, err := os.Pipe()
-	if err != nil {
-		outRead.Close()
-		outWrite.Close()
-		return nil, err
-	}
-	cmd.Stdout, cmd.Stderr = outWrite, errWrite
+	cmd.Stdout, cmd.Stderr = o.write[0], o.write[1]
 	err = cmd.Start()
 	in.handedOver()
-	outWrite.Close()
-	errWrite.Close()
+	closeBoth(o.write)
 	if err != nil {
-		outRead.Close()
-		errRead.Close()
+		closeBoth(o.read)
 		return nil, err
 	}
-	var copies sync.WaitGroup
-	prefix := ""
-	if j.cfg.Label == ByRank {
-		prefix = strconv.Itoa(rank) + ": "
-	}
-	j.closers = append(j.closers, outRead, errRead)
-	for _, c := range []struct {
-		from *os.File
-		to   *lines
-	}{{outRead, j.out}, {errRead, j.errs}} {
-		copies.Add(1)
-		go func() {
-			defer copies.Done()
-			c.to.copy(&output{File: c.from}, prefix, log)
-			c.from.Close()
-		}()
-	}
-	copied := make(chan struct{})
-	go func() {
-		copies.Wait()
-		close(copied)
-	}()
+	copied := j.copyOutput(rank, o, log)
 	p := &process{rank: rank, pid: cmd.Process.Pid, self: cmd.Process}
 	if j.guard != nil {
 		j.guard.watch(p.pid)
 	}
 	go func() {
-		p.sweep(j.ends)
-		if j.guard != nil {
-			j.guard.unwatch(p.pid)
-		}
-		_ = cmd.Wait() // how it ended stands in ProcessState
-		x := exitOf(rank, cmd.ProcessState)
-		x.Ended = p.asked.Load()
-		p.over.Store(true)
+		x := j.follow(p, cmd)
 		if rank == 0 {
 			in.Close()
 		}
-		// A daemon may have taken the outputs along: it does not keep the job.
-		late := time.AfterFunc(lateOutput, func() {
-			outRead.SetReadDeadline(time.Now())
-			errRead.SetReadDeadline(time.Now())
-		})
-		if x.cut = !j.awaitOutput(copied); !x.cut {
+		if x.cut = !j.awaitOutput(o, copied); !x.cut {
 			x.Log = log.Close()
 		}
-		late.Stop()
 		j.ended <- x
 	}()
 	return p, nil
 }
 
-// awaitOutput waits until the output of a rank that is over has been taken. When ranks are killed it is given up
-// after a while: whoever takes it may never go on, and must not keep the job.
-func (j *job) awaitOutput(copied <-chan struct{}) bool {
-	select {
-	case <-copied:
-		return true
-	case <-j.killed:
+// pipeOf is a pipe that holds the secret: neither the command line nor the environment shows it to other users.
+func pipeOf(secret []byte) (*os.File, error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
 	}
-	select {
-	case <-copied:
-		return true
-	case <-time.After(2 * lateOutput): // time for what a daemon holds open, too
-		return false
+	_, err = write.Write(secret)
+	write.Close()
+	if err != nil {
+		read.Close()
+		return nil, err
 	}
+	return read, nil
+}
+
+// follow waits for the end of a rank and of what it has left behind.
+func (j *job) follow(p *process, cmd *exec.Cmd) Exit {
+	p.sweep(j.ends)
+	if j.guard != nil {
+		j.guard.unwatch(p.pid)
+	}
+	_ = cmd.Wait() // how it ended stands in ProcessState
+	x := exitOf(p.rank, cmd.ProcessState)
+	x.Ended = p.asked.Load()
+	p.over.Store(true)
+	return x
 }
 
 // sweep waits until the rank has ended, and ends what it has left behind in its group. Until the rank

@@ -82,6 +82,7 @@ func (w *worker[F]) identity() map[string]string {
 		"form":      checkpointForm,
 		"model":     w.cfg.Model,
 		"data":      w.data.Name,
+		"rows":      w.data.rows(),
 		"hidden":    strconv.Itoa(w.cfg.Hidden),
 		"optimizer": string(w.plan.rule.Optimizer),
 		"batch":     strconv.Itoa(w.cfg.Batch),

@@ -3,12 +3,15 @@ package train
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 // ErrData is what every complaint about the content of a data file wraps.
@@ -247,6 +250,13 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 	d.Train.scale(d.Scale)
 	d.Test.scale(d.Scale)
 	return d, nil
+}
+
+// rows tells the training set from another of the same name, also once its features are gone (newWorker): how many
+// rows it has, and a checksum of their classes and of what the features were multiplied by.
+func (d *Dataset) rows() string {
+	sum := crc32.Update(crc32.ChecksumIEEE(mpi.Bytes(d.Train.Y)), crc32.IEEETable, mpi.Bytes(d.Scale))
+	return fmt.Sprintf("%d, CRC-32 %08x", d.Train.Rows(), sum)
 }
 
 // maxClasses bounds the output layer; a data set with more distinct labels is

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -372,6 +373,33 @@ func TestResumeWithOtherWorkers(t *testing.T) {
 			if r.Resumed != want || r.Steps < 60*after.each {
 				t.Errorf("%v after step %d of %v: resumed at %d, want %d; %d steps", after, saved, before, r.Resumed, want, r.Steps)
 			}
+		}
+	}
+}
+
+// Other data of the same name are no data to go on with, however alike: one row has another class, or one feature another
+// scale.
+func TestOtherRowsDoNotResume(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	for i, k := range []struct{ class, largest int }{{1, 9}, {1, 9}, {0, 9}, {1, 10}} {
+		file := filepath.Join(t.TempDir(), "rows.csv")
+		var rows strings.Builder
+		for r := range 100 {
+			fmt.Fprintf(&rows, "%d,1.5,%d\n", r%9, r%2)
+		}
+		fmt.Fprintf(&rows, "%d,1.5,%d\n", k.largest, k.class)
+		if err := os.WriteFile(file, []byte(rows.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file+".t", []byte("1,1.5,0\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := launch(t, Config{Cluster: ps.Counts(1, 1), Model: "softmax", Data: file, Batch: 10, Checkpoint: state, CheckpointEvery: 5, Stop: ps.Stop{LastStep: int64(10 * (i + 1))}}, nil)
+		switch err := f.errs[1]; {
+		case i < 2:
+			f.fine(t)
+		case err == nil || !strings.Contains(err.Error(), `the checkpoint has rows "101, CRC-32 `):
+			t.Errorf("with class %d, up to %d: %v", k.class, k.largest, err)
 		}
 	}
 }
