@@ -46,7 +46,8 @@ type Membership interface {
 	Start(MembershipEvents)
 	// AnnounceLost tells all ranks of a loss that this rank has noticed. It must not block.
 	AnnounceLost(rank int, why string)
-	// Bye says goodbye and blocks until every living rank has said it, or ctx ends.
+	// Bye says goodbye and blocks until every living rank has said it and the losses of the others have been delivered, or
+	// ctx ends.
 	Bye(ctx context.Context) error
 	// Abort tells all ranks that this one ends the job.
 	Abort(code int, reason string)

@@ -50,6 +50,9 @@ type tree struct {
 	parted   chan struct{}     // closed when all ranks have left or are lost
 	news     []int             // losses not yet delivered
 	newsBell chan struct{}
+
+	delivery sync.Mutex       // held while news is delivered
+	events   MembershipEvents // where to; nil before Start
 }
 
 const treeFanOut = 32

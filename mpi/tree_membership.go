@@ -3,15 +3,17 @@ package mpi
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 )
 
 var _ Membership = (*tree)(nil)
 
 // Start implements Membership: losses, those since agree included, are
-// delivered from one goroutine in the order in which they were learnt.
+// delivered one by one in the order in which they were learnt.
 func (t *tree) Start(events MembershipEvents) {
+	t.delivery.Lock()
+	t.events = events
+	t.delivery.Unlock()
 	t.work.Go(func() {
 		for {
 			select {
@@ -19,19 +21,30 @@ func (t *tree) Start(events MembershipEvents) {
 			case <-t.ended:
 				return
 			}
-			t.mu.Lock()
-			news := t.news
-			t.news = nil
-			whys := make([]string, len(news))
-			for i, rank := range news {
-				whys[i] = t.lost[rank] + t.gone[rank] // one of them
-			}
-			t.mu.Unlock()
-			for i, rank := range news {
-				events.PeerLost(rank, whys[i])
-			}
+			t.deliver()
 		}
 	})
+}
+
+// deliver tells the losses that have been learnt and not told. It returns when all of them are known where Start said, also
+// those that another goroutine is about to tell.
+func (t *tree) deliver() {
+	t.delivery.Lock()
+	defer t.delivery.Unlock()
+	if t.events == nil {
+		return
+	}
+	t.mu.Lock()
+	news := t.news
+	t.news = nil
+	whys := make([]string, len(news))
+	for i, rank := range news {
+		whys[i] = t.lost[rank] + t.gone[rank] // one of them
+	}
+	t.mu.Unlock()
+	for i, rank := range news {
+		t.events.PeerLost(rank, whys[i])
+	}
 }
 
 // AnnounceLost implements Membership.
@@ -43,8 +56,8 @@ func (t *tree) AnnounceLost(rank int, why string) {
 	}
 }
 
-// Bye implements Membership. Its error names the ranks that have not said
-// goodbye when ctx ends.
+// Bye implements Membership: where it returns nil, every rank that has not said goodbye has been delivered as lost. Its error
+// names the ranks that have not said goodbye when ctx ends.
 func (t *tree) Bye(ctx context.Context) error {
 	t.mu.Lock()
 	if !t.left[t.self.Rank] {
@@ -53,9 +66,17 @@ func (t *tree) Bye(ctx context.Context) error {
 	t.mu.Unlock()
 	select {
 	case <-t.parted:
-		return nil
 	case <-ctx.Done():
+		if missing := t.missing(); missing != nil {
+			return fmt.Errorf("waiting for the goodbye of %s: %w", rankList(missing), context.Cause(ctx))
+		}
 	}
+	t.deliver()
+	return nil
+}
+
+// missing lists the living ranks that have not said goodbye.
+func (t *tree) missing() []int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var missing []int
@@ -64,11 +85,7 @@ func (t *tree) Bye(ctx context.Context) error {
 			missing = append(missing, rank)
 		}
 	}
-	if missing == nil {
-		return nil
-	}
-	slices.Sort(missing)
-	return fmt.Errorf("waiting for the goodbye of %s: %w", rankList(missing), context.Cause(ctx))
+	return missing
 }
 
 // Abort implements Membership: it returns when the neighbours have been told, or

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -157,5 +158,34 @@ func TestTreeDoubtsTheLost(t *testing.T) {
 	say(fact{Rank: 0, Why: "no sign of life"}, fact{Rank: 3, Why: "no sign of life"}, fact{Rank: 4, Left: true})
 	if _, lost := tr.lost[3]; lost || tr.cutOff || len(tr.lost) != 2 || !tr.left[4] {
 		t.Errorf("lost %v, left %v, cut off: %v; want ranks 1 and 2 lost, and 4 left", tr.lost, tr.left, tr.cutOff)
+	}
+}
+
+// losses counts those that a membership has delivered.
+type losses struct{ n atomic.Int32 }
+
+func (l *losses) PeerLost(int, string) { l.n.Add(1) }
+
+// A goodbye that does not wait for the lost has told of them: what ends afterwards does not pass for a regular end.
+func TestTreeByeDeliversLosses(t *testing.T) {
+	const rounds = 100 // the loss would come late in most
+	for range rounds {
+		tr := &tree{
+			self: wire.Self{Rank: 0, Size: 2}, lost: map[int]string{}, left: map[int]bool{}, gone: map[int]string{},
+			parent: -1, ended: make(chan struct{}), parted: make(chan struct{}), newsBell: make(chan struct{}, 1),
+		}
+		var l losses
+		tr.Start(&l)
+		tr.AnnounceLost(1, "silent")
+		if err := tr.Bye(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := l.n.Load(); n != 1 {
+			t.Fatalf("%d losses have been delivered, want 1", n)
+		}
+		tr.Close()
+		if n := l.n.Load(); n != 1 {
+			t.Fatalf("%d losses in the end, want 1", n)
+		}
 	}
 }
