@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,6 +179,16 @@ func TestArenaDeadlineBehind(t *testing.T) {
 	for absent := range 3 {
 		var gone sync.WaitGroup
 		gone.Add(2)
+		var sleepers [3]atomic.Pointer[execution]
+		waitsForIt := func(rank int) bool {
+			x := sleepers[rank].Load()
+			if x == nil {
+				return false
+			}
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			return slices.Equal(x.awaited.missing(nil), []int{absent})
+		}
 		for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 			if err := Bcast(ctx, c, make([]int32, 2), 1); err != nil {
 				return err
@@ -187,17 +198,24 @@ func TestArenaDeadlineBehind(t *testing.T) {
 				return nil
 			}
 			defer gone.Done()
-			want := mpi.ErrCancelled
-			if c.Rank() == (absent+1)%3 {
-				short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-				defer cancel()
-				ctx, want = short, context.DeadlineExceeded
+			sleepers[c.Rank()].Store(stateOf(c).arena.Load().sleeper)
+			first, second := (absent+1)%3, (absent+2)%3
+			if c.Rank() == second {
+				return within(Barrier(ctx, c), mpi.ErrCancelled)
 			}
-			err := within(Barrier(ctx, c), want)
-			if missing := stateOf(c).arena.Load().sleeper.awaited.missing(nil); err == nil && !slices.Equal(missing, []int{absent}) {
-				err = fmt.Errorf("waited for ranks %v, want %d", missing, absent)
-			}
-			return err
+			short, cancel := context.WithCancelCause(ctx)
+			defer cancel(nil)
+			go func() {
+				for look := time.Tick(time.Millisecond); !waitsForIt(first) || !waitsForIt(second); {
+					select {
+					case <-look:
+					case <-short.Done():
+						return
+					}
+				}
+				cancel(context.DeadlineExceeded)
+			}()
+			return within(Barrier(short, c), context.DeadlineExceeded)
 		}) {
 			if err != nil {
 				t.Errorf("without rank %d: rank %d: %v", absent, r, err)

@@ -223,7 +223,7 @@ func secondsAhead(text string) int {
 }
 
 // limitSeconds is a time limit as sbatch reads it: minutes, and seconds after them, hours before both, or days before
-// hours. 0 is none.
+// hours, rounded up to minutes. 0 is none.
 func limitSeconds(text string) int {
 	days, rest, dayed := strings.Cut(text, "-")
 	if !dayed {
@@ -240,7 +240,8 @@ func limitSeconds(text string) int {
 		n, _ := strconv.Atoi(part)
 		seconds += n * units[i]
 	}
-	return seconds
+	const minute = 60
+	return (seconds + minute - 1) / minute * minute
 }
 
 // signalName is a signal's name without SIG, given with or without it or by number; "" if

@@ -221,7 +221,8 @@ func TestScriptSignals(t *testing.T) {
 		{nil, "USR1@599", true, "", "10"},
 		{nil, "USR1@600", false, "", "10"},
 		{other, "USR1", true, "60 s before the end of a job of 60 s", "1"},
-		{nil, "USR1@90", true, "a job of 90 s", "1:30"},
+		{nil, "USR1@119", true, "", "1:30"}, // rounded up by Slurm
+		{nil, "USR1@120", true, "a job of 120 s", "1:30"},
 		{nil, "USR1@3600", true, "a job of 3600 s", "1:0:0"},
 		{nil, "USR1@90000", true, "a job of 90000 s", "1-1"},
 		{nil, "USR1@90060", true, "a job of 90060 s", "1-1:1"},

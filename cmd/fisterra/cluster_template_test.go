@@ -42,9 +42,10 @@ func TestClusterTemplate(t *testing.T) {
 	t.Run("array by sbatch", func(t *testing.T) { // its tasks would share a directory
 		id := s.Submit(t.Context(), script("--checkpoint", filepath.Join(s.Dir, "shared")), "--array=0-1", "--output="+s.Dir+"/%A_%a.log")
 		for i := range 2 {
-			log := awaitLog(t, s, fmt.Sprintf("%s_%d", id, i), "give --array to", longWait)
-			if strings.Contains(log, "the tasks ended") {
-				t.Errorf("task %d ran:\n%s", i, log)
+			task := fmt.Sprintf("%s_%d", id, i)
+			job := s.Await(t.Context(), task, "over", lab.Job.Over)
+			if log := jobLog(s, task); job["ExitCode"] != "1:0" || !strings.Contains(log, "give --array to") {
+				t.Errorf("task %d: %v\n%s", i, job, log)
 			}
 		}
 	})

@@ -61,11 +61,14 @@ func directoryError(err error) error {
 	return usageError(err)
 }
 
+// mayBeEmpty is the annotation of flags of which an empty value says something.
+const mayBeEmpty = "fisterra_may_be_empty"
+
 // noEmptyFlag refuses a flag with nothing in it, as of a shell variable that is not set: it would count as not given, and
 // a run would save nowhere.
 func noEmptyFlag(flags *pflag.FlagSet) (err error) {
 	flags.Visit(func(f *pflag.Flag) {
-		if f.Value.String() == "" {
+		if _, may := f.Annotations[mayBeEmpty]; f.Value.String() == "" && !may {
 			err = fmt.Errorf("--%s \"\": it has no value; leave the flag out for what it is by default", f.Name)
 		}
 	})

@@ -106,6 +106,9 @@ after --: roles and --checkpoint are not for it.`,
 	f.StringVar(&t.program, "program", "", "path of fisterra on the nodes, which is started as PROGRAM train; with --tutorial with-hooks of that program (default: the absolute path of this one, unless go run has built it)")
 	f.StringVar(&t.tutorial, "tutorial", "", "start from a reference tutorial's job: "+strings.Join(tutorialNames(), ", "))
 	f.StringVar(&t.versionArgs, "version-args", "", "the version arguments that a tutorial's script was given, as in 17,2: the script notes which versions they stood for")
+	for _, name := range []string{"time", "partition", "version-args"} { // instead of the tutorial's; without arguments
+		f.SetAnnotation(name, mayBeEmpty, nil)
+	}
 	return cmd
 }
 
@@ -304,11 +307,12 @@ func checkTraining(b *slurm.Batch, args []string) error {
 		return fmt.Errorf("after --: %w", err)
 	}
 	for _, name := range trainFlagNames {
-		if cmd.Flags().Changed(name) && (name != "out" || b.Out != "" || b.Array != "") { // of an array each task needs its own
+		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("after --: --%s is a flag of template slurm, too, which hands it on: give it before --", name)
 		}
 	}
-	if b.MPI == "pmi2" && ranks.mode == string(ps.Sync) || ranks.transport == "mpi" || ranks.infiniband == "on" {
+	ownTransport := ranks.transport != "auto" || ranks.infiniband == "off"
+	if b.MPI == "pmi2" && ranks.mode == string(ps.Sync) && !ownTransport || ranks.transport == "mpi" || ranks.infiniband == "on" {
 		b.Wait = libraryWait
 	}
 	ranks.checkpoint = b.Checkpoint

@@ -74,6 +74,29 @@ func TestTemplateNamesItself(t *testing.T) {
 	}
 }
 
+// What a tutorial has can be taken out, and a script over the library alone waits for the ranks that notice nothing.
+func TestTemplateLeavesOut(t *testing.T) {
+	for line, never := range map[string][]string{
+		"--tutorial mnist-04 --partition= --time= --version-args=": {"--partition", "--time"},
+		"--mpi pmi2 -- --transport tcp":                            {"--wait=120"},
+		"--mpi pmi2 -- --infiniband=off":                           {"--wait=120"},
+		"--mpi pmi2 -- --mode async":                               {"--wait=120"},
+		"":                                                         {"--wait=120"},
+	} {
+		got, stderr, code := command(nil, append([]string{"template", "slurm", "--program", "fisterra"}, strings.Fields(line)...)...)
+		for _, text := range never {
+			if code != 0 || strings.Contains(got, text) {
+				t.Errorf("%s: exit %d, %s, want no %s in\n%s", line, code, stderr, text, got)
+			}
+		}
+	}
+	for _, line := range []string{"--mpi pmi2", "-- --transport mpi"} {
+		if got, _, _ := command(nil, append([]string{"template", "slurm"}, strings.Fields(line)...)...); !strings.Contains(got, "--wait=120") {
+			t.Errorf("%s: want --wait=120 in\n%s", line, got)
+		}
+	}
+}
+
 // TestTemplateRefusesGoRun: a job would find that program deleted.
 func TestTemplateRefusesGoRun(t *testing.T) {
 	root, err := lab.Root()
@@ -125,6 +148,7 @@ func TestTemplateRefuses(t *testing.T) {
 		"--signal USR1@60 --requeue":                  "needs --checkpoint",
 		"--roles worker,ps --placement last":          "exclude each other",
 		"--array 0-3 -- --out x":                      "--out is a flag of template slurm, too",
+		"-- --out x":                                  "--out is a flag of template slurm, too",
 		"--out y -- --out x":                          "--out is a flag of template slurm, too",
 		"--signal B:USR1@60":                          "--signal",
 		"--signal TERM@60 --requeue --checkpoint x":   "scancel",

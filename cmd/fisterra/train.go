@@ -48,8 +48,8 @@ server and size-1 workers, and one rank by itself as a worker.
 or train.txt, or one file: CSV (label last, or where a header says label, class or target) or LIBSVM. Each may
 be compressed (.gz, .zst). On several nodes it is where all ranks can read it, as are --checkpoint, --out and --site.
 
-SIGTERM (exit code 143), SIGUSR1 (138; see sbatch --signal), Ctrl-C (130) and a terminal that hangs up (129; not
-under nohup) save a checkpoint and end the run after the next step; SIGUSR2 saves and goes on. Where train has
+SIGTERM (exit code 143), SIGUSR1 (138; see sbatch --signal), Ctrl-C (130; not where a script has started it with &)
+and a terminal that hangs up (129; not under nohup) save a checkpoint and end the run after the next step; SIGUSR2 saves and goes on. Where train has
 started its own processes it passes these on and gives them 30 s; it also ends them when nobody reads its output
 any more, as of "| head" (141). A second SIGTERM or Ctrl-C, half a second or more after the first, ends the
 processes at once, without saving; in a job of Slurm's, where SIGTERM comes more than once, only Ctrl-C does.

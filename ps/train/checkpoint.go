@@ -10,7 +10,7 @@ import (
 )
 
 // checkpointForm names the form of a checkpoint file.
-const checkpointForm = "fisterra.checkpoint/2"
+const checkpointForm = "fisterra.checkpoint/3"
 
 // vector is a part of the state, by its name in a checkpoint.
 type vector[F Float] struct {
@@ -56,7 +56,10 @@ func (w *worker[F]) save() error {
 	for _, v := range w.state() {
 		tensors = append(tensors, tensor(v.name, v.numbers))
 	}
-	meta := w.identity()
+	meta := map[string]string{}
+	for _, id := range w.identity() {
+		meta[id.what] = id.value
+	}
 	meta["step"] = strconv.FormatInt(w.global, 10)
 	meta[stepsPerEpoch] = strconv.FormatInt(w.plan.perEpoch, 10)
 	if err := writeTensors(w.cfg.Checkpoint, meta, tensors); err != nil {
@@ -77,16 +80,16 @@ const stepsPerEpoch = "steps_per_epoch"
 
 // identity is what must be equal in the run that resumes: with other numbers
 // the saved ones would mean something else.
-func (w *worker[F]) identity() map[string]string {
-	return map[string]string{
-		"form":      checkpointForm,
-		"model":     w.cfg.Model,
-		"data":      w.data.Name,
-		"rows":      w.data.rows(),
-		"hidden":    strconv.Itoa(w.cfg.Hidden),
-		"optimizer": string(w.plan.rule.Optimizer),
-		"batch":     strconv.Itoa(w.cfg.Batch),
-		"seed":      strconv.FormatUint(w.cfg.Seed, 10),
+func (w *worker[F]) identity() []struct{ what, value string } {
+	return []struct{ what, value string }{
+		{"form", checkpointForm},
+		{"model", w.cfg.Model},
+		{"data", w.data.Name},
+		{"hidden", strconv.Itoa(w.cfg.Hidden)},
+		{"optimizer", string(w.plan.rule.Optimizer)},
+		{"batch", strconv.Itoa(w.cfg.Batch)},
+		{"seed", strconv.FormatUint(w.cfg.Seed, 10)}, // chooses rows, so it goes before them
+		{"rows", w.data.rows()},
 	}
 }
 
@@ -110,9 +113,9 @@ func (w *worker[F]) resume() (int64, error) {
 	bad := func(format string, args ...any) (int64, error) {
 		return 0, badData(w.cfg.Checkpoint, 0, format, args...)
 	}
-	for what, want := range w.identity() {
-		if meta[what] != want {
-			return bad("the checkpoint has %s %q, this run %q; remove the file to begin anew", what, meta[what], want)
+	for _, id := range w.identity() {
+		if meta[id.what] != id.value {
+			return bad("the checkpoint has %s %q, this run %q; remove the file to begin anew", id.what, meta[id.what], id.value)
 		}
 	}
 	step, err := strconv.ParseInt(meta["step"], 10, 64)

@@ -64,8 +64,8 @@ type Config struct {
 	Save      <-chan struct{}
 	Interrupt <-chan struct{}
 
-	// Out is a directory for metrics.jsonl, model.safetensors, curve.svg and, when all
-	// ranks have finished, result.json, written by the chief. Empty: nothing is written.
+	// Out is a directory for metrics.jsonl, model.safetensors, curve.svg and result.json, written by the chief; the last when
+	// all ranks have finished, in Async mode also before. Empty: nothing is written.
 	Out string
 	// EvaluateEvery is after how many steps the chief looks at the test set; 0 is
 	// once per epoch, but at most a hundred times.

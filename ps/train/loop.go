@@ -112,7 +112,8 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 // the final parameters and writes.
 func (w *worker[F]) write(ctx context.Context, r *Result) error {
 	for {
-		if w.chief != nil {
+		writer := w.writer(r.Lost) // not a successor that knows of a loss before it is counted
+		if w.chief != nil && (w.cfg.together() || writer == w.cfg.Cluster.Workers[w.index]) {
 			err := w.chief.write(r, w)
 			if err == nil && !w.cfg.together() { // the others end well without this worker
 				err = w.chief.finish(r, w)
@@ -124,7 +125,6 @@ func (w *worker[F]) write(ctx context.Context, r *Result) error {
 		if w.cfg.together() {
 			return nil
 		}
-		writer := w.writer(r.Lost)
 		lost, _, err := w.x.barrier(ctx)
 		if err != nil {
 			return err

@@ -113,10 +113,16 @@ func TestAsyncChiefIsReplacedAtTheEnd(t *testing.T) {
 	if f.results[4].Evaluated {
 		t.Error("two workers evaluate")
 	}
-	for _, name := range []string{"model.safetensors", "result.json"} {
-		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
-			t.Error(err)
-		}
+	var written Result // by whom the network did not reach any more, and then by the next
+	text, err := os.ReadFile(filepath.Join(out, "result.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &written)
+	}
+	if slices.Sort(written.Lost); err != nil || !slices.Equal(written.Lost, []int{1, 2}) {
+		t.Errorf("%v\n%s", err, text)
+	}
+	if _, err := os.Stat(filepath.Join(out, "model.safetensors")); err != nil {
+		t.Error(err)
 	}
 }
 
