@@ -3,6 +3,7 @@ package slurm
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -16,7 +17,7 @@ type Job struct {
 	Allocation
 	StepID string // "0"; "" when the variable is not set
 	Rank   int    // SLURM_PROCID
-	Node   int    // SLURM_NODEID, index into Layout.Nodes
+	Node   int    // index into Layout.Nodes: SLURM_NODEID, but for some nodes of heterogeneous steps
 	Local  int    // SLURM_LOCALID
 	Layout *Layout
 
@@ -95,6 +96,7 @@ func FromEnv(lookup Lookup) (*Job, error) {
 		e.err = e.ports(j)
 	}
 	if e.err == nil {
+		j.findNode()
 		e.err = j.check(size, told)
 	}
 	if e.err != nil {
@@ -274,6 +276,14 @@ func (e *env) ports(j *Job) error {
 	var err error
 	j.Ports, err = ParsePorts(text)
 	return from("SLURM_STEP_RESV_PORTS", err)
+}
+
+// findNode takes the node's place in the list by its name, where that is there. Slurm sorts the nodes of a heterogeneous step
+// by name, with their numbers of tasks, but numbers them by component, and not every such step says that it is one.
+func (j *Job) findNode() {
+	if i := slices.Index(j.Layout.Nodes, j.NodeName); i >= 0 && j.Node < len(j.Layout.Nodes) {
+		j.Node = i
+	}
 }
 
 // check compares what the variables say about this task with each other.

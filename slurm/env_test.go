@@ -206,7 +206,8 @@ func TestFromEnvRefuses(t *testing.T) {
 		{map[string]string{"SLURM_STEP_TASKS_PER_NODE": "2(x"}, ErrSyntax, `SLURM_STEP_TASKS_PER_NODE="2(x"`},
 		{map[string]string{"SLURM_STEP_NODELIST": "n[0-3"}, ErrSyntax, `SLURM_STEP_NODELIST="n[0-3": column 2: bracket is not closed`},
 		{map[string]string{"SLURM_STEP_NODELIST": "n[0-2],n1"}, ErrRepeated, "the same host as node 1 and node 3"},
-		{map[string]string{"SLURMD_NODENAME": "n3"}, ErrInconsistent, "node 1 of the step's list is n1"},
+		{map[string]string{"SLURMD_NODENAME": "n9"}, ErrInconsistent, "node 1 of the step's list is n1"},
+		{map[string]string{"SLURMD_NODENAME": "n3", "SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_STEP_NUM_TASKS": "7"}, ErrInconsistent, "node 3 (n3) has 1 tasks, local ids 0 to 0"},
 		{map[string]string{"SLURM_GTIDS": "1,2,3"}, ErrInconsistent, "3 ranks, but node 1 (n1) has 2 tasks"},
 		{map[string]string{"SLURM_GTIDS": "1,6"}, ErrInconsistent, "local id 1 is rank 6 there, but SLURM_PROCID is 5"},
 		{map[string]string{"SLURM_GTIDS": "1;5"}, ErrSyntax, `SLURM_GTIDS="1;5"`},
@@ -268,4 +269,25 @@ func FuzzFromEnv(f *testing.F) {
 			t.Errorf("position %d is at %d/%d, %v; want %d/%d", j.Position(), node, local, err, j.Node, j.Local)
 		}
 	})
+}
+
+// What Slurm 22.05 tells the tasks of `srun -w c7103 -n1 : -w c7101,c7102 -n3`: the list and the numbers of tasks are sorted
+// by the nodes' names, SLURM_NODEID is not.
+func TestHeterogeneousStep(t *testing.T) {
+	for _, c := range []struct{ name, node, local, rank, gtids, position string }{
+		{"c7103", "0", "0", "0", "0", "3"},
+		{"c7101", "1", "0", "1", "1,2", "0"},
+		{"c7101", "1", "1", "2", "1,2", "1"},
+		{"c7102", "2", "0", "3", "3", "2"},
+	} {
+		j, err := FromEnv(lookupIn(map[string]string{
+			"SLURM_JOB_ID": "3", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "c[7101-7103]", "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)", "SLURM_STEP_NUM_TASKS": "4",
+			"SLURMD_NODENAME": c.name, "SLURM_NODEID": c.node, "SLURM_LOCALID": c.local, "SLURM_PROCID": c.rank, "SLURM_GTIDS": c.gtids,
+		}))
+		if err != nil {
+			t.Errorf("rank %s: %v", c.rank, err)
+		} else if got := strconv.Itoa(j.Position()); got != c.position || j.Layout.Nodes[j.Node] != c.name {
+			t.Errorf("rank %s: position %s on %s, want %s on %s", c.rank, got, j.Layout.Nodes[j.Node], c.position, c.name)
+		}
+	}
 }

@@ -48,6 +48,8 @@ func TestClusterStart(t *testing.T) {
 		{"none arbitrary", "env SLURM_HOSTFILE=" + hostfile + " srun --mpi=none -n5 -m arbitrary", n(2, 1, 2), []int{1, 4, 3, 0, 2}},
 		{"uneven", "srun -N3 -n6 -m block", n(4, 1, 1), nil},
 		{"heterogeneous", "salloc -N1 -n1 : -N1 -n2 srun --het-group=0,1", n(1, 2), nil},
+		{"heterogeneous, against the order of names", "salloc -w c7103 -N1 -n1 : -w c7101,c7102 -N2 -n3 srun --het-group=0,1", n(2, 1, 1), []int{1, 2, 3, 0}},
+		{"heterogeneous step, likewise", "salloc -N2 --ntasks-per-node=2 -w c7101,c7102 srun -N1 -n1 -w c7102 : -N1 -n2 -w c7101", n(2, 1), []int{1, 2, 0}},
 		{"one node of an allocation", "salloc -N3 --ntasks-per-node=2 srun -N1 -n3 --overcommit", n(3), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
