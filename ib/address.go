@@ -28,6 +28,7 @@ type InterfaceAddress struct {
 	Address   netip.Addr
 	Bits      int  // length of the network's prefix
 	Up        bool // the interface is administratively up
+	NoCarrier bool // and yet carries nothing: no cable, no port that is active
 	Secondary bool // not the first address of its network on the interface
 }
 
@@ -158,6 +159,7 @@ func parseAddress(body []byte, byIndex map[int]net.Interface) (a InterfaceAddres
 	i, known := byIndex[int(binary.NativeEndian.Uint32(body[4:]))]
 	a.Interface, a.Label = i.Name, i.Name
 	a.Up = i.Flags&net.FlagUp != 0
+	a.NoCarrier = i.Flags&net.FlagRunning == 0
 	for rest := body[sizeofIfAddr:]; len(rest) >= sizeofRtAttr; {
 		n := int(binary.NativeEndian.Uint16(rest))
 		if n < sizeofRtAttr || n > len(rest) {

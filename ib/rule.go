@@ -156,6 +156,9 @@ func (r *interfaceRule) Own(host string) (string, error) {
 			Detail: "no interface that is up fits and has an IPv4 address; there are " + describe(all)}
 	}
 	slices.SortStableFunc(fits, func(a, b InterfaceAddress) int {
+		if c := boolOrder(a.NoCarrier, b.NoCarrier); c != 0 {
+			return c
+		}
 		if c := compareNatural(a.Label, b.Label); c != 0 {
 			return c
 		}
@@ -175,8 +178,11 @@ func describe(all []InterfaceAddress) string {
 			b.WriteString(", ")
 		}
 		fmt.Fprintf(&b, "%s (%s", a.Label, a.Address)
-		if !a.Up {
+		switch {
+		case !a.Up:
 			b.WriteString(", down")
+		case a.NoCarrier:
+			b.WriteString(", no carrier")
 		}
 		b.WriteByte(')')
 	}

@@ -62,15 +62,18 @@ func entry(label, address string) InterfaceAddress {
 func TestInterfaceRule(t *testing.T) {
 	down := entry("ib3", "10.1.3.1")
 	down.Up = false
+	unplugged := entry("eth0", "10.4.0.1")
+	unplugged.NoCarrier = true
 	second := entry("hsn0", "10.2.0.2")
 	second.Secondary = true
 	h := table(
 		entry("lo", "127.0.0.1"), entry("xib0", "10.0.9.1"), entry("ib0:1", "10.0.8.1"), entry("ib10", "10.1.10.1"), entry("ib2", "10.1.2.1"),
 		down, second, entry("hsn0", "10.2.0.1"), entry("ib0", "10.1.0.1"), entry("ibp175s0", "10.3.0.1"),
+		unplugged, entry("eth1", "10.4.1.1"),
 	)
 	for text, want := range map[string]string{
 		"ib0": "10.1.0.1", "ib0:1": "10.0.8.1", "ib2": "10.1.2.1", "ib*": "10.1.0.1", "ib[12]*": "10.1.2.1", "xib0": "10.0.9.1",
-		"hsn0": "10.2.0.1", "ibp*": "10.3.0.1", "lo": "127.0.0.1", "ib0:*": "10.0.8.1",
+		"hsn0": "10.2.0.1", "ibp*": "10.3.0.1", "lo": "127.0.0.1", "ib0:*": "10.0.8.1", "eth*": "10.4.1.1", "eth0": "10.4.0.1",
 	} {
 		rule, err := ParseRule(text, h)
 		if err != nil {
@@ -82,7 +85,7 @@ func TestInterfaceRule(t *testing.T) {
 			t.Errorf("%s: %s, %v; want %s", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"ib3", "ib1", "b0", "ib", "eth*"} {
+	for _, text := range []string{"ib3", "ib1", "b0", "ib", "wlan*"} {
 		rule, err := ParseRule(text, h)
 		if err != nil {
 			t.Fatal(err)

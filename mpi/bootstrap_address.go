@@ -26,6 +26,14 @@ func published(ctx context.Context, cfg *Config, l *origin) (addr netip.Addr, wh
 		if err == nil {
 			addr, err = wire.Resolve(ctx, text)
 		}
+		if err == nil && addr.IsLoopback() && !l.allHere() {
+			// The name of this host, in its own table: see ordinary. Of an interface nothing else is meant.
+			if rule.String() == "hostname" {
+				addr, why, err = ordinary(ctx, l.host)
+				return addr, "address rule hostname: " + why, err
+			}
+			err = fmt.Errorf("address rule %s gives %s, where ranks on other hosts cannot reach this one (%s)", rule, addr, l.host)
+		}
 		if err != nil {
 			return addr, "", noPlace(ctx, err)
 		}

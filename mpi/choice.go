@@ -16,6 +16,7 @@ type choice struct {
 	byHost    bool // what was found on hosts has decided
 	agreed    bool // on those of all ranks
 	warns     bool // the user may not have wanted this, and can mend it
+	demanding bool // a rank ends whose host has no device
 }
 
 // report writes the choice and its reason to the start-up lines, once as a warning.
@@ -36,6 +37,9 @@ func (c choice) without(why error) choice {
 // one chooses by what it finds on its own host, since what a process manager has for the MPI
 // library can be read only once. A library under another's launcher is an error that explains itself.
 func (c choice) explain(err error) error {
+	if c.demanding && errors.Is(err, ErrStartTimeout) {
+		return fmt.Errorf("%w; InfiniBand is on, and this rank has a device: one whose host has none has ended, and says so", err)
+	}
 	if !c.byHost || c.agreed || errors.Is(err, native.ErrLauncher) || !errors.Is(err, ErrStartTimeout) && !errors.Is(err, ErrLauncher) {
 		return err
 	}
@@ -73,19 +77,23 @@ func choose(cfg *Config, l *origin, survey func() error, together func() (choice
 		if err := requireDevice(survey); err != nil {
 			return choice{}, err
 		}
-		return byLibrary(cfg, l, "InfiniBand is on, which the system's MPI library drives"), nil
+		return byLibrary(cfg, l, "InfiniBand is on, which the system's MPI library drives").demands(), nil
 	}
-	if l.size == 1 || !l.canStartMPI() {
+	without := func(why string) choice {
+		if survey() != nil {
+			return choice{transport: "auto", reason: own + ": no usable RDMA device"}
+		}
+		return choice{transport: "auto", warns: true, reason: own + ": an RDMA device is usable, but " + why}
+	}
+	switch {
+	case l.size == 1, !l.canStartMPI() && l.allHere():
 		return choice{transport: "auto", reason: own}, nil
+	case !l.canStartMPI():
+		return without("this launcher starts no ranks of an MPI library, which would drive it; srun --mpi=pmix and --mpi=pmi2, mpirun and mpiexec do"), nil
+	case cfg.OutlivesRanks:
+		return without("with the MPI library that would drive it one lost rank ends the job, and this run is to go on without those that are lost; InfiniBand on takes the library"), nil
 	}
-	if !cfg.OutlivesRanks {
-		return together()
-	}
-	if survey() != nil {
-		return choice{transport: "auto", reason: own + ": no usable RDMA device"}, nil
-	}
-	return choice{transport: "auto", warns: true, reason: own + ": an RDMA device is usable, but with the MPI library that would drive it one lost rank ends the job, " +
-		"and this run is to go on without those that are lost; InfiniBand on takes the library"}, nil
+	return together()
 }
 
 // chooseMPI is the choice where the system's MPI library is asked for by name. The library
@@ -97,6 +105,7 @@ func chooseMPI(cfg *Config, l *origin, survey func() error) (choice, error) {
 		if err := requireDevice(survey); err != nil {
 			return choice{}, err
 		}
+		return byLibrary(cfg, l, "asked for").demands(), nil
 	case cfg.InfiniBand == "off" && (l.size < 0 || !l.allHere()) && survey() == nil:
 		return choice{}, fmt.Errorf("mpi: %w: InfiniBand is off, but transport mpi leaves the network to the system's MPI library, which uses the RDMA device of this host; "+
 			"use auto or tcp, or leave InfiniBand to auto and tell the library by its own variables (UCX_TLS, OMPI_MCA_btl, FI_PROVIDER)", ErrTransport)
@@ -111,6 +120,12 @@ func byLibrary(cfg *Config, l *origin, why string) choice {
 		c.warns = true
 		c.reason += "; one lost rank ends the job, although this run could go on: the MPI library does not tell which rank is lost"
 	}
+	return c
+}
+
+// demands is the choice where ranks end that have no device.
+func (c choice) demands() choice {
+	c.demanding = true
 	return c
 }
 

@@ -27,7 +27,9 @@ func TestChooseByWhatTheHostHas(t *testing.T) {
 		{name: "no library", launcher: ByPMI2, library: noLibrary, want: "auto", why: "not the MPI library that would drive it: native: ", warns: true},
 		{name: "a library that is named", cfg: Config{MPILibrary: "/opt/libmpi.so"}, launcher: ByPMI2, library: noLibrary, err: "no MPI library"},
 		{name: "no device", launcher: ByPMIx, device: noDevice, want: "auto", why: "no usable RDMA device"},
-		{name: "a launcher that MPI does not know", launcher: BySlurm, want: "auto"},
+		{name: "a launcher that MPI does not know", launcher: BySlurm, want: "auto", why: "else TCP: an RDMA device is usable, but this launcher starts no", warns: true},
+		{name: "a launcher that MPI does not know, no device", launcher: BySlurm, device: noDevice, want: "auto", why: "else TCP: no usable RDMA device"},
+		{name: "a launcher that MPI does not know, one host", launcher: BySlurm, local: 2, want: "auto", why: "shared memory on one host, else TCP"},
 		{name: "off", cfg: Config{InfiniBand: "off"}, launcher: ByOpenMPI, want: "auto", why: "InfiniBand is off"},
 		{name: "on", cfg: Config{InfiniBand: "on"}, launcher: ByOpenMPI, library: noLibrary, want: "mpi", why: "InfiniBand is on"},
 		{name: "on without a device", cfg: Config{InfiniBand: "on"}, launcher: ByOpenMPI, device: noDevice, err: "no device"},
@@ -70,6 +72,9 @@ func TestStartThatFailsNamesTheChoice(t *testing.T) {
 	failed := fmt.Errorf("mpi: %w", ErrStartTimeout)
 	own := choice{transport: "auto", reason: "no usable RDMA device", byHost: true}
 	if err := own.explain(failed); !errors.Is(err, ErrStartTimeout) || !strings.Contains(err.Error(), "chose transport auto (no usable RDMA device)") {
+		t.Error(err)
+	}
+	if err := (choice{transport: "mpi"}).demands().explain(failed); !errors.Is(err, ErrStartTimeout) || !strings.Contains(err.Error(), "one whose host has none has ended") {
 		t.Error(err)
 	}
 	if err := (choice{transport: "tcp", reason: "asked for"}).explain(failed); err != failed {

@@ -3,6 +3,7 @@ package mpi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi/native"
@@ -18,15 +19,22 @@ func fenceOf(library *native.Library, cfg *Config, l *origin) func(context.Conte
 	if library.Family != native.OpenMPI || l.kind != ByPMIx || l.step == nil {
 		return nil
 	}
+	unfenced := func(why string) {
+		level := slog.LevelWarn
+		if l.rank > 0 { // every rank of this library finds the same
+			level = slog.LevelDebug
+		}
+		cfg.log().Log(context.Background(), level, "ranks cannot wait until all are out of MPI_Init: if one ends there, start with SLURM_PMIX_FENCE=ring", "because", why)
+	}
 	return func(ctx context.Context) error {
 		path := pmix.Mapped()
 		if path == "" {
-			cfg.log().Debug("Open MPI has a PMIx of its own, whose fence ends MPI_Init")
+			unfenced("Open MPI has a PMIx of its own, in which no other call can be made")
 			return nil
 		}
 		client, err := pmix.Open(ctx, cfg.lookup(), pmix.Config{Library: path, Log: cfg.log()})
-		if errors.Is(err, pmix.ErrVersion) { // every rank of this library finds the same
-			cfg.log().Warn("ranks cannot wait until all are out of MPI_Init: if one ends there, start with SLURM_PMIX_FENCE=ring", "error", err)
+		if errors.Is(err, pmix.ErrVersion) {
+			unfenced(err.Error())
 			return nil
 		}
 		if err != nil {

@@ -183,7 +183,7 @@ func (s *script) run(b *Batch) {
 	s.line("")
 	s.line("# The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task")
 	if b.Wait > 0 {
-		s.linef("# ends the others after %d s: they do not notice it.", b.Wait)
+		s.linef("# ends the others after %d s, should they not notice it.", b.Wait)
 	} else {
 		s.line("# does not end the others: the program decides whether it can go on.")
 	}

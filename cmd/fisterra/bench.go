@@ -170,8 +170,10 @@ func (b *benchFlags) options(op bench.Operation, given func(flag string) bool) (
 				return o, fmt.Errorf("-m %s: %w", b.size, err)
 			}
 		}
-		if most, err = parseBytes(high); err != nil {
-			return o, fmt.Errorf("-m %s: %w", b.size, err)
+		if high != "" || low == "" {
+			if most, err = parseBytes(high); err != nil {
+				return o, fmt.Errorf("-m %s: %w", b.size, err)
+			}
 		}
 		if least > most {
 			return o, fmt.Errorf("-m %s: the smallest size is larger than the largest", b.size)

@@ -148,6 +148,15 @@ func TestBenchHelpHasTheDefaults(t *testing.T) {
 	}
 }
 
+// A size from which on there is no limit but the usual one, as in OSU's benchmarks.
+func TestBenchFromASizeOn(t *testing.T) {
+	r := fisterra(t, "bench", "latency", "-m", "2M:", "-i", "1", "-x", "0", "--format", "csv")
+	rows, err := csv.NewReader(strings.NewReader(r.Stdout)).ReadAll()
+	if err != nil || len(rows) != 3 || rows[2][slices.Index(rows[0], "bytes")] != "4194304" {
+		t.Errorf("%v: %s", err, r)
+	}
+}
+
 // The ranks' own transport is what is measured and named.
 func TestBenchOverTCP(t *testing.T) {
 	r := fisterra(t, "bench", "latency", "--transport", "tcp", "-m", "1:64K", "-i", "50", "-x", "5", "-c")

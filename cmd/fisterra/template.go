@@ -285,8 +285,8 @@ func (t *templateFlags) checkProgram(b *slurm.Batch, args []string) error {
 	return nil
 }
 
-// libraryWait is Batch.Wait of training over the system's MPI library, which does not say that a rank is lost. Without a
-// loss all ranks end together, in MPI_Finalize.
+// libraryWait is Batch.Wait of training that may go over the system's MPI library, which does not say that a rank is lost.
+// Without a loss all ranks end together.
 const libraryWait = 120
 
 // checkTraining is the check that every rank would make. The data are left to it: they need
@@ -311,8 +311,10 @@ func checkTraining(b *slurm.Batch, args []string) error {
 			return fmt.Errorf("after --: --%s is a flag of template slurm, too, which hands it on: give it before --", name)
 		}
 	}
-	ownTransport := ranks.transport != "auto" || ranks.infiniband == "off"
-	if b.MPI == "pmi2" && ranks.mode == string(ps.Sync) && !ownTransport || ranks.transport == "mpi" || ranks.infiniband == "on" {
+	// Ranks may be over the library where that is left open, and the site may start them by pmi2.
+	open := ranks.transport == "auto" && ranks.infiniband != "off" && (b.MPI == "pmi2" || b.MPI == "")
+	together := ranks.mode == string(ps.Sync) && ranks.aggregate == 0 // else others go on when a worker is lost
+	if open && together || ranks.transport == "mpi" || ranks.infiniband == "on" {
 		b.Wait = libraryWait
 	}
 	ranks.checkpoint = b.Checkpoint

@@ -81,7 +81,8 @@ func TestTemplateLeavesOut(t *testing.T) {
 		"--mpi pmi2 -- --transport tcp":                            {"--wait=120"},
 		"--mpi pmi2 -- --infiniband=off":                           {"--wait=120"},
 		"--mpi pmi2 -- --mode async":                               {"--wait=120"},
-		"":                                                         {"--wait=120"},
+		"--mpi pmix":                                               {"--wait=120"},
+		"-- --aggregate 2":                                         {"--wait=120"},
 	} {
 		got, stderr, code := command(nil, append([]string{"template", "slurm", "--program", "fisterra"}, strings.Fields(line)...)...)
 		for _, text := range never {
@@ -90,7 +91,7 @@ func TestTemplateLeavesOut(t *testing.T) {
 			}
 		}
 	}
-	for _, line := range []string{"--mpi pmi2", "-- --transport mpi"} {
+	for _, line := range []string{"", "--mpi pmi2", "-- --transport mpi"} {
 		if got, _, _ := command(nil, append([]string{"template", "slurm"}, strings.Fields(line)...)...); !strings.Contains(got, "--wait=120") {
 			t.Errorf("%s: want --wait=120 in\n%s", line, got)
 		}

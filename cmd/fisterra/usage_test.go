@@ -72,6 +72,7 @@ func TestUsageErrors(t *testing.T) {
 			"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=x[1-2]", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)",
 			"SLURM_NODEID=0", "SLURM_PROCID=0", "SLURM_LOCALID=0"}},
 		{args: []string{"bench", "latency", "-m", "9:1"}, want: "9:1"},
+		{args: []string{"bench", "latency", "-m", ":"}, want: "-m :"},
 		{args: []string{"bench", "bw", "-W", "0"}, want: "-W 0"},
 		{args: []string{"bench", "bw", "-i", "-5"}, want: "-i -5"},
 		{args: []string{"bench", "bw", "--budget", "-1s"}, want: "--budget -1s"},

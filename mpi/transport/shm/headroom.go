@@ -45,12 +45,12 @@ func headroom(files readFS) (free int64, where string) {
 	for line := range strings.Lines(string(groups)) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
 		controllers, group, _ := strings.Cut(rest, ":")
-		var root, limit, usage, inactive string
+		var root, limit, usage, total string
 		switch {
 		case id == "0" && controllers == "":
-			root, limit, usage, inactive = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+			root, limit, usage, total = "sys/fs/cgroup", "memory.max", "memory.current", ""
 		case strings.Contains(","+controllers+",", ",memory,"):
-			root, limit, usage, inactive = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+			root, limit, usage, total = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
 		default:
 			continue
 		}
@@ -61,8 +61,10 @@ func headroom(files readFS) (free int64, where string) {
 			if !ok || !known {
 				continue // "max": no limit here
 			}
-			cache, _ := field(files, path.Join(dir, "memory.stat"), inactive)
-			if left := max(0, most-used+cache); left < free {
+			// The kernel gives back what it keeps of files, also of those that are read again and again.
+			inactive, _ := field(files, path.Join(dir, "memory.stat"), total+"inactive_file")
+			active, _ := field(files, path.Join(dir, "memory.stat"), total+"active_file")
+			if left := max(0, most-used+inactive+active); left < free {
 				free, where = left, fmt.Sprintf("in the control group %s, limited to %d", strings.TrimPrefix(dir, root), most)
 			}
 		}

@@ -24,7 +24,7 @@ func TestHeadroom(t *testing.T) {
 			"sys/fs/cgroup/a/memory.max": "max\n", "sys/fs/cgroup/a/memory.current": "7\n"}, 5000 << 10, "machine"},
 		{"limit of a parent, less what is used, cache aside", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/job/step\n",
 			"sys/fs/cgroup/job/memory.max": "1000\n", "sys/fs/cgroup/job/memory.current": "900\n",
-			"sys/fs/cgroup/job/memory.stat": "anon 3\ninactive_file 50\n"}, 150, "/job, limited to 1000"},
+			"sys/fs/cgroup/job/memory.stat": "anon 3\ninactive_file 50\nactive_file 20\n"}, 170, "/job, limited to 1000"},
 		{"over the limit", map[string]string{"proc/self/cgroup": "0::/\n",
 			"sys/fs/cgroup/memory.max": "1000\n", "sys/fs/cgroup/memory.current": "1100\n"}, 0, "limited to 1000"},
 		{"version 1", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "5:cpu:/x\n4:memory:/slurm/job\n",

@@ -14,9 +14,9 @@ export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever 
 mkdir -p -- runs/"$SLURM_ARRAY_TASK_ID" || exit 1
 
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
-# does not end the others: the program decides whether it can go on.
+# ends the others after 120 s, should they not notice it.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
-srun --kill-on-bad-exit=0 --wait=0 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} fisterra train --checkpoint=runs/"$SLURM_ARRAY_TASK_ID" --out=results/"$SLURM_ARRAY_TASK_ID"
+srun --kill-on-bad-exit=0 --wait=120 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} fisterra train --checkpoint=runs/"$SLURM_ARRAY_TASK_ID" --out=results/"$SLURM_ARRAY_TASK_ID"
 code=$?
 echo "job $SLURM_JOB_ID: the tasks ended with code $code, $(date '+%F %T')"
 exit "$code"

@@ -22,7 +22,7 @@ export SLURM_EXPORT_ENV=ALL # the tasks have this shell's environment, whatever 
 mkdir -p -- /scratch/me/run || exit 1
 
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
-# ends the others after 120 s: they do not notice it.
+# ends the others after 120 s, should they not notice it.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
 srun --kill-on-bad-exit=0 --wait=120 --mpi=pmi2 --no-kill ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} fisterra train --checkpoint=/scratch/me/run
 code=$?

@@ -38,7 +38,7 @@ if [ -n "$per_cpu" ]; then
 fi
 
 # The shell outlives a TERM, so that the tasks can save and the end is reported. A lost task
-# ends the others after 120 s: they do not notice it.
+# ends the others after 120 s, should they not notice it.
 trap 'echo "job $SLURM_JOB_ID: signal TERM, $(date +%T)"' TERM
 srun --kill-on-bad-exit=0 --wait=120 --cpus-per-task=6 "${memory[@]}" /opt/fisterra train --transport mpi --infiniband
 code=$?
