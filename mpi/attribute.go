@@ -1,9 +1,16 @@
 package mpi
 
+import (
+	"sync"
+	"sync/atomic"
+)
+
 // attribute is something that a library keeps with a communicator. They are
 // few: a list is quicker than a map.
 type attribute struct {
 	key, value any
+	making     sync.Once
+	made       atomic.Bool
 	next       *attribute
 }
 
@@ -19,21 +26,32 @@ type Releaser interface{ Release(why error) }
 type Heritable interface{ Inherit(child *Comm) any }
 
 // Attribute returns what is kept with the communicator under a key of the
-// caller's own type, made by make when it is asked for the first time. It lives as
-// long as the communicator (see Releaser); a communicator made of this one inherits what is Heritable. MPI
-// calls this attribute caching. Not collective.
+// caller's own type, made by make when it is asked for the first time; make may use the communicator, but not ask for
+// the same key. It lives as long as the communicator (see Releaser); a communicator made of this one inherits what is
+// Heritable. MPI calls this attribute caching. Not collective.
 func (c *Comm) Attribute(key any, make func() any) any {
-	if a := c.attribute(key); a != nil {
-		return a.value
+	a := c.attribute(key)
+	if a == nil {
+		a = c.addAttribute(key)
 	}
+	if !a.made.Load() {
+		a.making.Do(func() {
+			a.value = make()
+			a.made.Store(true)
+		})
+	}
+	return a.value
+}
+
+func (c *Comm) addAttribute(key any) *attribute {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a := c.attribute(key); a != nil {
-		return a.value
+		return a
 	}
-	a := &attribute{key: key, value: make(), next: c.attributes.Load()}
+	a := &attribute{key: key, next: c.attributes.Load()}
 	c.attributes.Store(a)
-	return a.value
+	return a
 }
 
 func (c *Comm) attribute(key any) *attribute {
@@ -47,6 +65,9 @@ func (c *Comm) attribute(key any) *attribute {
 // bequeath gives a communicator made of this one what it inherits.
 func (c *Comm) bequeath(child *Comm) {
 	for a := c.attributes.Load(); a != nil; a = a.next {
+		if !a.made.Load() {
+			continue
+		}
 		if h, ok := a.value.(Heritable); ok {
 			child.Attribute(a.key, func() any { return h.Inherit(child) })
 		}
@@ -56,6 +77,9 @@ func (c *Comm) bequeath(child *Comm) {
 // release has all attributes give back what they hold.
 func (c *Comm) release(why error) {
 	for a := c.attributes.Load(); a != nil; a = a.next {
+		if !a.made.Load() {
+			continue
+		}
 		if r, ok := a.value.(Releaser); ok {
 			r.Release(why)
 		}

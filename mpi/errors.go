@@ -53,9 +53,10 @@ func (f freed) Error() string { return "the " + string(f) + " has been freed" }
 func (f freed) Is(target error) bool { return target == ErrClosed }
 
 const (
-	errFreed       = freed("communicator")
-	errFreedThere  = freed("receiver's communicator")
-	errWindowFreed = freed("window")
+	errFreed            = freed("communicator")
+	errFreedThere       = freed("receiver's communicator")
+	errWindowFreed      = freed("window")
+	errWindowFreedThere = freed("target's part of the window")
 )
 
 // startTimeout is the ErrStartTimeout of a time, and the cause of a context that ends then.

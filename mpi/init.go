@@ -173,10 +173,14 @@ func openProviders(cfg *Config, l *origin, m *meeting, set *sleepSet, choice str
 	if choice == "auto" || choice == "shm" {
 		p, err := shm.Open(shm.Config{Rank: l.rank, Size: l.size, Job: l.job, Restart: l.restart, Secret: m.secret, Set: set, Log: cfg.log(),
 			HandshakeTimeout: cfg.firstContact(shm.UsualTimeout)})
-		if err != nil {
+		switch {
+		case err == nil:
+			o.all = append(o.all, p)
+		case choice == "shm":
 			return o, fmt.Errorf("shm: %w", err)
+		default: // the others see that it publishes no such address
+			cfg.log().Warn("no shared memory with the ranks of this host: all go by tcp", "error", err)
 		}
-		o.all = append(o.all, p)
 	}
 	if choice == "auto" || choice == "tcp" {
 		p, err := tcp.Open(tcp.Config{

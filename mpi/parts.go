@@ -12,12 +12,12 @@ type parts struct {
 	direct  [][]byte // by rank: the parts in reach, own included; nil: no other is
 }
 
-// shareParts tells all members where this rank's part is and maps theirs. What lies in memory from Alloc
+// shareParts tells all members where this rank's part is, of which kind its elements are, and maps theirs. What lies in memory from Alloc
 // is in reach of the ranks of its host. What it takes for that is in held, also after an error.
-func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elemBytes int, held *heldMemory) (p parts, err error) {
+func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elem ElemKind, elemBytes int, held *heldMemory) (p parts, err error) {
 	c := k.c
-	const words = 5 // length, bytes per element, handle (its length and up to 8 bytes), offset
-	mine := [words]uint64{uint64(len(part) / elemBytes), uint64(elemBytes)}
+	const words = 5 // length, kind of element, handle (its length and up to 8 bytes), offset
+	mine := [words]uint64{uint64(len(part) / elemBytes), uint64(elem)}
 	if mapper := c.dev.mapper(); mapper != nil {
 		s, handle, offset, err := held.memory.export(mapper, part)
 		if err != nil {
@@ -38,8 +38,8 @@ func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elemBytes 
 	p = parts{make([]int, c.Size()), make([][]byte, c.Size())}
 	for r := range c.Size() {
 		theirs := all[r*words : (r+1)*words]
-		if theirs[1] != uint64(elemBytes) {
-			return p, c.fail(k.kind.String(), r, AnyTag, ErrMismatch, fmt.Sprintf("elements of %d bytes there, %d here", theirs[1], elemBytes))
+		if theirs[1] != uint64(elem) {
+			return p, c.fail(k.kind.String(), r, AnyTag, ErrMismatch, fmt.Sprintf("elements are %v there, %v here", ElemKind(theirs[1]), elem))
 		}
 		if theirs[0] > uint64(maxMessageBytes/elemBytes) {
 			return p, c.fail(k.kind.String(), r, AnyTag, ErrMismatch, fmt.Sprintf("%d elements there, which no memory holds", theirs[0]))

@@ -24,7 +24,7 @@ func AllocShared[T Elem](ctx context.Context, c *Comm, n int) (_ *Shared[T], err
 	s := &Shared[T]{c: c, part: part, parts: make([][]T, c.Size()), held: &heldMemory{memory: &c.world.memory}}
 	k := c.begin(collectiveShare)
 	defer func() { k.end(err) }()
-	p, err := k.shareParts(ctx, Bytes(part), SizeOf[T](), s.held)
+	p, err := k.shareParts(ctx, Bytes(part), KindOf[T](), SizeOf[T](), s.held)
 	if err == nil {
 		err = s.agree(ctx, k, p, noMemory)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/internal/memcopy"
@@ -40,6 +41,7 @@ type Window[T Elem] struct {
 	unmap   runtime.Cleanup
 	posted  []posted // by rank
 	freed   atomic.Bool
+	inside  sync.WaitGroup // operations on parts as memory; none begins once freed is set, under the engine's lock
 }
 
 // posted counts the messages to a rank's part that are not answered by themselves, and how many of them
@@ -75,7 +77,7 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err
 	}
 	// A world that closes forgets the window, while goroutines may still read parts in it.
 	w.unmap = runtime.AddCleanup(w, (*heldMemory).release, w.held)
-	p, err := k.shareParts(ctx, Bytes(buf), SizeOf[T](), w.held)
+	p, err := k.shareParts(ctx, Bytes(buf), KindOf[T](), SizeOf[T](), w.held)
 	if err != nil {
 		w.Release()
 		return nil, err
@@ -106,20 +108,37 @@ func (w *Window[T]) Direct(rank int) bool { return rank == w.c.rank || w.direct[
 // used after Free, nor after the world's Close.
 func (w *Window[T]) Part(rank int) []T { return w.direct[rank] }
 
-// atomicHere reports whether this rank may change elements of a part itself.
-func (w *Window[T]) atomicHere(rank int) bool { return w.Direct(rank) && lockFree[T]() }
-
 // check looks at the arguments of an operation on n elements from at on.
 func (w *Window[T]) check(op string, target, at, n int) error {
+	_, here, err := w.enter(op, target, at, n)
+	if here {
+		w.inside.Done()
+	}
+	return err
+}
+
+// enter is check for an operation that can be done on memory. If the part is here, it returns the elements from at on, and
+// Release waits until the caller has left by inside.Done.
+func (w *Window[T]) enter(op string, target, at, n int) (part []T, here bool, err error) {
 	switch {
 	case target < 0 || target >= w.c.Size():
-		return w.c.fail(op, ProcNull, AnyTag, ErrRank, w.c.rankRange(target))
+		return nil, false, w.c.fail(op, ProcNull, AnyTag, ErrRank, w.c.rankRange(target))
 	case at < 0 || n > w.lengths[target]-at:
-		return w.c.fail(op, target, AnyTag, ErrTruncated, fmt.Sprintf("elements %d to %d of a part of %d", at, at+n, w.lengths[target]))
-	case w.freed.Load():
-		return w.c.fail(op, target, AnyTag, errWindowFreed, "")
+		return nil, false, w.c.fail(op, target, AnyTag, ErrTruncated, fmt.Sprintf("elements %d to %d of a part of %d", at, at+n, w.lengths[target]))
 	}
-	return w.reach(op, target)
+	w.e.lock()
+	if err = w.e.reachable(w.c, target); w.freed.Load() {
+		err = errWindowFreed
+	}
+	if here = err == nil && w.Direct(target); here {
+		part = w.direct[target][at:]
+		w.inside.Add(1)
+	}
+	w.e.unlock()
+	if err != nil {
+		err = w.c.failBy(op, target, AnyTag, err)
+	}
+	return part, here, err
 }
 
 // reach says why a rank's part cannot be used.
@@ -149,12 +168,13 @@ func (e *engine) reachable(c *Comm, target int) error {
 // again when it returns; when the target has the elements, see Window. It blocks only while
 // there is no room for the message. If ctx ends first none, the first or all of the elements are written. Cost: one copy if Direct, else two.
 func (w *Window[T]) Put(ctx context.Context, target, at int, src []T) error {
-	if err := w.check("put", target, at, len(src)); err != nil {
+	part, here, err := w.enter("put", target, at, len(src))
+	if err != nil {
 		return err
 	}
-	if d := w.direct[target]; w.Direct(target) {
-		memcopy.Copy(d[at:], src)
-		runtime.KeepAlive(w) // and with it the mapping
+	if here {
+		memcopy.Copy(part, src)
+		w.inside.Done()
 		return nil
 	}
 	return w.scatter(ctx, "put", target, windowPut, 0, at, src)
@@ -164,12 +184,13 @@ func (w *Window[T]) Put(ctx context.Context, target, at int, src []T) error {
 // copy if Direct, else a round trip and two copies. When ctx ends first, dst is
 // the caller's again with undefined contents.
 func (w *Window[T]) Get(ctx context.Context, target, at int, dst []T) error {
-	if err := w.check("get", target, at, len(dst)); err != nil {
+	part, here, err := w.enter("get", target, at, len(dst))
+	if err != nil {
 		return err
 	}
-	if d := w.direct[target]; w.Direct(target) {
-		memcopy.Copy(dst, d[at:])
-		runtime.KeepAlive(w)
+	if here {
+		memcopy.Copy(dst, part)
+		w.inside.Done()
 		return nil
 	}
 	return w.gather(ctx, target, at, dst)
@@ -180,24 +201,38 @@ func (w *Window[T]) Get(ctx context.Context, target, at int, dst []T) error {
 // taken effect on none, the first or all of the elements. Cost: an atomic instruction for each element if Direct and of a kind for which there is one, else a message.
 func (w *Window[T]) Accumulate(ctx context.Context, target, at int, src []T, op Accumulation) error {
 	f, err := w.combiner("accumulate", target, op)
-	if err == nil {
-		err = w.check("accumulate", target, at, len(src))
-	}
 	if err != nil {
 		return err
 	}
+	part, here, err := w.enter("accumulate", target, at, len(src))
 	switch {
-	case w.atomicHere(target):
-		accumulate(w.direct[target][at:], src, f)
-		runtime.KeepAlive(w)
-	case target == w.c.rank:
-		w.e.lock()
-		accumulate(w.part[at:], src, f)
-		w.e.unlock()
-	default:
+	case err != nil:
+		return err
+	case !here:
+		return w.scatter(ctx, "accumulate", target, windowAccumulate, op, at, src)
+	}
+	done := w.alone(target, func() { accumulate(part, src, f) })
+	w.inside.Done()
+	if !done {
 		return w.scatter(ctx, "accumulate", target, windowAccumulate, op, at, src)
 	}
 	return nil
+}
+
+// alone does what changes elements of a part that is here, where that is atomic: each is by itself, or all others who do so
+// need the engine's lock. Else it reports false, and it is the owner's to do.
+func (w *Window[T]) alone(target int, change func()) bool {
+	switch {
+	case lockFree[T]():
+		change()
+	case target == w.c.rank:
+		w.e.lock()
+		change()
+		w.e.unlock()
+	default:
+		return false
+	}
+	return true
 }
 
 func (w *Window[T]) combiner(what string, target int, op Accumulation) (func(a, b T) T, error) {
@@ -213,9 +248,6 @@ func (w *Window[T]) combiner(what string, target int, op Accumulation) (func(a, 
 // Cost: as of Accumulate, and a round trip where that is a message.
 func (w *Window[T]) FetchAndOp(ctx context.Context, target, at int, value T, op Accumulation) (T, error) {
 	f, err := w.combiner("fetch", target, op)
-	if err == nil {
-		err = w.check("fetch", target, at, 1)
-	}
 	if err != nil {
 		return value, err
 	}
@@ -226,9 +258,6 @@ func (w *Window[T]) FetchAndOp(ctx context.Context, target, at int, value T, op 
 // compare, and returns what it was, atomically. Floating-point numbers are compared by value.
 // If ctx ends first the operation may or may not have taken effect. Cost: as of FetchAndOp.
 func (w *Window[T]) CompareAndSwap(ctx context.Context, target, at int, compare, next T) (T, error) {
-	if err := w.check("swap", target, at, 1); err != nil {
-		return compare, err
-	}
 	return w.update(ctx, "swap", target, at, windowSwap, 0, []T{compare, next}, swap(compare, next))
 }
 
@@ -243,18 +272,20 @@ func swap[T Elem](compare, next T) func(T) T {
 
 // update changes one element, here or by message.
 func (w *Window[T]) update(ctx context.Context, what string, target, at int, code windowCode, op Accumulation, args []T, f func(T) T) (T, error) {
-	switch {
-	case w.atomicHere(target):
-		was := change(&w.direct[target][at], f)
-		runtime.KeepAlive(w)
-		return was, nil
-	case target == w.c.rank:
-		w.e.lock()
-		defer w.e.unlock()
-		return change(&w.part[at], f), nil
+	part, here, err := w.enter(what, target, at, 1)
+	if err != nil {
+		return args[0], err
+	}
+	if here {
+		var was T
+		done := w.alone(target, func() { was = change(&part[0], f) })
+		w.inside.Done()
+		if done {
+			return was, nil
+		}
 	}
 	was := make([]T, 1)
-	err := w.ask(ctx, what, target, windowHeader{code: code, acc: op, at: at}, Bytes(args), Bytes(was))
+	err = w.ask(ctx, what, target, windowHeader{code: code, acc: op, at: at}, Bytes(args), Bytes(was))
 	return was[0], err
 }
 
@@ -316,12 +347,13 @@ func (w *Window[T]) Free(ctx context.Context) error {
 // Release ends the window on this rank alone, also after an error or when the world is closed.
 // The other members keep what they reach of this rank's part directly, also when it is given
 // back by [Free] then; their messages to it are answered by an error, and so is who waits for its lock. Locks that this
-// rank holds are given back. Not collective.
+// rank holds are given back. It waits for operations of other goroutines that read or write a part as memory. Not collective.
 func (w *Window[T]) Release() {
+	w.e.lock()
 	if w.freed.Swap(true) {
+		w.e.unlock()
 		return
 	}
-	w.e.lock()
 	delete(w.e.windows.byID, w.id)
 	if !w.e.closed {
 		w.locks.refuse(w)
@@ -332,6 +364,7 @@ func (w *Window[T]) Release() {
 		}
 	}
 	w.e.unlock()
+	w.inside.Wait() // a copy that other goroutines are at
 	w.unmap.Stop()
 	w.held.release()
 	w.direct = slices.Repeat([][]T{nil}, len(w.direct))

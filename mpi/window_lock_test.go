@@ -75,7 +75,7 @@ func TestLockEndsWithItsWindow(t *testing.T) {
 		end  func(w *Window[int])
 		want error
 	}{
-		"release": {func(w *Window[int]) { w.Release() }, ErrMismatch},
+		"release": {func(w *Window[int]) { w.Release() }, ErrClosed},
 		"revoke":  {func(w *Window[int]) { w.c.Revoke() }, ErrRevoked},
 	} {
 		t.Run(what, func(t *testing.T) { lockEnds(t, test.end, test.want) })

@@ -2,7 +2,7 @@ package mpi
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"slices"
 	"unsafe"
 
@@ -63,6 +63,13 @@ type windowTable struct {
 	byID      map[uint32]anyWindow
 	questions map[uint64]*question
 	next      uint64
+	missed    map[goneWindow]bool // of which the log has spoken
+}
+
+// goneWindow is a window that this rank has not, or not any more, and one that used it all the same.
+type goneWindow struct {
+	id    uint32
+	world int
 }
 
 // question is a message that waits for its answer.
@@ -108,8 +115,10 @@ func (e *engine) addWindow(id uint32, w anyWindow) bool {
 	if e.windows.byID == nil {
 		e.windows.byID = make(map[uint32]anyWindow)
 		e.windows.questions = make(map[uint64]*question)
+		e.windows.missed = make(map[goneWindow]bool)
 		e.handlers[kindWindow] = e.windowMessage
 	}
+	maps.DeleteFunc(e.windows.missed, func(gone goneWindow, _ bool) bool { return gone.id == id })
 	e.windows.byID[id] = w
 	return true
 }
@@ -150,7 +159,11 @@ func (e *engine) windowMessage(world int, h *transport.Header, payload []byte) {
 		w.take(world, v, payload)
 		return
 	}
-	e.log.Warn("one-sided operation on a window that does not exist", "window", h.Context, "rank", world)
+	gone := goneWindow{h.Context, world}
+	if !e.windows.missed[gone] {
+		e.windows.missed[gone] = true
+		e.log.Warn("one-sided operations on a window that does not exist here any more", "window", h.Context, "rank", world)
+	}
 	e.answer(world, h.Context, windowHeader{code: windowFailed, token: v.token}, nil)
 }
 
@@ -300,7 +313,7 @@ func (e *engine) answerTo(ctx context.Context, q *question) error {
 		return err
 	}
 	if q.failed {
-		return fmt.Errorf("%w: the target's part of the window is gone", ErrMismatch)
+		return errWindowFreedThere
 	}
 	return q.gone
 }

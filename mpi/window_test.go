@@ -210,3 +210,66 @@ func TestFreeAfterRelease(t *testing.T) {
 		return nil
 	})
 }
+
+// TestWindowOfOtherElements: members whose parts have elements of different kinds are told so, also where they are as long.
+func TestWindowOfOtherElements(t *testing.T) {
+	onEach(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		var err error
+		if c.Rank() == 0 {
+			_, err = mpi.NewWindow(ctx, c, make([]float32, 4))
+		} else {
+			_, err = mpi.NewWindow(ctx, c, make([]int32, 4))
+		}
+		if !errors.Is(err, mpi.ErrMismatch) {
+			return fmt.Errorf("a window of float32 and int32: %v, want ErrMismatch", err)
+		}
+		return nil
+	})
+}
+
+// TestReleaseBesideOperations: parts stay mapped until the copies of other goroutines from and to them have ended.
+func TestReleaseBesideOperations(t *testing.T) {
+	const n = 1 << 20
+	mpitest.Together(t, mpitest.SharedMemoryWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
+		for range 20 {
+			buf, err := mpi.Alloc[float32](c, n)
+			if err != nil {
+				return err
+			}
+			w, err := mpi.NewWindow(ctx, c, buf)
+			if err != nil {
+				return err
+			}
+			ended := make(chan error, 2)
+			at := make(chan struct{}, 2)
+			use := func(op func(mine []float32) error) {
+				mine := make([]float32, n/2)
+				at <- struct{}{}
+				for {
+					if err := op(mine); err != nil {
+						ended <- err
+						return
+					}
+				}
+			}
+			go use(func(mine []float32) error { return w.Put(ctx, 1-c.Rank(), 0, mine) })
+			go use(func(mine []float32) error { return w.Get(ctx, 1-c.Rank(), n/2, mine) })
+			<-at
+			<-at
+			w.Release()
+			for range 2 {
+				if err := <-ended; !errors.Is(err, mpi.ErrClosed) {
+					return fmt.Errorf("beside Release: %v, want ErrClosed", err)
+				}
+			}
+			other := 1 - c.Rank() // it may still write to this part
+			if _, err := mpi.Sendrecv(ctx, c, []byte{1}, other, 1, make([]byte, 1), other, 1); err != nil {
+				return err
+			}
+			if err := mpi.Free(c, buf); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

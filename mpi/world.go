@@ -126,7 +126,7 @@ func (w *World) PeerLost(rank int, why string) {
 }
 
 // Abort tells all ranks that this one ends the job: they see it as lost, with
-// the reason. The caller then exits with code.
+// the reason. The caller then exits with code. Worlds of [Local] have no membership to tell, and nothing happens.
 func (w *World) Abort(code int, reason string) {
 	if w.membership != nil {
 		w.membership.Abort(code, reason)

@@ -1,0 +1,31 @@
+package mpi_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// TestAttributeMadeOfItsCommunicator: what a library keeps with a communicator may be made by calls of that communicator.
+func TestAttributeMadeOfItsCommunicator(t *testing.T) {
+	type key struct{}
+	onEach(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		var err error
+		private := func() any {
+			var dup *mpi.Comm
+			dup, err = c.Dup(ctx)
+			return dup
+		}
+		first := c.Attribute(key{}, private).(*mpi.Comm)
+		if err != nil {
+			return err
+		}
+		if again := c.Attribute(key{}, private); again != first {
+			return errors.New("made a second time")
+		}
+		first.Free()
+		return nil
+	})
+}
