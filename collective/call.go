@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -217,12 +218,17 @@ func (r Request) finish() error {
 	return nil
 }
 
-// WaitAll waits for all requests and sets them to zero. It returns the first error in the order of rs.
+// WaitAll waits for all requests and sets them to zero. It returns the first error in the order of rs. If buffers of others
+// are in flight, that error is mpi.ErrInFlight too, and its Done is closed when all buffers are free.
 func WaitAll(ctx context.Context, rs []Request) error {
 	var first error
 	for i, r := range rs {
-		if err := r.Wait(ctx); err != nil && first == nil {
+		err := r.Wait(ctx)
+		switch {
+		case first == nil:
 			first = err
+		case errors.Is(err, mpi.ErrInFlight):
+			first = inFlightToo(first, err)
 		}
 		rs[i] = Request{}
 	}
