@@ -456,3 +456,33 @@ func TestBackupWorkersHaveRoom(t *testing.T) {
 		t.Errorf("with a bound that is too low: %v", err)
 	}
 }
+
+// TestNothingFollowsFinish: the servers have ended, or will; a worker that goes on is told so and waits for nobody.
+func TestNothingFollowsFinish(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		const n = 10
+		s := play(t, oneTable(1, 1, n, Async), func(ctx context.Context, w *Worker) error {
+			values := make([]float64, n)
+			if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+				return err
+			}
+			if _, err := w.Finish(ctx, 0, 1); err != nil {
+				return err
+			}
+			_, push := Push(ctx, w, "w", values, Contribution{}).Wait(ctx)
+			_, pull := Pull(ctx, w, "w", values).Wait(ctx)
+			_, set := Set(ctx, w, "w", 0, values, 0).Wait(ctx)
+			_, step := w.AddStep(ctx, 1)
+			_, barrier := w.Barrier(ctx)
+			_, finish := w.Finish(ctx, 0, 1)
+			for what, err := range map[string]error{"Push": push, "Pull": pull, "Set": set, "AddStep": step,
+				"Barrier": barrier, "Alive": w.Alive(ctx), "Finish": finish} {
+				if !errors.Is(err, mpi.ErrClosed) {
+					return fmt.Errorf("%s after Finish: %v, want ErrClosed", what, err)
+				}
+			}
+			return nil
+		})
+		s.fine()
+	})
+}

@@ -94,7 +94,9 @@ func stagePlay(t *testing.T, cfg Config, ready chan *stage, act actor) *stage {
 				s.errs[rank] = err
 				return
 			}
-			s.lost[rank], s.errs[rank] = w.Finish(ctx, 0, 1)
+			if w.err != errFinished {
+				s.lost[rank], s.errs[rank] = w.Finish(ctx, 0, 1)
+			}
 		})
 	}
 	all.Wait()

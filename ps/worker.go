@@ -312,7 +312,8 @@ func (w *Worker) ask(ctx context.Context, server int, h header) (Answer, error) 
 // Finish says DONE to every server, waits until all workers have, and passes
 // the final barrier. status is 0 for success; epoch is what the servers log. It
 // returns the ranks of workers that were lost on the way. After it the
-// communicator carries no message of this package any more.
+// communicator carries no message of this package any more, and every operation of the worker is ErrClosed of package mpi;
+// but of servers that stay (Config.Forever) the worker may go on to ask.
 //
 // A worker that fails by itself also calls Finish, with a status other than 0: in
 // Sync mode that ends the run for all, in Async mode the others go on.
@@ -340,11 +341,15 @@ func (w *Worker) Finish(ctx context.Context, status, epoch int) (lost []int, err
 	if err != nil {
 		return nil, err
 	}
-	if a.forever {
+	if a.forever { // the worker may come again
 		return nil, nil
 	}
+	w.err, w.gaveUp = errFinished, false
 	return a.lost, finalBarrier(ctx, w.cfg, a.absent)
 }
+
+// errFinished is what a worker's operations return after Finish: the servers listen to it no more.
+var errFinished = &Error{Op: "worker", Err: mpi.ErrClosed, Detail: "it has said DONE to the servers; nothing follows Finish"}
 
 // broke makes an error of a server's exchange say who is concerned, and is
 // the worker's error from now on.

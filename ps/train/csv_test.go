@@ -17,6 +17,8 @@ func TestLabelInDifferentColumns(t *testing.T) {
 	}{
 		{"label,a,b\n1,2,3\n0,4,5\n", "1,2,0\n0,4,1\n", []string{"d.csv.t: ", "in column 3", "column 1 of ", "d.csv "}},
 		{"1,2,0\n0,4,1\n", "a,class,b\n1,0,3\n", []string{"d.csv.t: ", "in column 2", "column 3 of ", "d.csv "}},
+		{"label,a,b\n1,2,3\n0,4,5\n", "a,b\n1,2\n0,4\n", []string{"d.csv.t: 2 columns, one less", "column 1)", "set aside"}},
+		{"a,b,c,label\n1,2,3,0\n0,4,5,1\n", "a,b,c\n1,2,3\n", []string{"d.csv.t: 3 columns, one less", "column 4)"}},
 		{"a,b,label\n2,3,1\n4,5,0\n", "1,2,0\n0,4,1\n", nil},
 		{"2,3,1\n4,5,0\n", "0 1:1\n", nil},
 	} {

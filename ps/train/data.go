@@ -205,6 +205,11 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 	if train.x == nil || test.x == nil { // sparse rows are as wide as needed
 		width = max(train.features, test.features)
 	}
+	if train.x != nil && test.x != nil && test.label >= 0 && train.label != test.label && test.features == width-1 {
+		return nil, badData(test.file, 0, "%d columns, one less than in %s, and the label (there column %d) seems to be what lacks; "+
+			"a model cannot be tested without: with this file elsewhere or under another name, a fifth of %s is set aside for that",
+			test.features+1, train.file, train.label+1, train.file)
+	}
 	for i, s := range both {
 		if s.x != nil && s.features != width {
 			return nil, badData(s.file, 0, "%d features, but %s has %d", s.features, both[1-i].file, width)
