@@ -104,51 +104,80 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 		m.address, m.why = loopback, "a single rank"
 		return nil
 	}
-	if m.address, m.why, err = published(ctx, m.cfg, l); err != nil {
-		return err
+	if !l.atPositionZero() {
+		return m.come(ctx)
 	}
-	if !l.atPositionZero() && m.manager != nil {
+	keyring, err := m.open(ctx)
+	if m.manager != nil {
+		return m.tellManager(ctx, keyring, err)
+	}
+	return err
+}
+
+// come is the way of every rank but position 0.
+func (m *meeting) come(ctx context.Context) error {
+	if m.manager != nil {
 		if err := m.hearManager(ctx); err != nil {
 			return err
 		}
 	}
 	keyring, err := m.keyring(ctx)
+	if err == nil {
+		err = m.join(ctx, keyring)
+	}
 	if err != nil {
 		return err
 	}
-	if !l.atPositionZero() {
-		return m.join(ctx, keyring)
+	// Only now, when the others can be told what is wrong here.
+	if m.address, m.why, err = published(ctx, m.cfg, m.l); err != nil {
+		m.breakOff(ctx, err)
+	}
+	return err
+}
+
+// open makes position 0 ready for the others, and returns how they come by the secret.
+func (m *meeting) open(ctx context.Context) (k *keyring, err error) {
+	var unreachable error
+	m.address, m.why, unreachable = published(ctx, m.cfg, m.l)
+	if unreachable != nil && m.manager != nil {
+		return nil, unreachable // where it would listen; the others hear of it through the manager
+	}
+	if k, err = m.keyring(ctx); err != nil {
+		return nil, err
 	}
 	if m.secret == nil {
 		m.secret = wire.NewSecret()
 	}
-	if keyring != nil && keyring.file != nil {
+	if k != nil && k.file != nil {
 		// Before anybody can connect and look for it: that it is not there is remembered by NFS for a minute.
-		if err := keyring.file.create(m.secret); err != nil {
-			return fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
+		if err := k.file.create(m.secret); err != nil {
+			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
 		}
-		m.keyFile = keyring.file
+		m.keyFile = k.file
 	}
 	listener, why, err := m.listen(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	m.joiners = make(chan joiner, l.size)
+	m.joiners = make(chan joiner, m.l.size)
 	door := wire.DoorConfig{
 		Self:  func() wire.Self { return m.self([32]byte{}) },
 		Admit: func(p wire.Peer) wire.Verdict { return onlyFor(p, wire.Bootstrap) },
 		Enter: m.enter,
-		Slots: strangers + l.size,
+		Slots: strangers + m.l.size,
 		Log:   m.cfg.log(),
 	}
-	if keyring != nil && keyring.exchange != nil {
+	if k != nil && k.exchange != nil {
 		door.Before = func(conn net.Conn, deadline time.Time) error {
-			return keyring.exchange.give(context.Background(), conn, m.secret, deadline)
+			return k.exchange.give(context.Background(), conn, m.secret, deadline)
 		}
 	}
 	m.door = wire.OpenDoor(listener, door)
 	m.place = fmt.Sprintf("%s (%s)", m.door.Addr(), why)
-	return m.tellManager(ctx, keyring)
+	if unreachable != nil {
+		m.breakOff(ctx, unreachable)
+	}
+	return k, unreachable
 }
 
 func onlyFor(p wire.Peer, purpose wire.Purpose) wire.Verdict {

@@ -35,7 +35,7 @@ type refusal struct {
 }
 
 // refusals are the sentinels that all ranks are to find where position 0 does.
-var refusals = []error{ErrLayout, ErrStartTimeout, ErrTransport}
+var refusals = []error{ErrLayout, ErrStartTimeout, ErrTransport, ErrLauncher}
 
 func refuse(err error) refusal {
 	r := refusal{Text: err.Error()}
@@ -211,6 +211,12 @@ func (m *meeting) collect(ctx context.Context, kind byte, err error) (map[int]jo
 
 // giveUp ends the meeting of a rank that cannot go on, and tells the others why: they would wait for it until StartTimeout.
 func (m *meeting) giveUp(ctx context.Context, err error) {
+	m.breakOff(ctx, err)
+	m.close()
+}
+
+// breakOff tells the others why this rank goes no further.
+func (m *meeting) breakOff(ctx context.Context, err error) {
 	err = fmt.Errorf("mpi: rank %d on %s came and broke off: %w", m.l.rank, m.l.host, err)
 	switch {
 	case m.door != nil:
@@ -220,7 +226,6 @@ func (m *meeting) giveUp(ctx context.Context, err error) {
 		m.conn.SetDeadline(time.Now().Add(time.Second))
 		m.conn.Write(wire.AppendFrame(nil, frameRefusal, encodeJSON(refuse(err)))) // else position 0 finds the connection closed
 	}
-	m.close()
 }
 
 // turnAway tells ranks why there will be no world.

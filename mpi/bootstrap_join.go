@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
@@ -16,27 +17,89 @@ import (
 // not keep a rank from trying the others.
 const dialWait = 2 * time.Second
 
-// join finds position 0: it tries each place where it may listen until the
-// deadline, since position 0 may be started later, and passes over strangers.
+// headStart is what a place has before the next is looked at, too, if it does not answer.
+const headStart = 100 * time.Millisecond
+
+// found is what came of looking for position 0 at one place.
+type found struct {
+	place  int      // its index
+	conn   net.Conn // authenticated; nil if there was none in time
+	zero   int      // rank of position 0
+	secret []byte   // of the job
+	err    error    // the last reason why there is no conn
+}
+
+// join finds position 0: it looks at each place where it may listen until the
+// deadline, since position 0 may be started later, and passes over strangers. A place that
+// keeps silent holds up none of the others.
 func (m *meeting) join(ctx context.Context, k *keyring) error {
 	targets, err := m.targets(ctx)
 	if err != nil {
 		return err
 	}
+	looking, stop := context.WithCancel(ctx)
+	defer stop()
+	results := make(chan found, len(targets))
+	turn := make(chan struct{})
+	close(turn)
+	for i, target := range targets {
+		mine, next := turn, make(chan struct{})
+		turn = next
+		go func() {
+			f := found{err: errNotTried}
+			select {
+			case <-mine:
+				f = m.look(looking, target, k, sync.OnceFunc(func() { close(next) }))
+			case <-looking.Done():
+			}
+			f.place = i
+			results <- f
+		}()
+	}
+	var at found
+	var refused error
 	last := make([]error, len(targets))
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		for i, target := range targets {
-			err := m.try(ctx, target, k)
-			if err == nil {
-				return nil
-			}
-			last[i] = reason(last[i], err)
-			if errors.Is(err, wire.ErrRefused) { // of this job, and sure
-				return fmt.Errorf("mpi: rank %d was refused by position 0 at %s: %w", m.l.rank, target, err)
-			}
+	for range targets {
+		f := <-results
+		last[f.place] = f.err
+		switch {
+		case f.conn == nil && !errors.Is(f.err, wire.ErrRefused):
+		case f.conn == nil: // of this job, and sure
+			refused = fmt.Errorf("mpi: rank %d was refused by position 0 at %s: %w", m.l.rank, targets[f.place], f.err)
+			stop()
+		case at.conn != nil:
+			f.conn.Close()
+		default:
+			at = f
+			stop()
 		}
+	}
+	switch {
+	case at.conn != nil:
+		m.conn, m.zeroRank, m.secret = at.conn, at.zero, at.secret
+		return nil
+	case refused != nil:
+		return refused
+	}
+	return m.notFound(ctx, targets, last)
+}
+
+var errNotTried = errors.New("not tried")
+
+// look looks for position 0 at one place until it is found, is sure to refuse this rank, or ctx ends. When it is not found at once
+// the next place has its turn.
+func (m *meeting) look(ctx context.Context, target string, k *keyring, next func()) found {
+	defer time.AfterFunc(headStart, next).Stop()
+	var last error
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		f := m.try(ctx, target, k)
+		if f.err == nil || errors.Is(f.err, wire.ErrRefused) {
+			return f
+		}
+		next()
+		last = reason(last, f.err)
 		if !waited(ctx, pause) {
-			return m.notFound(ctx, targets, last)
+			return found{err: last}
 		}
 	}
 }
@@ -80,10 +143,7 @@ func (m *meeting) notFound(ctx context.Context, targets []string, last []error) 
 	reasons := map[string][]string{}
 	var order []string
 	for i, err := range last {
-		text := "not tried"
-		if err != nil {
-			text = strings.TrimPrefix(err.Error(), "dial tcp "+targets[i]+": ")
-		}
+		text := strings.TrimPrefix(err.Error(), "dial tcp "+targets[i]+": ")
 		if _, ok := reasons[text]; !ok {
 			order = append(order, text)
 		}
@@ -103,24 +163,26 @@ func (m *meeting) notFound(ctx context.Context, targets []string, last []error) 
 }
 
 // try makes one attempt at one place.
-func (m *meeting) try(ctx context.Context, target string, k *keyring) error {
+func (m *meeting) try(ctx context.Context, target string, k *keyring) (f found) {
 	attempt, cancel := context.WithTimeout(ctx, dialWait)
 	defer cancel()
 	dialer := net.Dialer{}
 	conn, err := dialer.DialContext(attempt, "tcp", target)
 	if err != nil {
-		return err
+		return found{err: err}
 	}
 	deadline := time.Now().Add(2 * dialWait)
 	stop := wire.CloseOnEnd(ctx, conn)
+	secret := m.secret
 	if k != nil && k.exchange != nil {
-		m.secret, err = k.exchange.take(ctx, conn, deadline)
+		secret, err = k.exchange.take(ctx, conn, deadline)
 	} else if k != nil {
-		m.secret, err = k.file.read() // anew each time: what is there first may be an older one
+		secret, err = k.file.read() // anew each time: what is there first may be an older one
 	}
 	var peer wire.Peer
 	if err == nil {
 		self := m.self([32]byte{})
+		self.Secret = secret
 		peer, err = wire.Greet(conn, &self, wire.Bootstrap, wire.Anyone, deadline)
 	}
 	if !stop() {
@@ -128,8 +190,7 @@ func (m *meeting) try(ctx context.Context, target string, k *keyring) error {
 	}
 	if err != nil {
 		conn.Close()
-		return err
+		return found{err: err}
 	}
-	m.conn, m.zeroRank = conn, peer.Rank
-	return nil
+	return found{conn: conn, zero: peer.Rank, secret: secret}
 }

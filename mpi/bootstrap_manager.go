@@ -25,8 +25,9 @@ const managerKey = "fisterra-root"
 
 // notice is what position 0 puts there.
 type notice struct {
-	Address string // host:port
-	Secret  []byte // nil if it is to be had elsewhere
+	Address string   // host:port
+	Secret  []byte   // nil if it is to be had elsewhere
+	Refusal *refusal // why there will be no world, and neither of the others
 }
 
 // askManager opens the process manager's space where there is one, and learns
@@ -126,20 +127,27 @@ func (m *meeting) zeroKeyring(ctx context.Context) (*keyring, error) {
 	return k, err
 }
 
-// tellManager is position 0's side.
-func (m *meeting) tellManager(ctx context.Context, k *keyring) error {
-	if m.manager == nil {
-		return nil
-	}
-	n := notice{Address: m.door.Addr().String()}
-	if k == nil {
+// tellManager is position 0's side: where it listens, or why it does not, which it returns.
+func (m *meeting) tellManager(ctx context.Context, k *keyring, failed error) error {
+	var n notice
+	switch {
+	case failed != nil:
+		no := refuse(fmt.Errorf("mpi: position 0 (rank %d on %s) cannot start: %w", m.l.rank, m.l.host, failed))
+		n.Refusal = &no
+	case k == nil:
 		n.Secret = m.secret
+		fallthrough
+	default:
+		n.Address = m.door.Addr().String()
 	}
 	err := m.manager.Put(ctx, managerKey, encodeJSON(n))
 	if err == nil {
 		err = m.manager.Fence(ctx)
 	}
-	if err != nil {
+	switch {
+	case failed != nil:
+		return failed // it tells more than that the others could not be told
+	case err != nil:
 		return fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
 	}
 	return nil
@@ -156,6 +164,9 @@ func (m *meeting) hearManager(ctx context.Context) error {
 	var n notice
 	if err == nil {
 		n, err = decodeJSON[notice](value)
+	}
+	if err == nil && n.Refusal != nil {
+		return n.Refusal.err()
 	}
 	if err == nil && n.Secret != nil && len(n.Secret) != wire.SecretBytes {
 		err = fmt.Errorf("secret of %d bytes, must be %d", len(n.Secret), wire.SecretBytes)

@@ -278,15 +278,31 @@ func TestMPIBootstrapByPMIx(t *testing.T) {
 	meetUnder(t, "", lab.OpenMPI)
 }
 
+// A rank that has no address for the others says so, and the others say what it said: none of them waits for it.
+func TestMPIBootstrapRankWithoutAddress(t *testing.T) {
+	for _, l := range []struct {
+		name string
+		lab.Launcher
+	}{{"hydra", lab.MPICH}, {"pmix", lab.OpenMPI}} {
+		for rank, others := range []string{"position 0 (rank 0 on %s) cannot start: ", "rank 1 on %s came and broke off: "} {
+			t.Run(fmt.Sprintf("%s rank %d", l.name, rank), func(t *testing.T) {
+				r := ranksUnder(t, fmt.Sprintf("start-timeout=2m lost-interface=%d", rank), l.Launcher)
+				why := fmt.Sprintf(others, shortHostname())
+				if told := strings.Count(r.Stdout, why); told != 2 {
+					t.Errorf("%d of 2 others were told %q: %v", told, why, r)
+				}
+				if n := strings.Count(r.Stdout, "nosuch0"); n != 3 {
+					t.Errorf("%d of 3 ranks name the interface: %v", n, r)
+				}
+			})
+		}
+	}
+}
+
 // meetUnder has three ranks meet under another launcher and part again.
 func meetUnder(t *testing.T, options string, l lab.Launcher) {
 	t.Helper()
-	l.Needed(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	cmd := l.Command(ctx, t, 3, os.Args[0], "-test.run=^TestBootstrapRank$")
-	cmd.Env = append(cmd.Env, rankVariable+"=order=bye "+options)
-	r := cmd.Run()
+	r := ranksUnder(t, options, l)
 	for rank := range 3 {
 		if !strings.Contains(r.Stdout, fmt.Sprintf("ready %d %d ", rank, rank)) {
 			t.Fatalf("rank %d: %v", rank, r)
@@ -295,4 +311,15 @@ func meetUnder(t *testing.T, options string, l lab.Launcher) {
 	if n := strings.Count(r.Stdout, "parted <nil>"); r.Code != 0 || n != 3 || strings.Contains(r.Stdout, "lost") {
 		t.Error(r)
 	}
+}
+
+// ranksUnder runs three ranks under another launcher.
+func ranksUnder(t *testing.T, options string, l lab.Launcher) lab.Result {
+	t.Helper()
+	l.Needed(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	cmd := l.Command(ctx, t, 3, os.Args[0], "-test.run=^TestBootstrapRank$")
+	cmd.Env = append(cmd.Env, rankVariable+"=order=bye "+options)
+	return cmd.Run()
 }

@@ -38,6 +38,7 @@ func TestBootstrapRank(t *testing.T) {
 		t.Skip("a rank of the other tests")
 	}
 	var orders io.Reader = os.Stdin
+	var lostInterface string
 	cfg := &Config{StartTimeout: 2 * time.Minute, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	for option := range strings.FieldsSeq(options) {
 		key, value, _ := strings.Cut(option, "=")
@@ -50,11 +51,20 @@ func TestBootstrapRank(t *testing.T) {
 			orders = strings.NewReader(value)
 		case "secret-dir":
 			cfg.SecretDir = value
+		case "lost-interface": // the rank that has none of the name
+			lostInterface = value
 		default:
 			cfg.Layout = append(cfg.Layout, LayoutField{key, value})
 		}
 	}
-	playRank(cfg, orders)
+	l, err := detect(cfg.lookup())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lostInterface == fmt.Sprint(l.rank) {
+		cfg.AddressRule = "nosuch0"
+	}
+	playRank(cfg, l, orders)
 	os.Exit(0)
 }
 
@@ -62,13 +72,9 @@ type printer struct{}
 
 func (printer) PeerLost(rank int, why string) { fmt.Println("lost", rank, why) }
 
-func playRank(cfg *Config, in io.Reader) {
+func playRank(cfg *Config, l *origin, in io.Reader) {
 	ctx := context.Background()
-	l, err := detect(cfg.lookup())
-	var m *meeting
-	if err == nil {
-		m, err = meet(ctx, cfg, l)
-	}
+	m, err := meet(ctx, cfg, l)
 	var tr *tree
 	var r *roster
 	if err == nil {

@@ -213,6 +213,71 @@ func TestBootstrapRankBreaksOff(t *testing.T) {
 	}
 }
 
+// A rank of a step that has no address for the others tells them, and which it is.
+func TestBootstrapRankWithoutAddress(t *testing.T) {
+	for broken := range 2 {
+		j := newJob(t)
+		j.opts = func(int) string { return fmt.Sprintf("start-timeout=2m lost-interface=%d", broken) }
+		for rank, p := range j.startAll(t, 3) {
+			line := p.await(t, "failed", patience)
+			want := "nosuch0"
+			if rank != broken {
+				want = fmt.Sprintf("rank %d on %s came and broke off: ", broken, shortHostname())
+			}
+			if !strings.Contains(line, want) {
+				t.Errorf("rank %d broke off; rank %d: %s, want %q", broken, rank, line, want)
+			}
+		}
+	}
+}
+
+// Listeners of others that keep silent, on all ports of position 0 but the last, hold up nobody.
+func TestJoinPassesOverSilentPlaces(t *testing.T) {
+	layout := &slurm.Layout{Nodes: []string{"n0"}}
+	var ports []int
+	for range rendezvousPorts {
+		silent, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer silent.Close()
+		ports = append(ports, silent.Addr().(*net.TCPAddr).Port)
+		if len(ports) == rendezvousPorts {
+			silent.Close()
+		}
+	}
+	dir := t.TempDir()
+	met := make(chan error)
+	for rank := range 2 {
+		l := &origin{
+			kind: BySlurm, rank: rank, size: 2, localRank: rank, localSize: 2, local: rank, job: "test.0",
+			step: &slurm.Job{Layout: layout, Ports: ports}, aliveFD: -1, rootFD: -1, secretFD: -1,
+		}
+		look := time.Tick(time.Millisecond)
+		for end := time.Now().Add(patience); rank > 0; <-look { // without a key nobody is asked anything
+			if keys, err := os.ReadDir(dir); err != nil || time.Now().After(end) {
+				t.Fatalf("no key: %v", err)
+			} else if len(keys) > 0 {
+				break
+			}
+		}
+		go func() {
+			// One after the other the silent ones would take twice as long.
+			cfg := &Config{StartTimeout: 15 * 2 * dialWait / 2, SecretDir: dir, Lookup: func(string) (string, bool) { return "", false }}
+			m, err := meet(t.Context(), cfg, l)
+			if err == nil {
+				_, _, err = m.agree(t.Context(), nil)
+			}
+			met <- err
+		}()
+	}
+	for range 2 {
+		if err := <-met; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The end of a connection that a rank has given up, and that position 0 hears of late, leaves the rank's next one alone.
 func TestCollectKeepsTheSecondConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
