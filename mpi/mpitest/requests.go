@@ -337,5 +337,54 @@ func checkPersistent(ctx context.Context, c *mpi.Comm) error {
 			}
 		}
 	}
+	return checkPersistentTest(ctx, c)
+}
+
+// A receive that is given up can be started again, and its end found by Test.
+func checkPersistentTest(ctx context.Context, c *mpi.Comm) error {
+	peer := 1 - c.Rank()
+	out, in := []int64{int64(c.Rank())}, make([]int64, 1)
+	send, recv := mpi.SendInit(c, out, peer, 5), mpi.RecvInit(c, in, peer, 5)
+	if s, done, err := recv.Test(); !done || err != nil || s != (mpi.Status{}) {
+		return fmt.Errorf("testing before the start: %+v, %v, %w", s, done, err)
+	}
+	recv.Cancel()
+	if err := recv.Start(); err != nil {
+		return err
+	}
+	if _, done, err := recv.Test(); done || err != nil {
+		return fmt.Errorf("a receive that nobody has sent to: %v, %w", done, err)
+	}
+	if err := wants("starting what a test has not ended", recv.Start(), mpi.ErrRequest); err != nil {
+		return err
+	}
+	if err := cancelled(ctx, recv); err != nil {
+		return err
+	}
+	if err := errors.Join(sync2(ctx, c, peer, 6), recv.Start(), send.Start()); err != nil {
+		return err
+	}
+	for {
+		s, done, err := recv.Test()
+		switch {
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case done && in[0] != int64(peer):
+			return fmt.Errorf("received %d, want %d", in[0], peer)
+		case done:
+			_, err := send.Wait(ctx)
+			return errors.Join(is(s, peer, 5, 8), err, recv.Start(), cancelled(ctx, recv))
+		}
+	}
+}
+
+// cancelled gives a receive up that nobody sends to.
+func cancelled(ctx context.Context, p *mpi.Persistent) error {
+	p.Cancel()
+	if _, err := p.Wait(ctx); !errors.Is(err, mpi.ErrCancelled) {
+		return fmt.Errorf("given up: %w, want ErrCancelled", err)
+	}
 	return nil
 }
