@@ -109,14 +109,14 @@ func (c *chief[F]) reportMetric(w *worker[F], accuracy *float64) error {
 	}
 	c.lastStep, c.lastTime, c.loss, c.batches = w.global, now, 0, 0
 	c.nextMetric = after(w.global, c.metricEvery)
+	if err := w.cfg.beforeOutput(); err != nil {
+		return err
+	}
 	if w.cfg.Report != nil {
 		w.cfg.Report(m)
 	}
 	if c.out == nil {
 		return nil
-	}
-	if err := w.cfg.beforeOutput(); err != nil {
-		return err
 	}
 	return c.out.metric(m)
 }

@@ -56,8 +56,8 @@ type Config struct {
 	// BeforeSave is asked before the chief writes the file; an error ends the run
 	// with nothing written. Nil: nobody is asked.
 	BeforeSave func() error
-	// BeforeOutput is asked before the chief opens Out, and before it writes there; an error ends the run with nothing
-	// more written. Nil: nobody is asked.
+	// BeforeOutput is asked before the chief opens Out, before it writes there and before each Report; an error ends the
+	// run with nothing more written or reported. Nil: nobody is asked.
 	BeforeOutput func() error
 	// Save asks for a checkpoint at each receive, Interrupt for the end of the run
 	// after the next step, when it is closed.
@@ -147,7 +147,7 @@ func (c Config) validate() error {
 	return c.Cluster.Validate(c.Comm.Size())
 }
 
-// beforeOutput is an error if nothing may be written to Out any more.
+// beforeOutput is an error if nothing may be written to Out or reported any more.
 func (c *Config) beforeOutput() error {
 	if c.BeforeOutput == nil {
 		return nil

@@ -256,6 +256,26 @@ func TestOutputBelongsToTheSuccessor(t *testing.T) {
 	}
 }
 
+// Nor does it report anything more where nothing is written.
+func TestReportBelongsToTheSuccessor(t *testing.T) {
+	taken := errors.New("taken over")
+	reports := 0
+	f := launch(t, Config{Cluster: ps.Counts(0, 1), Hidden: 8, Stop: ps.Stop{LastStep: 50}}, func(_ int, _ *fleet, cfg *Config) {
+		step := int64(0)
+		cfg.Hooks = []Hook{{AfterStep: func(_ context.Context, _ Session, i StepInfo) error { step = i.Step; return nil }}}
+		cfg.Report = func(Metric) { reports++ }
+		cfg.BeforeOutput = func() error {
+			if step >= 30 {
+				return taken
+			}
+			return nil
+		}
+	})
+	if !errors.Is(f.errs[0], taken) || reports != 29 {
+		t.Errorf("%d reports, want 29; the run ended with %v", reports, f.errs[0])
+	}
+}
+
 func FuzzTensors(f *testing.F) {
 	file := filepath.Join(f.TempDir(), "x")
 	if err := writeTensors(file, map[string]string{"a": "b"}, []namedTensor{tensor("t", []float32{1, 2}, 2, 1), tensor("u", []float64{3})}); err != nil {
