@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/fisterra-hpc/fisterra/ib"
 	"github.com/fisterra-hpc/fisterra/mpi/native"
 )
 
@@ -127,6 +128,14 @@ func byLibrary(cfg *Config, l *origin, why string) choice {
 func (c choice) demands() choice {
 	c.demanding = true
 	return c
+}
+
+// rdma is what is to be looked at when the library has begun: nothing where it was asked for by its name.
+func (c choice) rdma(host *ib.Host) rdmaCheck {
+	if !c.demanding && !c.byHost {
+		return rdmaCheck{}
+	}
+	return rdmaCheck{opened: host.Opened, required: c.demanding}
 }
 
 // requireDevice is the error where InfiniBand is asked for and cannot be had: what was looked for, and found.

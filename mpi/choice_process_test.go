@@ -25,10 +25,12 @@ import (
 //	parted RANK ERROR
 
 const (
-	rootVariable      = "FISTERRA_TEST_HOST"
-	transportVariable = "FISTERRA_TEST_TRANSPORT"
-	libraryVariable   = "FISTERRA_TEST_LIBRARY"
-	secretDirVariable = "FISTERRA_TEST_SECRETS"
+	rootVariable       = "FISTERRA_TEST_HOST"
+	transportVariable  = "FISTERRA_TEST_TRANSPORT"
+	libraryVariable    = "FISTERRA_TEST_LIBRARY"
+	infiniBandVariable = "FISTERRA_TEST_INFINIBAND"
+	deviceVariable     = "FISTERRA_TEST_DEVICE" // a file that the rank has open
+	secretDirVariable  = "FISTERRA_TEST_SECRETS"
 )
 
 func TestChoosingRank(t *testing.T) {
@@ -38,8 +40,16 @@ func TestChoosingRank(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
+	if file, ok := os.LookupEnv(deviceVariable); ok { // stands for a library that drives the device
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
 	w, err := initOn(ctx, &Config{
-		Transport: os.Getenv(transportVariable), MPILibrary: os.Getenv(libraryVariable), SecretDir: os.Getenv(secretDirVariable), StartTimeout: 2 * time.Minute,
+		InfiniBand: os.Getenv(infiniBandVariable),
+		Transport:  os.Getenv(transportVariable), MPILibrary: os.Getenv(libraryVariable), SecretDir: os.Getenv(secretDirVariable), StartTimeout: 2 * time.Minute,
 		PeerTimeout: time.Minute, // no rank is lost here
 		Log:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}, &ib.Host{Root: root})
@@ -179,6 +189,59 @@ func TestMPIRanksOfAStepAgree(t *testing.T) {
 		p.await(t, fmt.Sprintf("parted %d <nil>", rank), patience)
 	}
 	p.logs(t, "launcher=pmi2")
+}
+
+// A library that is to do RDMA and has no device open is refused where InfiniBand is on, and named where it was chosen for
+// the device; on one host its ranks need none.
+func TestMPILibraryLeavesTheDevice(t *testing.T) {
+	mpichPart(t)
+	launcher := need.Program(t, "mpich", "mpiexec.mpich")
+	for _, c := range []struct {
+		name, infiniBand string
+		hosts            int
+		driven           string // the rank whose process has the device open; "all"
+		refused, warned  bool
+	}{
+		{"on, none", "on", 2, "", true, false},
+		{"on, one of two", "on", 2, "1", true, false},
+		{"on, all", "on", 2, "all", false, false},
+		{"on, one host", "on", 1, "", false, false},
+		{"auto, none", "auto", 2, "", false, true},
+		{"auto, all", "auto", 2, "all", false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := rdmaHost(t)
+			const task = `export SLURM_PROCID=$PMI_RANK
+if [ $HOSTS = 2 ]; then export SLURM_NODEID=$PMI_RANK SLURM_LOCALID=0 SLURMD_NODENAME=n$PMI_RANK; else export SLURM_LOCALID=$PMI_RANK; fi
+case $DRIVEN in $PMI_RANK|all) export ` + deviceVariable + `=$` + rootVariable + `/dev/infiniband/uverbs0;; esac
+exec "$0" -test.run='^TestChoosingRank$'`
+			// Without a key each rank chooses by its own host: the names of these lead nowhere.
+			env := append(slurmEnv(0, 2, stepID(t)), "SLURM_MPI_TYPE=pmi2", "SLURM_CONF=/nonexistent", rootVariable+"="+root,
+				infiniBandVariable+"="+c.infiniBand, fmt.Sprintf("HOSTS=%d", c.hosts), "DRIVEN="+c.driven)
+			if c.hosts == 2 {
+				env = append(env, "SLURM_STEP_NODELIST=n[0-1]", "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)")
+			}
+			p := start(t, 0, exec.Command(launcher, "-n", "2", "sh", "-c", task, os.Args[0]), env)
+			if c.refused {
+				idle := "ranks 0,1 (n0)"
+				if c.driven == "1" {
+					idle = "rank 0 (n0)"
+				}
+				line := p.await(t, "failed", patience) // its launcher may end the other before it says so
+				if !strings.Contains(line, "InfiniBand is asked for, but") || !strings.Contains(line, "has opened no RDMA device on "+idle) {
+					t.Error(line)
+				}
+				return
+			}
+			for rank := range 2 {
+				p.await(t, fmt.Sprintf("joined %d mpi", rank), patience)
+				p.await(t, fmt.Sprintf("parted %d <nil>", rank), patience)
+			}
+			if warned := strings.Contains(p.errs.String(), "has opened no RDMA device on ranks 0,1 (n0)"); warned != c.warned {
+				t.Errorf("warned: %v\n%s", warned, p.errs.String())
+			}
+		})
+	}
 }
 
 // Ranks that were told different things do not wait for each other.

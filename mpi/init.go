@@ -61,7 +61,7 @@ func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 	choice.report(ctx, log, l)
 	var w *World
 	if choice.transport == "mpi" {
-		w, err = openChosen(ctx, met, cfg, l, library)
+		w, err = openChosen(ctx, met, cfg, l, library, choice.rdma(host))
 		if choice.byHost && l.step != nil && errors.Is(err, native.ErrLauncher) {
 			// Every rank has found its library in a world other than the step's, and none waits for another in it.
 			choice = choice.without(err)
@@ -87,13 +87,13 @@ func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 
 // openChosen is openNative until the deadline of the meeting that chose it, if one did. What goes on with the meeting itself
 // needs no such end: its ranks have a moment more to hear who is missing.
-func openChosen(ctx context.Context, met *meeting, cfg *Config, l *origin, library func() (*native.Library, error)) (*World, error) {
+func openChosen(ctx context.Context, met *meeting, cfg *Config, l *origin, library func() (*native.Library, error), rdma rdmaCheck) (*World, error) {
 	if met != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, met.deadline, startTimeout(cfg.startTimeout()))
 		defer cancel()
 	}
-	return openNative(ctx, cfg, l, library)
+	return openNative(ctx, cfg, l, library, rdma)
 }
 
 // meetAndOpen makes this process a rank of a world over Fisterra's own transports.

@@ -13,7 +13,7 @@ import (
 // library, which open opens. The library brings the ranks together and carries their cards,
 // from which every rank makes the same roster, or the same refusal. It blocks until all ranks have
 // come, ctx ends, or StartTimeout is over.
-func openNative(ctx context.Context, cfg *Config, l *origin, open func() (*native.Library, error)) (*World, error) {
+func openNative(ctx context.Context, cfg *Config, l *origin, open func() (*native.Library, error), rdma rdmaCheck) (*World, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.startTimeout(), startTimeout(cfg.startTimeout()))
 	defer cancel()
 	if l.kind == ByFisterra && l.size > 1 {
@@ -34,7 +34,7 @@ func openNative(ctx context.Context, cfg *Config, l *origin, open func() (*nativ
 	case err != nil:
 		return nil, fmt.Errorf("mpi: %w: %w", ErrTransport, err)
 	}
-	w, err := joinNative(ctx, lib, cfg, l)
+	w, err := joinNative(ctx, lib, cfg, l, rdma)
 	if err != nil {
 		// All ranks come to the same refusal, so that they can end MPI together. A
 		// process that left without would be a normal end to MPICH's launcher.
@@ -67,15 +67,16 @@ func registrationRule(lookup func(string) (string, bool)) (native.Registrations,
 // nativeCard is what a rank tells the others.
 type nativeCard struct {
 	Card     card
-	Launched int // its rank as the launcher told, -1 if not
+	Launched int  // its rank as the launcher told, -1 if not
+	Idle     bool // its library was to open an RDMA device, and has not
 }
 
-func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *origin) (*World, error) {
+func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *origin, rdma rdmaCheck) (*World, error) {
 	if l.host == "" {
 		l.host = shortHostname()
 	}
 	rank, size := lib.Comm().Rank(), lib.Comm().Size()
-	own := nativeCard{Launched: l.rank, Card: card{
+	own := nativeCard{Launched: l.rank, Idle: rdma.idle(cfg), Card: card{
 		Protocol: protocolVersion, Rank: rank, Size: size, Node: l.node, Local: l.local, Host: l.host, Processors: processors(), Layout: cfg.Layout,
 	}}
 	if l.size < 0 { // the launcher does not say, but what it says of this rank shows where each is a world of its own
@@ -87,12 +88,12 @@ func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *origin) 
 			own.Launched = -1
 		}
 	}
-	told, err := exchangeCards(ctx, lib, encodeJSON(own))
+	bodies, err := exchangeCards(ctx, lib, encodeJSON(own))
 	if err != nil {
 		return nil, fmt.Errorf("mpi: ranks cannot tell each other where they are: %w", err)
 	}
-	cards := make([]card, size)
-	for r, b := range told {
+	cards, told := make([]card, size), make([]nativeCard, size)
+	for r, b := range bodies {
 		c, err := decodeJSON[nativeCard](b)
 		if err != nil {
 			return nil, fmt.Errorf("mpi: card of rank %d: %w", r, err)
@@ -100,11 +101,18 @@ func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *origin) 
 		if c.Launched >= 0 && c.Launched != r {
 			return nil, fmt.Errorf("mpi: %w: rank %d of %s is rank %d of the launcher (%s)", ErrLauncher, r, lib.Library(), c.Launched, l.kind)
 		}
-		cards[r] = c.Card
+		cards[r], told[r] = c.Card, c
 	}
 	roster, err := newRoster(cards)
 	if err != nil {
 		return nil, fmt.Errorf("mpi: %w", err)
+	}
+	switch err := idleRanks(told, lib.Library().String()); {
+	case err == nil:
+	case rdma.required:
+		return nil, fmt.Errorf("mpi: %w: InfiniBand is asked for, but %w", ErrTransport, err)
+	case rank == 0:
+		cfg.log().Warn("no RDMA", "because", err)
 	}
 	host, err := openHostMemory(ctx, lib, cfg)
 	if err != nil {

@@ -53,7 +53,7 @@ func TestRegistrationRule(t *testing.T) {
 
 func TestOwnLauncherStartsNoMPILibrary(t *testing.T) {
 	cfg := &Config{Lookup: func(string) (string, bool) { return "", false }}
-	w, err := openNative(context.Background(), cfg, &origin{kind: ByFisterra, size: 2}, nil)
+	w, err := openNative(context.Background(), cfg, &origin{kind: ByFisterra, size: 2}, nil, rdmaCheck{})
 	if w != nil || !errors.Is(err, ErrLauncher) {
 		t.Errorf("%v, want ErrLauncher", err)
 	}
