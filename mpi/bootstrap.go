@@ -115,24 +115,26 @@ func (m *meeting) meet(ctx context.Context) (err error) {
 }
 
 // come is the way of every rank but position 0.
-func (m *meeting) come(ctx context.Context) error {
+func (m *meeting) come(ctx context.Context) (err error) {
+	var unreachable error
+	m.address, m.why, unreachable = published(ctx, m.cfg, m.l)
 	if m.manager != nil {
-		if err := m.hearManager(ctx); err != nil {
-			return err
-		}
+		err = m.hearManager(ctx)
 	}
-	keyring, err := m.keyring(ctx)
+	var k *keyring
 	if err == nil {
-		err = m.join(ctx, keyring)
+		k, err = m.keyring(ctx)
 	}
-	if err != nil {
+	if err == nil {
+		err = m.join(ctx, k)
+	}
+	if unreachable == nil {
 		return err
 	}
-	// Only now, when the others can be told what is wrong here.
-	if m.address, m.why, err = published(ctx, m.cfg, m.l); err != nil {
-		m.breakOff(ctx, err)
+	if err == nil { // now that the others can be told
+		m.breakOff(ctx, unreachable)
 	}
-	return err
+	return unreachable
 }
 
 // open makes position 0 ready for the others, and returns how they come by the secret.
@@ -142,7 +144,19 @@ func (m *meeting) open(ctx context.Context) (k *keyring, err error) {
 	if unreachable != nil && m.manager != nil {
 		return nil, unreachable // where it would listen; the others hear of it through the manager
 	}
-	if k, err = m.keyring(ctx); err != nil {
+	k, err = m.openDoor(ctx)
+	if unreachable == nil {
+		return k, err
+	}
+	if err == nil {
+		m.breakOff(ctx, unreachable)
+	}
+	return nil, unreachable
+}
+
+func (m *meeting) openDoor(ctx context.Context) (*keyring, error) {
+	k, err := m.keyring(ctx)
+	if err != nil {
 		return nil, err
 	}
 	if m.secret == nil {
@@ -174,10 +188,7 @@ func (m *meeting) open(ctx context.Context) (k *keyring, err error) {
 	}
 	m.door = wire.OpenDoor(listener, door)
 	m.place = fmt.Sprintf("%s (%s)", m.door.Addr(), why)
-	if unreachable != nil {
-		m.breakOff(ctx, unreachable)
-	}
-	return k, unreachable
+	return k, nil
 }
 
 func onlyFor(p wire.Peer, purpose wire.Purpose) wire.Verdict {
