@@ -44,7 +44,8 @@ type Assembly struct {
 type Membership interface {
 	// Start begins to deliver events. They come from goroutines of its own.
 	Start(MembershipEvents)
-	// AnnounceLost tells all ranks of a loss that this rank has noticed. It must not block.
+	// AnnounceLost tells all ranks of a loss that this rank has noticed, or that it gives itself up: then all
+	// others are lost to it. It must not block or call the world, whose lock is held.
 	AnnounceLost(rank int, why string)
 	// Bye says goodbye and blocks until every living rank has said it and the losses of the others have been delivered, or
 	// ctx ends.

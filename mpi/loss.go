@@ -1,9 +1,12 @@
 package mpi
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -11,7 +14,8 @@ import (
 // Loss is exact: what involves the lost rank fails and names it, all else
 // goes on. Operations with it fail; so do AnySource receives on communicators
 // that contain it, until acknowledged, and everything on the shadow
-// communicators (collectives) that contain it. The words follow ULFM (Bland et al. 2013).
+// communicators (collectives) that contain it. A rank whose own host lacks what a connection takes
+// gives itself up to the others, and not the peer. The words follow ULFM (Bland et al. 2013).
 
 // sound reports whether operations may be started on c. Callers hold the lock.
 func (c *Comm) sound() bool {
@@ -72,7 +76,18 @@ func (e *engine) Lost(rank int, err error) {
 	if e.closing {
 		return
 	}
-	e.lose(rank, fmt.Sprint(err))
+	e.giveUpOn(&lostError{rank: rank, why: fmt.Sprint(err), ours: shortage(err)})
+}
+
+// shortage reports whether this host could not do what was asked of it: a connection that fails for it says nothing of the
+// peer.
+func shortage(err error) bool {
+	for _, why := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ENOSPC} {
+		if errors.Is(err, why) {
+			return true
+		}
+	}
+	return false
 }
 
 // peerLost is told from outside (the bootstrap tree) that a rank is lost.
@@ -107,14 +122,16 @@ func (e *engine) believe() {
 }
 
 // lose marks a rank as lost and fails what depends on it. The lock is held.
-func (e *engine) lose(rank int, why string) {
+func (e *engine) lose(rank int, why string) { e.giveUpOn(&lostError{rank: rank, why: why}) }
+
+func (e *engine) giveUpOn(err *lostError) {
+	rank := err.rank
 	p := e.peer(rank)
 	for _, l := range e.losses {
 		if l.rank == rank {
 			return
 		}
 	}
-	err := &lostError{rank: rank, why: why}
 	e.losses = append(e.losses, loss{rank, err})
 	p.lost = err
 	if p.provider != nil {
@@ -314,6 +331,7 @@ type report struct {
 type lostError struct {
 	rank int
 	why  string
+	ours bool // it may be well: this host cannot reach it
 }
 
 func (l *lostError) Error() string { return fmt.Sprintf("rank %d lost: %s", l.rank, l.why) }

@@ -51,8 +51,13 @@ func (t *tree) deliver() {
 func (t *tree) AnnounceLost(rank int, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rank != t.self.Rank && !t.closing {
+	switch {
+	case t.closing:
+	case rank != t.self.Rank:
 		t.learn(fact{Rank: rank, Why: why}, nil)
+	case !t.cutOff:
+		t.spread(fact{Rank: rank, Why: why}, nil)
+		t.isolate("this rank has given itself up: " + why)
 	}
 }
 

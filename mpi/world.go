@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 )
@@ -113,8 +114,12 @@ func (w *World) noticeLoss(rank int, err *lostError) {
 		level = slog.LevelInfo
 	}
 	w.log.Log(context.Background(), level, "rank lost", "rank", rank, "host", w.Host(rank), "why", err.why)
-	if w.membership != nil {
-		go w.membership.AnnounceLost(rank, err.why)
+	switch {
+	case w.membership == nil:
+	case err.ours:
+		w.membership.AnnounceLost(w.rank, fmt.Sprintf("it cannot reach rank %d on %s: %s", rank, w.Host(rank), err.why))
+	default:
+		w.membership.AnnounceLost(rank, err.why)
 	}
 }
 
