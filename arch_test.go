@@ -37,7 +37,7 @@ var imports = []struct {
 	{"ib", "x/sys", "devices, interfaces, address rules"},
 	{"mpi/transport", "", "the contract"},
 	{"mpi/transport/transporttest", "mpi/transport internal/need internal/osyield x/sys", "the contract's conformance suite"},
-	{"mpi/transport/shm", "mpi/transport internal/fence internal/procmem x/sys", "a provider knows the contract only"},
+	{"mpi/transport/shm", "mpi/transport internal/fence internal/memcopy internal/osyield internal/procmem x/sys", "a provider knows the contract only"},
 	{"mpi/transport/tcp", "mpi/transport internal/wire x/sys", "a provider knows the contract only"},
 	{"mpi/transport/sim", "mpi/transport", "a provider knows the contract only"},
 	{"mpi/native", "internal/clib internal/osyield internal/procmem x/sys", "the system's MPI library"},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -28,10 +29,11 @@ type arena struct {
 
 	fences bool         // writers need a full fence of their own: see package fence
 	home   osyield.Home // of this rank; the engine has another for its own waits
-	spins  int          // looks at a word before the core is given away
-	yields int          // how often it is given away before the rank sleeps
-	ahead  int          // steps of a long collective that are shown before their turn to be taken
-	store  int          // bytes of the store that are used
+	pause  osyield.Pause
+	spins  int // looks at a word before the core is given away
+	yields int // how often it is given away before the rank sleeps
+	ahead  int // steps of a long collective that are shown before their turn to be taken
+	store  int // bytes of the store that are used
 
 	drop    func() // gives the memory back
 	tickets uint64 // given out, guarded by the state's lock
@@ -42,13 +44,14 @@ type arena struct {
 	next   *sync.Cond // served has grown
 
 	// Of the meeting that is served.
-	turn    uint64 // meetings begun
-	first   int    // the rank that leaves the next barrier before the others, or nobody
-	stored  int    // bytes of the store used in this round
-	steps   uint64 // of long and direct ones
-	ring    [pieces]usage
-	pace    pace
-	sleeper *execution // stands for the meeting while this rank sleeps
+	turn     uint64 // meetings begun
+	first    int    // the rank that leaves the next barrier before the others, or nobody
+	stored   int    // bytes of the store used in this round
+	steps    uint64 // of long and direct ones
+	ring     [pieces]usage
+	pace     pace
+	crossing memcopy.Crossing // to the store
+	sleeper  *execution       // stands for the meeting while this rank sleeps
 
 	// Of direct ones.
 	pids       []int     // the ranks' processes; nil: not all ranks can read all others' memory
@@ -61,7 +64,7 @@ type arena struct {
 }
 
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *arena {
-	a := &arena{me: s.rank, first: nobody, parts: parts, home: osyield.NewHome(processor), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+	a := &arena{me: s.rank, first: nobody, parts: parts, home: osyield.NewHome(processor), pause: osyield.NewPause(), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
 		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded

@@ -144,7 +144,7 @@ func (m *meeting) show(vector []byte) {
 			a.stored = 0
 		}
 		words[slotHead] = uint64(a.stored)
-		copy(a.bytesAt(a.me, storeAt+a.stored/8, n), vector)
+		a.crossing.Copy(a.bytesAt(a.me, storeAt+a.stored/8, n), vector, a.pace.kernel)
 		a.stored += (n + lineBytes - 1) / lineBytes * lineBytes
 	}
 	a.raise(at, a.turn)

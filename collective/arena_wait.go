@@ -18,8 +18,8 @@ import (
 const (
 	// Looks at a word before the core is given away, when every rank has a
 	// core and when there are more ranks than cores: 20 µs and 0.1 µs.
-	spinsAlone   = 4000
-	spinsCrowded = 20
+	spinsAlone   = 300
+	spinsCrowded = 2
 	// Yields before it sleeps, likewise: about 40 µs and 1 ms.
 	yieldsAlone   = 100
 	yieldsCrowded = 1000
@@ -112,6 +112,7 @@ func (m *meeting) near(rank, word int, v uint64) bool {
 			m.home.Alone()
 			return true
 		}
+		m.pause.Pass()
 	}
 	for i, start := 0, time.Now(); (i < m.yields || m.comm.Progress()) && time.Since(start) < yieldTime; i++ {
 		osyield.Yield()

@@ -102,7 +102,7 @@ func Assemble(a Assembly) (*World, error) {
 			}
 		}
 	}
-	e.spinTime, e.home = spinAlone, osyield.NewHome(w.Processor())
+	e.spinTime, e.home, e.pause = spinAlone, osyield.NewHome(w.Processor()), osyield.NewPause()
 	if e.crowded = w.crowded(); e.crowded {
 		for _, p := range e.providers {
 			if c, ok := p.(transport.Crowder); ok {

@@ -88,6 +88,7 @@ type spell struct {
 // spunOut counts one more poll in vain, and reports whether it is time to give the core away.
 func (e *engine) spunOut(s *spell) bool {
 	s.polls++
+	e.pause.Pass()
 	switch {
 	case e.crowded:
 		return s.polls >= crowdedPolls
@@ -113,7 +114,9 @@ func (e *engine) glance(o *op) {
 		polls = crowdedPolls
 	}
 	for i := 0; i < polls && e.contended.Load() == 0; i++ {
-		if e.poll() > 0 && o.phase == phaseFinished {
+		if e.poll() == 0 {
+			e.pause.Pass()
+		} else if o.phase == phaseFinished {
 			break
 		}
 	}
@@ -135,6 +138,7 @@ func (e *engine) spin(cond condition) bool {
 			if e.poll() > 0 || cond.met() {
 				return true
 			}
+			e.pause.Pass()
 		}
 	}
 	return false

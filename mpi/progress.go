@@ -36,6 +36,7 @@ type progress struct {
 	crowded  bool          // there are more ranks than cores here
 	home     osyield.Home  // where each rank has its own
 	spinTime time.Duration // at present
+	pause    osyield.Pause // between two polls in vain
 	keeper   keeper
 }
 

@@ -30,8 +30,8 @@ func (e *engine) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (S
 }
 
 const (
-	takeLooks   = 256 // about the time of an answer from a rank of this host
-	looksAtOnce = 32
+	takeLooks   = 32 // about the time of an answer from a rank of this host
+	looksAtOnce = 8
 	takesInRow  = 32
 )
 

@@ -1,4 +1,4 @@
-// Package osyield is what a rank that waits asks the kernel for: to give the core to another
+// Package osyield is how a rank waits: it pauses between two looks (Pause), and asks the kernel to give the core to another
 // process, to sleep, or to run on another core (Home). Nothing here knows what is waited for.
 //
 // Go's own Gosched only looks for other goroutines, and with more ranks than cores that is not

@@ -21,10 +21,14 @@ const (
 	// payload of sampleBytes takes through the ring. process_vm_* of both ranks
 	// takes about as long as one such call on a rank's own memory.
 	ringOverCopy = 4.5
+	// kernelOverCopy stands for the kernel's time where it lets nobody copy.
+	kernelOverCopy = 8
 
 	// Messages of at least this size are not sent eagerly.
 	pullFrom   = 8 << 10
 	streamFrom = eagerBytes
+	// farPullBytes is the shortest that is pulled where the peer is far: shorter ones take less time past the caches.
+	farPullBytes = 2 << 20
 )
 
 // neverPull is the size from which to pull if that never pays.
@@ -34,27 +38,27 @@ const neverPull = math.MaxInt
 type habit struct {
 	rendezvousBytes int // from here they are not eager
 	pullBytes       int // from here they may be pulled
-	// kernel is how long it takes to copy a byte, in nanoseconds, for comparison
-	// with the ring (pace.go). 0: no comparing.
-	kernel float64
+	// slow is how long a byte takes into the ring of a peer that is far, in nanoseconds (memcopy.Crossing): as long as a copy by
+	// the kernel, half of which it takes near, or longer.
+	slow float64
+	// paced: long messages are pulled only from where the ring shows that that is quicker.
+	paced bool
 }
 
 // calibrate finds the habit for a number of copies, see Config.
 func calibrate(copies int) habit {
-	switch copies {
-	case 1:
-		return habit{rendezvousBytes: pullFrom, pullBytes: pullFrom}
-	case 2:
-		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull}
-	}
 	kernel, err := procmem.PerByte()
-	switch {
-	case err != nil:
-		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull}
-	case kernel < ringOverCopy*copyPerByte():
-		return habit{rendezvousBytes: pullFrom, pullBytes: pullFrom}
+	once := copyPerByte()
+	if err != nil {
+		kernel = kernelOverCopy * once
 	}
-	return habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, kernel: kernel}
+	switch {
+	case copies == 1 || copies == 0 && err == nil && kernel < ringOverCopy*once:
+		return habit{rendezvousBytes: pullFrom, pullBytes: pullFrom, slow: kernel}
+	case copies == 2 || err != nil:
+		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull, slow: kernel}
+	}
+	return habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, slow: kernel, paced: true}
 }
 
 // copyPerByte is how many nanoseconds a copy of a byte takes within this rank.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -68,9 +69,9 @@ type outbox struct {
 	unanswered int    // short messages since heard changed
 	heard      uint64 // position of the peer's next cell at the last of them
 
-	blocked bool // there was no room: find out about credit before sleeping
-	streams []departure
-	pace    pace
+	blocked  bool // there was no room: find out about credit before sleeping
+	streams  []departure
+	crossing memcopy.Crossing
 }
 
 // inbox is the receiving side: cells from the peer.
@@ -241,7 +242,7 @@ func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome 
 		if !ok {
 			return ep.refused()
 		}
-		copy(ep.out.mem[offset:], payload)
+		ep.out.crossing.Copy(ep.out.mem[offset:], payload, ep.p.habit.slow)
 		c.putHeader(h)
 		c[5] = span(offset, uint32(n))
 		ep.post(h.Kind, formRing, 0)

@@ -204,7 +204,7 @@ func (l *link) judge(p *party, theirs, mine bool, why error) {
 	switch {
 	case p.cfg.Copies == 2:
 		l.path = "two copies through a ring, as configured"
-	case l.vm && p.habit.kernel > 0:
+	case l.vm && p.habit.paced:
 		l.path = "two copies through a ring, one by the kernel where that is quicker"
 	case l.vm:
 		l.path = "one copy by process_vm_readv and process_vm_writev of both ranks"

@@ -71,7 +71,7 @@ func (p *Provider) Expose(peer int, buf []byte) (transport.Key, bool) {
 		ep.meet()
 		return transport.Key{}, false
 	}
-	if !ep.vm || len(buf) == 0 || p.habit.kernel > 0 && !p.crowded && !ep.out.pace.pulled() {
+	if !ep.vm || len(buf) == 0 || p.habit.paced && !p.crowded && !(len(buf) >= farPullBytes && ep.out.crossing.Around()) {
 		return transport.Key{}, false
 	}
 	if ep.exposures == nil && !ep.openExposures() {

@@ -8,7 +8,7 @@
 // ring of bytes. Large messages go through it, too, or are copied once, straight from
 // the sender's memory to the receiver's, by process_vm_readv of the receiver and
 // process_vm_writev of the sender at the same time: whichever is quicker on this
-// processor (calibrate.go) and between these two ranks (pace.go), where the kernel allows it.
+// processor (calibrate.go) and between these two ranks (memcopy.Crossing), where the kernel allows it.
 //
 // A rank that has polled in vain arms its bell, an eventfd, which peers ring
 // only then. The end of the socket is the end of the peer. All that is shared
@@ -29,6 +29,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -57,7 +58,7 @@ const (
 	// may be starved by others of the host.
 	UsualTimeout = 30 * time.Second
 	// eagerBytes: the first size of the byte ring holds four.
-	eagerBytes = firstRing / 4
+	eagerBytes = 24 << 10
 	// creditLimit is what one rank may leave unconsumed at another.
 	creditLimit = 4 << 20
 
@@ -71,6 +72,7 @@ type Provider struct {
 	bell    *doorbell
 
 	habit habit
+	pause osyield.Pause
 
 	// Guarded by the world's lock.
 	crowded  bool
@@ -137,7 +139,7 @@ func Open(cfg Config) (p *Provider, err error) {
 	p.meetings.addresses = map[int]address{}
 	p.exports.segments = map[uint64]export{}
 	p.exports.asked = map[uint64]chan imported{}
-	p.habit = calibrate(cfg.Copies)
+	p.habit, p.pause = calibrate(cfg.Copies), osyield.NewPause()
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.open(); err != nil {
 		p.Close()
@@ -186,7 +188,7 @@ func (p *Provider) Name() string { return "shm" }
 // Caps says what shared memory does well.
 func (p *Provider) Caps() transport.Caps {
 	h := p.habit
-	if p.crowded && h.kernel > 0 {
+	if p.crowded && h.paced {
 		h.rendezvousBytes, h.pullBytes = pullFrom, pullFrom
 	}
 	return transport.Caps{

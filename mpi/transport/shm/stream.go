@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -95,21 +94,13 @@ func (ep *endpoint) push() (n int) {
 		if !ok {
 			return n
 		}
-		var begun time.Time
-		if left == pushBytes { // one in a while shows the pace
-			begun = time.Now()
-		}
-		copy(ep.out.mem[offset:], d.buf[:size])
-		if left == pushBytes {
-			ep.out.pace.note(time.Since(begun), size)
-		}
+		ep.out.crossing.Copy(ep.out.mem[offset:], d.buf[:size], ep.p.habit.slow)
 		c[1] = span(offset, uint32(size))
 		ep.post(transport.Data, formChunk, 0)
 		d.buf = d.buf[size:]
 		left -= size
 		if len(d.buf) == 0 {
 			ep.p.complete(d.op, nil)
-			ep.out.pace.judge(ep.p.habit.kernel)
 			ep.closeStream()
 		}
 	}

@@ -17,6 +17,7 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 		if looks--; looks <= 0 {
 			return 0, transport.Nothing
 		}
+		p.pause.Pass()
 	}
 	if cellKind(w0) != want.Kind || c[1] != uint64(want.Context)|uint64(uint32(want.Tag))<<32 {
 		return 0, transport.Other

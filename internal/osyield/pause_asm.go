@@ -1,0 +1,8 @@
+//go:build amd64 || arm64
+
+package osyield
+
+// pause is so many of the processor's own pauses.
+//
+//go:noescape
+func pause(count uint32)
