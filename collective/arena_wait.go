@@ -116,8 +116,11 @@ func (m *meeting) near(rank, word int, v uint64) bool {
 	}
 	for i, start := 0, time.Now(); (i < m.yields || m.comm.Progress()) && time.Since(start) < yieldTime; i++ {
 		osyield.Yield()
+		if m.crowded {
+			m.home.Yielded()
+		}
 		if atomic.LoadUint64(w) >= v {
-			if i == 0 {
+			if i == 0 && !m.crowded {
 				m.home.Shared()
 			}
 			return true

@@ -41,9 +41,10 @@ func (e *engine) keep() {
 	e.lock()
 	defer e.unlock()
 	for !e.closed {
+		now := e.activity()
 		switch {
-		case e.calls != seen && e.sleeper == nil && (e.watched == 0 || e.leader != leaderNone):
-			seen = e.calls
+		case now != seen && e.sleeper == nil && (e.watched == 0 || e.leader != leaderNone):
+			seen = now
 			polls, sweeps := e.polls, e.sweeps
 			e.tick()
 			if e.polls == polls && e.sweeps == sweeps {
@@ -53,7 +54,7 @@ func (e *engine) keep() {
 		case e.leader != leaderNone: // one who waits for long
 			e.keepOut()
 		default:
-			seen = e.calls
+			seen = now
 			e.leader = leaderKeeper
 			for !e.closed && len(e.reported) == 0 && e.pollAll() > 0 {
 				if e.contended.Load() > 0 {

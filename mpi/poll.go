@@ -156,9 +156,12 @@ func (e *engine) yieldSome(cond condition) bool {
 	for i := 0; i < yields && now.Sub(start) < yieldMost || now.Sub(start) < most; i++ {
 		e.unlock()
 		osyield.Yield()
+		if e.crowded {
+			e.home.Yielded()
+		}
 		e.lock()
 		if e.pollAll() > 0 || cond.met() {
-			if i == 0 {
+			if i == 0 && !e.crowded {
 				e.home.Shared()
 			}
 			return true

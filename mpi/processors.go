@@ -68,9 +68,9 @@ func (w *World) crowded() bool {
 	return w.localSize > runtime.NumCPU()
 }
 
-// processorOf is the processor that a rank has for itself where each rank of its host can have one,
-// else -1. All ranks of a host count alike: those with the least choice come first, and each
-// takes the first that is left to it.
+// processorOf is the processor that a rank should run on, alone where each rank of its host can have one, else
+// with as few others as can be; -1 if nothing is known. All ranks of a host count alike: those with the least
+// choice come first, and each takes the first of those that the fewest have taken.
 func processorOf(rank int, members []Member) int {
 	type seeker struct {
 		rank int
@@ -88,17 +88,18 @@ func processorOf(rank int, members []Member) int {
 		seekers = append(seekers, seeker{m.Rank, mask})
 	}
 	slices.SortStableFunc(seekers, func(a, b seeker) int { return cmp.Compare(ones(a.mask), ones(b.mask)) })
-	taken := new(big.Int)
+	taken := map[int]int{} // how many ranks have it
 	own := -1
 	for _, s := range seekers {
-		free := new(big.Int).AndNot(s.mask, taken)
-		if free.Sign() == 0 {
-			return -1
+		least := -1
+		for n := range s.mask.BitLen() {
+			if s.mask.Bit(n) == 1 && (least < 0 || taken[n] < taken[least]) {
+				least = n
+			}
 		}
-		n := int(free.TrailingZeroBits())
-		taken.SetBit(taken, n, 1)
+		taken[least]++
 		if s.rank == rank {
-			own = n
+			own = least
 		}
 	}
 	return own
@@ -112,8 +113,8 @@ func ones(mask *big.Int) (n int) {
 	return n
 }
 
-// Processor is the number of the processor that this rank has for itself where each rank of the
-// host can have one, -1 if there are too few or nothing is known. The rank is not bound to it.
+// Processor is the number of the processor that this rank should run on, for itself where each rank of the
+// host can have one, else with as few others as can be; -1 if nothing is known. The rank is not bound to it.
 func (w *World) Processor() int { return w.processor }
 
 // RanksPerCore is how many ranks share a processor, in the mean, on the host where

@@ -49,7 +49,8 @@ func TestProcessorOf(t *testing.T) {
 		{"by socket", "f f f0 f0", []int{0, 1, 4, 5}},
 		{"by socket, cyclic", "f f0 f f0", []int{0, 4, 1, 5}},
 		{"one has no choice", "3 1", []int{1, 0}},
-		{"too few", "3 3 3", []int{-1, -1, -1}},
+		{"too few", "3 3 3", []int{0, 1, 0}},
+		{"too few, one bound", "3 2 3 3", []int{0, 1, 0, 1}},
 		{"not known", "3 ?", []int{-1, -1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -7,12 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Home is the processor that a rank has for itself where each can have one.
+// Home is the processor that a rank should run on, so that no processor has more ranks than need be.
 //
 // The kernel may start two ranks on one processor and leave them there while another is free: its load
 // balancer takes a process that ran a moment ago to be at home in its caches, and ranks that wait for each
 // other by sched_yield have always just run. Every wait then costs two switches. A rank notices, since what
 // it waits for comes with its first yield, and goes home. It is not bound there: where it may run stays as it was.
+// Where ranks outnumber processors every wait is like that. There a rank looks every now and then: four of them
+// on two processors take half as long again while three share one.
 type Home struct {
 	processor int
 	row       int // waits, one after the other, that the first yield ended
@@ -22,6 +24,7 @@ type Home struct {
 const (
 	homeRow    = 8       // 60 µs of waits in memory
 	homeRowMax = 1 << 12 // a time slice and more, so that going in vain costs little in the end
+	homeYields = 64      // some 0.4 ms of switches; a look costs as much as a quarter of one
 )
 
 // NewHome is the home of a rank that should run on a processor; -1 if on any.
@@ -35,6 +38,16 @@ func (h *Home) Alone() { h.row = 0 }
 // calling thread, which takes about 20 µs.
 func (h *Home) Shared() {
 	if h.row++; h.row < h.need || h.processor < 0 {
+		return
+	}
+	h.row = 0
+	h.move()
+}
+
+// Yielded notes that a rank which shares its processor with others has given it away, and may move the
+// calling thread.
+func (h *Home) Yielded() {
+	if h.row++; h.row < max(h.need, homeYields) || h.processor < 0 {
 		return
 	}
 	h.row = 0

@@ -71,6 +71,13 @@ func TestHome(t *testing.T) {
 			}
 		}
 	}
+	yielded := func(n int) func(*Home) {
+		return func(h *Home) {
+			for range n {
+				h.Yielded()
+			}
+		}
+	}
 	for _, c := range []struct {
 		name  string
 		home  int
@@ -84,6 +91,9 @@ func TestHome(t *testing.T) {
 		{"short row", home, here, shared(homeRow - 1), here},
 		{"broken row", home, here, func(h *Home) { shared(homeRow - 1)(h); h.Alone(); shared(homeRow - 1)(h) }, here},
 		{"no home", -1, here, shared(homeRow * 3), here},
+		{"away in a crowd", home, here, yielded(homeYields), home},
+		{"away in a crowd for a moment", home, here, yielded(homeYields - 1), here},
+		{"no home in a crowd", -1, here, yielded(homeYields * 3), here},
 		{"not allowed there", len(allowed)*64 - 1, here, shared(homeRow * 3), here},
 	} {
 		t.Run(c.name, func(t *testing.T) {

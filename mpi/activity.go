@@ -1,0 +1,39 @@
+package mpi
+
+import (
+	"slices"
+	"sync/atomic"
+)
+
+// Whether the program communicates, for the keeper: by calls of this package, or beside messages.
+
+// CountsCalls has the world take a counter that grows, of collectives in shared memory say, for a count of calls that
+// communicate without messages: while it grows, messages that come meanwhile are looked for every few milliseconds,
+// and nobody sleeps for them, whom each would have to wake. end takes it back. Not collective; over the system's
+// MPI library it does nothing.
+func (c *Comm) CountsCalls(counter *atomic.Uint64) (end func()) {
+	e, ok := c.dev.(*engine)
+	if !ok {
+		return func() {}
+	}
+	e.lock()
+	defer e.unlock()
+	e.beside = append(e.beside, counter)
+	return func() {
+		e.lock()
+		defer e.unlock()
+		if i := slices.Index(e.beside, counter); i >= 0 {
+			e.beside = slices.Delete(e.beside, i, i+1)
+			e.calls += counter.Load()
+		}
+	}
+}
+
+// activity is a number that has changed when the program has communicated. The lock is held.
+func (e *engine) activity() uint64 {
+	n := e.calls
+	for _, counter := range e.beside {
+		n += counter.Load()
+	}
+	return n
+}
