@@ -164,7 +164,7 @@ func (m *meeting) openDoor(ctx context.Context) (*keyring, error) {
 	}
 	if k != nil && k.file != nil {
 		// Before anybody can connect and look for it: that it is not there is remembered by NFS for a minute.
-		if err := k.file.create(m.secret); err != nil {
+		if err := k.file.create(m.secret, m.deadline); err != nil {
 			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
 		}
 		m.keyFile = k.file
@@ -188,6 +188,9 @@ func (m *meeting) openDoor(ctx context.Context) (*keyring, error) {
 	}
 	m.door = wire.OpenDoor(listener, door)
 	m.place = fmt.Sprintf("%s (%s)", m.door.Addr(), why)
+	if m.keyFile != nil {
+		m.keyFile.sweep(time.Now()) // the others can come meanwhile
+	}
 	return k, nil
 }
 

@@ -49,7 +49,8 @@ type Config struct {
 	StartTimeout time.Duration
 
 	// SecretDir is a directory on a file system shared by all nodes, for the
-	// job's key in a Slurm step where munge does not answer.
+	// job's key where munge does not answer. The file is there while the ranks meet. One that is left, since
+	// position 0 was killed meanwhile, is removed by the same user's next start with this directory a day after its StartTimeout.
 	SecretDir string
 
 	// Layout is what all ranks must agree on before the first message (cluster,
