@@ -99,6 +99,15 @@ func (c *Config) check() error {
 	return nil
 }
 
+// own is the Config for Fisterra's own transports.
+func (c *Config) own() *Config {
+	own := *c
+	if c.InfiniBand == "off" {
+		own.AddressRule = ""
+	}
+	return &own
+}
+
 // silence is the longest that a rank is waited for, also without heartbeats.
 const silence = 24 * time.Hour
 
