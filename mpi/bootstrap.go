@@ -282,7 +282,8 @@ func (m *meeting) listen(ctx context.Context) (listener net.Listener, why string
 		}
 		taken = append(taken, fmt.Sprint(port))
 	}
-	return nil, "", noPlace(ctx, fmt.Errorf("position 0 cannot listen (%s): all %d ports are taken (%s)", why, len(taken), strings.Join(taken, ",")))
+	return nil, "", noPlace(ctx, fmt.Errorf("position 0 cannot listen (%s): all %d ports are taken (%s); start the step with ports that are reserved for it (srun --resv-ports), "+
+		"or by srun --mpi=pmi2 with a named transport (Config.Transport, --transport), where any free port will do", why, len(taken), strings.Join(taken, ",")))
 }
 
 // listenOn listens on a port of an address; "" is all addresses.

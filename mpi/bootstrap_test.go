@@ -476,8 +476,11 @@ func TestInitErrorsOfThisHost(t *testing.T) {
 		}
 	}
 	l := withoutPorts(t)
-	if _, _, err := (&meeting{cfg: &Config{}, l: l}).listen(t.Context()); !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), "all 16 ports are taken") {
-		t.Errorf("no port left: %v, want ErrTransport", err)
+	_, _, err := (&meeting{cfg: &Config{}, l: l}).listen(t.Context())
+	for _, want := range []string{"all 16 ports are taken", fmt.Sprint(l.rendezvousPorts()[0]), "--resv-ports", "--mpi=pmi2"} {
+		if !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), want) {
+			t.Errorf("no port left: %v, want ErrTransport and %q", err, want)
+		}
 	}
 }
 
