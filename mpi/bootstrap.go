@@ -164,7 +164,7 @@ func (m *meeting) openDoor(ctx context.Context) (*keyring, error) {
 	}
 	if k != nil && k.file != nil {
 		// Before anybody can connect and look for it: that it is not there is remembered by NFS for a minute.
-		if err := k.file.create(m.secret); err != nil {
+		if err := k.file.create(m.secret, m.deadline); err != nil {
 			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
 		}
 		m.keyFile = k.file
@@ -188,6 +188,9 @@ func (m *meeting) openDoor(ctx context.Context) (*keyring, error) {
 	}
 	m.door = wire.OpenDoor(listener, door)
 	m.place = fmt.Sprintf("%s (%s)", m.door.Addr(), why)
+	if m.keyFile != nil {
+		m.keyFile.sweep(time.Now()) // the others can come meanwhile
+	}
 	return k, nil
 }
 
@@ -279,7 +282,8 @@ func (m *meeting) listen(ctx context.Context) (listener net.Listener, why string
 		}
 		taken = append(taken, fmt.Sprint(port))
 	}
-	return nil, "", noPlace(ctx, fmt.Errorf("position 0 cannot listen (%s): all %d ports are taken (%s)", why, len(taken), strings.Join(taken, ",")))
+	return nil, "", noPlace(ctx, fmt.Errorf("position 0 cannot listen (%s): all %d ports are taken (%s); start the step with ports that are reserved for it (srun --resv-ports), "+
+		"or by srun --mpi=pmi2 with a named transport (Config.Transport, --transport), where any free port will do", why, len(taken), strings.Join(taken, ",")))
 }
 
 // listenOn listens on a port of an address; "" is all addresses.

@@ -413,9 +413,14 @@ func slurmEnv(rank, size int, job string) []string {
 }
 
 // In a Slurm step with a key file: position 0 is the last rank, its first port is taken by a
-// stranger, and it starts after the others.
+// stranger, and it starts after the others. It removes the key file of a job that was killed.
 func TestBootstrapSlurmStep(t *testing.T) {
 	dir := t.TempDir()
+	if _, err := os.Stat(mungeDefaultPath); err != nil { // else no key file is used
+		if err := newSecretFile(dir, &origin{job: "9.0"}).create(wire.NewSecret(), time.Now().Add(-2*keyLeft)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	jobID := fmt.Sprint(10000 + os.Getpid()%50000)
 	probe := origin{job: jobID + ".0"}
 	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", probe.rendezvousPorts()[0]))
@@ -471,8 +476,11 @@ func TestInitErrorsOfThisHost(t *testing.T) {
 		}
 	}
 	l := withoutPorts(t)
-	if _, _, err := (&meeting{cfg: &Config{}, l: l}).listen(t.Context()); !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), "all 16 ports are taken") {
-		t.Errorf("no port left: %v, want ErrTransport", err)
+	_, _, err := (&meeting{cfg: &Config{}, l: l}).listen(t.Context())
+	for _, want := range []string{"all 16 ports are taken", fmt.Sprint(l.rendezvousPorts()[0]), "--resv-ports", "--mpi=pmi2"} {
+		if !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), want) {
+			t.Errorf("no port left: %v, want ErrTransport and %q", err, want)
+		}
 	}
 }
 

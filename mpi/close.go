@@ -82,13 +82,13 @@ func (e *engine) drain(ctx context.Context) error {
 	return e.await(ctx, &drained{prober{e: e}})
 }
 
-// unled is the condition that nobody polls. Where the world has ended, nobody will.
+// unled is the condition that nobody polls, or copies with the lock released. Where the world has ended, nobody will.
 type unled struct{ prober }
 
-func (u *unled) met() bool { return u.e.leader == leaderNone }
+func (u *unled) met() bool { return u.e.leader == leaderNone && u.e.copying == 0 }
 
-// end lets no operation begin, finishes all but those whose memory a provider still holds,
-// and returns when nobody is inside a provider any more, with the communicators that there are.
+// end lets no operation begin, finishes all but those whose memory a provider still holds or that are being copied,
+// and returns when nobody is inside a provider or copies any more, with the communicators that there are.
 func (e *engine) end() []*Comm {
 	e.lock()
 	defer e.unlock()

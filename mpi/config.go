@@ -49,7 +49,8 @@ type Config struct {
 	StartTimeout time.Duration
 
 	// SecretDir is a directory on a file system shared by all nodes, for the
-	// job's key in a Slurm step where munge does not answer.
+	// job's key where munge does not answer. The file is there while the ranks meet. One that is left, since
+	// position 0 was killed meanwhile, is removed by the same user's next start with this directory a day after its StartTimeout.
 	SecretDir string
 
 	// Layout is what all ranks must agree on before the first message (cluster,
@@ -96,6 +97,15 @@ func (c *Config) check() error {
 		return fmt.Errorf("mpi: %w: PeerTimeout %v is less than %v; use one such as 5s, or a negative one for no heartbeats", ErrTransport, c.PeerTimeout, MinPeerTimeout)
 	}
 	return nil
+}
+
+// own is the Config for Fisterra's own transports.
+func (c *Config) own() *Config {
+	own := *c
+	if c.InfiniBand == "off" {
+		own.AddressRule = ""
+	}
+	return &own
 }
 
 // silence is the longest that a rank is waited for, also without heartbeats.

@@ -33,6 +33,7 @@ type engine struct {
 	unread    []*op            // sends whose exposed memory could not be withdrawn yet
 	hdr       transport.Header // of the message that is being sent, here since a local one would be allocated
 	selfHeld  int              // bytes of copied messages of this rank to itself, as in peer.held
+	copying   int              // long messages of this rank to itself that are being copied, with mu released
 
 	comms   map[uint32]*Comm // by context id, user and shadow
 	context uint32           // next free context id

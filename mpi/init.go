@@ -98,15 +98,29 @@ func openChosen(ctx context.Context, met *meeting, cfg *Config, l *origin, libra
 
 // meetAndOpen makes this process a rank of a world over Fisterra's own transports.
 func meetAndOpen(ctx context.Context, cfg *Config, l *origin, transport string) (*World, error) {
-	own := *cfg
-	if cfg.InfiniBand == "off" {
-		own.AddressRule = ""
-	}
-	m, err := meet(ctx, &own, l)
+	own := cfg.own()
+	m, err := meet(ctx, own, l)
 	if err != nil {
 		return nil, err
 	}
-	return openMet(ctx, &own, l, m, transport)
+	return openMet(ctx, own, l, m, transport)
+}
+
+// CheckHere finds what each of several ranks of this host would end with that Init is given c there: an address rule that
+// leads to no address, a congestion control that the host does not offer. It is for whoever starts them, to say it
+// once. The errors are Init's.
+func (c *Config) CheckHere(ctx context.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	here := &origin{kind: ByFisterra, host: shortHostname(), size: 2, localSize: 2}
+	if _, _, err := published(ctx, c.own(), here); err != nil || c.Transport == "shm" || c.Transport == "mpi" {
+		return err
+	}
+	if _, err := tcp.CongestionControl(c.CongestionControl); err != nil {
+		return fmt.Errorf("mpi: %w: %w", ErrTransport, err)
+	}
+	return nil
 }
 
 // openMet is meetAndOpen for ranks that have met. It ends the meeting.

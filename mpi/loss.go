@@ -217,6 +217,9 @@ func (e *engine) abort(o *op, err error) {
 			e.control(e.peer(int(o.peer)), transport.Header{Kind: kindRetract, Token: o.token()})
 		}
 	case phaseMoving:
+		if int(o.peer) == e.rank {
+			return // it is being copied, and finishes with that
+		}
 		switch p := e.peer(int(o.peer)); {
 		case o.busy:
 			o.err = err

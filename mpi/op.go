@@ -22,7 +22,7 @@ type op struct {
 	sender  uint64        // receive in rendezvous: the sender's token
 	key     transport.Key // of exposed memory: this rank's or, to be pulled, the sender's
 	exposed bool          // send: buf is exposed under key
-	busy    bool          // the provider holds buf (SendFrom, Pull)
+	busy    bool          // the provider holds buf (SendFrom, Pull), or it is being copied (deliverSelf)
 	gaveUp  bool          // the caller has gone with ErrInFlight; recycle when finished
 	retract bool          // send: the receiver was asked to forget it; any: Cancel came while data was moving
 	cleared bool          // receive: the sender was told to send the data

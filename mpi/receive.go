@@ -149,8 +149,7 @@ func (e *engine) unpost(o *op) {
 func (e *engine) receive(o *op, a *arrival) {
 	switch {
 	case a.sender != nil:
-		e.deliver(o, a.env, a.sender.buf, a.bytes)
-		e.finish(a.sender, nil)
+		e.deliverSelf(o, a.sender)
 	case a.token != 0:
 		e.begin(o, a.env, a.bytes, a.token, a.key)
 	default:

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 )
@@ -43,17 +44,21 @@ func inheritedSecret(fd int) ([]byte, error) {
 	return secret, nil
 }
 
-// secretFile is the job's key on a shared file system. The name is the
+// secretFile is the job's key on a shared file system, while its ranks meet. The name is the
 // job's, so that no other job and no other incarnation reads it.
 type secretFile struct{ path string }
+
+// keyLeft is how long after the time for its meeting is up a key file is certain to be a left-over: clocks of hosts differ.
+const keyLeft = 24 * time.Hour
 
 func newSecretFile(dir string, l *origin) secretFile {
 	name := strings.ReplaceAll(l.identity(), string(filepath.Separator), "_")
 	return secretFile{filepath.Join(dir, "fisterra-"+name+".key")}
 }
 
-// create writes the secret so that readers see all of it or none.
-func (f secretFile) create(secret []byte) error {
+// create writes the secret so that readers see all of it or none. The file is for a meeting until a time, which it bears as
+// that of its last change: so others can tell when nobody needs it any more.
+func (f secretFile) create(secret []byte, until time.Time) error {
 	dir, name := filepath.Split(f.path)
 	temp, err := os.CreateTemp(dir, "."+name+".*") // mode 0600, new
 	if err != nil {
@@ -65,6 +70,9 @@ func (f secretFile) create(secret []byte) error {
 	}
 	if cerr := temp.Close(); err == nil {
 		err = cerr
+	}
+	if err == nil {
+		err = os.Chtimes(temp.Name(), until, until)
 	}
 	if err == nil {
 		err = os.Rename(temp.Name(), f.path)
@@ -104,6 +112,28 @@ func (f secretFile) read() ([]byte, error) {
 }
 
 func (f secretFile) remove() { os.Remove(f.path) }
+
+// sweep removes what this user's jobs have left in the directory whose position 0 was killed while their ranks met.
+func (f secretFile) sweep(now time.Time) {
+	dir := filepath.Dir(f.path)
+	entries, _ := os.ReadDir(dir) // where they cannot be listed they stay
+	for _, entry := range entries {
+		whole, _ := filepath.Match("fisterra-*.key", entry.Name())
+		begun, _ := filepath.Match(".fisterra-*.key.*", entry.Name())
+		if !whole && !begun {
+			continue
+		}
+		if info, err := entry.Info(); err == nil && leftOver(info, now) {
+			os.Remove(filepath.Join(dir, entry.Name()))
+		}
+	}
+}
+
+// leftOver reports whether a file of a key's name is one, of this user's, that nobody needs any more.
+func leftOver(info fs.FileInfo, now time.Time) bool {
+	return info.Mode() == 0o600 && info.Size() <= wire.SecretBytes &&
+		int(info.Sys().(*syscall.Stat_t).Uid) == os.Getuid() && now.Sub(info.ModTime()) > keyLeft
+}
 
 // keyring is how this rank comes by the secret where nobody has handed it over.
 type keyring struct {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 )
@@ -22,7 +23,7 @@ func TestSecretFile(t *testing.T) {
 	}
 	secret := wire.NewSecret()
 	for range 2 { // a left-over of the same name is replaced
-		if err := f.create(secret); err != nil {
+		if err := f.create(secret, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,5 +54,45 @@ func TestSecretFile(t *testing.T) {
 		if _, err := f.read(); err == nil || !strings.Contains(err.Error(), "belongs to uid 65534") {
 			t.Errorf("owner: %v", err)
 		}
+	}
+}
+
+// TestLeftKeyFiles: what killed jobs have left goes a day after it can have been of use, and nothing else does.
+func TestLeftKeyFiles(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	file := func(name string, mode os.FileMode, sizeBytes int, until time.Duration) {
+		path := filepath.Join(dir, name)
+		err := os.WriteFile(path, make([]byte, sizeBytes), mode)
+		if err = errors.Join(err, os.Chtimes(path, now.Add(until), now.Add(until))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const old = -25 * time.Hour
+	for name, until := range map[string]time.Duration{"left.0.0": old, "live.0.0": time.Hour, "late.0.0": -23 * time.Hour} {
+		if err := (secretFile{filepath.Join(dir, "fisterra-"+name+".key")}).create(wire.NewSecret(), now.Add(until)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file(".fisterra-begun.0.0.key.123", 0o600, 0, old)
+	file(".fisterra-beginning.0.0.key.123", 0o600, 0, 0)
+	file("fisterra-long.key", 0o600, wire.SecretBytes+1, old)
+	file("fisterra-open.key", 0o644, wire.SecretBytes, old)
+	file("other.key", 0o600, wire.SecretBytes, old)
+	want := []string{".fisterra-beginning.0.0.key.123", "fisterra-late.0.0.key", "fisterra-live.0.0.key", "fisterra-long.key", "fisterra-open.key", "other.key"}
+	if os.Getuid() == 0 {
+		file("fisterra-theirs.key", 0o600, wire.SecretBytes, old)
+		if err := os.Lchown(filepath.Join(dir, "fisterra-theirs.key"), 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		want = slices.Insert(want, len(want)-1, "fisterra-theirs.key")
+	}
+	newSecretFile(dir, &origin{job: "12.0"}).sweep(now)
+	entries, err := os.ReadDir(dir)
+	var there []string
+	for _, e := range entries {
+		there = append(there, e.Name())
+	}
+	if err != nil || !slices.Equal(there, want) {
+		t.Errorf("there are %q, %v, want %q", there, err, want)
 	}
 }

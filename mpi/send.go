@@ -160,8 +160,7 @@ const (
 // receive, or held by reference until one comes.
 func (e *engine) sendSelf(o *op) {
 	if r := e.claim(o.env); r != nil {
-		e.deliver(r, o.env, o.buf, len(o.buf))
-		e.finish(o, nil)
+		e.deliverSelf(r, o)
 		return
 	}
 	a := e.pool.arrival()
@@ -176,4 +175,28 @@ func (e *engine) sendSelf(o *op) {
 		o.phase = phaseOffered
 	}
 	e.hold(a)
+}
+
+// deliverSelf completes a send of this rank to itself and the receive that takes it. A long copy runs with the lock
+// released, as those of providers do. Both operations are matched and busy meanwhile, so nobody gives their buffers
+// back, and Close waits.
+func (e *engine) deliverSelf(r, s *op) {
+	if min(len(r.buf), len(s.buf)) <= selfEagerBytes {
+		e.deliver(r, s.env, s.buf, len(s.buf))
+		e.finish(s, nil)
+		return
+	}
+	r.peer = s.peer
+	for _, o := range []*op{r, s} {
+		o.phase, o.busy = phaseMoving, true
+	}
+	e.copying++
+	e.Outside(func() { copy(r.buf, s.buf) })
+	e.copying--
+	r.busy, s.busy = false, false
+	e.deliver(r, s.env, nil, len(s.buf)) // it is there already
+	e.finish(s, nil)
+	if e.closed {
+		e.sighted() // Close waits for the last copy
+	}
 }

@@ -116,23 +116,35 @@ func TestClusterNodeCrash(t *testing.T) {
 }
 
 // TestClusterNoKill: an asynchronous run with --no-kill goes on without the node
-// that failed.
+// that failed. With --signal and --requeue it is carried over all the same: srun's code is that of the signal, whatever
+// became of the lost task, and the job begins again with all nodes.
 func TestClusterNoKill(t *testing.T) {
 	s := slowCluster(t, "SlurmdTimeout=20")
 	dir := filepath.Join(s.Dir, "out")
-	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill --checkpoint", dir, "-- --mode async --json --epochs 1000000 --checkpoint-every 25")...)
+	id := submit(t, s, words("--nodes 4 --ntasks-per-node 1 --no-kill --signal USR1@60 --requeue --checkpoint", dir, "-- --mode async --json --epochs 1000000 --checkpoint-every 25")...)
 	running(t, s, id, 0)
 	s.Crash(3)
 	awaitLog(t, s, id, `rank.*lost|lost.*rank`, longWait)
 	// Slurm takes the node out of the job, which goes on.
 	s.Await(t.Context(), id, "smaller", func(j lab.Job) bool { return j["NumNodes"] == "3" && j.State() == "RUNNING" })
+	// As Slurm does before the time limit, which for a job that has become smaller cannot be changed here any more.
 	if r := s.Exec(t.Context(), "scancel", "-s", "USR1", id); r.Code != 0 {
 		t.Fatal(r)
 	}
 	log := awaitLog(t, s, id, "the tasks ended with code", longWait)
-	if r := lastResult(t, log); !slices.Equal(r.Lost, []int{3}) || !r.Interrupted {
+	if r := lastResult(t, log); !slices.Equal(r.Lost, []int{3}) || !r.Interrupted || !strings.Contains(log, "ended with code 138") {
 		t.Errorf("%+v\n%s", r, log)
 	}
+	saved := savedStep(t, dir)
+	s.Await(t.Context(), id, "queued again", func(j lab.Job) bool { return j["Restarts"] == "1" && j.State() == "PENDING" })
+	s.Boot(3)
+	if at := resumed(t, s, id, 1); at != saved || saved == 0 {
+		t.Errorf("began again at step %d, saved was %d\n%s", at, saved, jobLog(s, id))
+	}
+	if job := s.Job(t.Context(), id); job["NumNodes"] != "4" || job["Restarts"] != "1" {
+		t.Errorf("%v", job)
+	}
+	s.Exec(t.Context(), "scancel", id)
 	s.Await(t.Context(), id, "over", lab.Job.Over)
 }
 

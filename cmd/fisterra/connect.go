@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -117,9 +118,8 @@ func (c *connectFlags) checkPlanning() error {
 	return nil
 }
 
-// checkHere finds what ranks that this command starts itself would refuse, each in the same words, but for what only
-// opening a transport tells: an interface of --address-rule, a --congestion-control.
-func (c *connectFlags) checkHere(env environment) error {
+// checkHere finds what ranks that this command starts itself would refuse, each in the same words.
+func (c *connectFlags) checkHere(ctx context.Context, env environment) error {
 	if err := c.check(env); err != nil {
 		return err
 	}
@@ -128,6 +128,13 @@ func (c *connectFlags) checkHere(env environment) error {
 	}
 	if c.collectives == "native" {
 		return &exitError{exitAbsent, errNoLibrary}
+	}
+	cfg, err := c.config(env, nil)
+	if err != nil {
+		return err
+	}
+	if err := cfg.CheckHere(ctx); err != nil {
+		return initError(err)
 	}
 	return nil
 }

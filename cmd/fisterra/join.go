@@ -69,7 +69,7 @@ func (j *job) run(ctx context.Context, args []string) error {
 
 // start starts the ranks as the same command on this host.
 func (j *job) start(ctx context.Context, args []string) (launch.Outcome, error) {
-	if err := j.connect.checkHere(j.env); err != nil {
+	if err := j.connect.checkHere(ctx, j.env); err != nil {
 		return launch.Outcome{}, err
 	}
 	self, err := os.Executable()

@@ -116,6 +116,8 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		{"train --infiniband --transport tcp", []int{exitAbsent}},
 		{"train --transport mpi", []int{exitUsage}},
 		{"train --collectives native", []int{exitAbsent}},
+		{"train --address-rule nosuch0", []int{exitAbsent}},
+		{"bench latency --congestion-control nosuch", []int{exitAbsent}},
 		{"bench latency --site /no/such/site", []int{exitUsage}},
 		{"bench init --start-timeout 0", []int{exitUsage}},
 		{"bench latency --format xml", []int{exitUsage}},

@@ -109,8 +109,8 @@ func (p *Provider) tune(fd int) error {
 	return nil
 }
 
-// congestionControl picks the algorithm, wanted or by the rule of Config.
-func congestionControl(wanted string) (string, error) {
+// CongestionControl picks the algorithm, wanted or by the rule of Config.
+func CongestionControl(wanted string) (string, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", fmt.Errorf("tcp: %w", err)

@@ -135,7 +135,7 @@ func Open(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	congestion, err := congestionControl(cfg.CongestionControl)
+	congestion, err := CongestionControl(cfg.CongestionControl)
 	if err != nil {
 		return nil, err
 	}
