@@ -26,7 +26,7 @@ type Config struct {
 	Library Library
 	// CheckAll compares what the ranks called also where messages may be too long to
 	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier in front of each
-	// such collective. Of a blocking Alltoallv it also compares the counts of all ranks, by an alltoall. What is
+	// such collective. Of an Alltoallv it also compares the counts of all ranks, by an alltoall. What is
 	// compared so goes by Fisterra's own plans, also over a system's MPI library.
 	CheckAll bool
 	// StallAfter is how long a collective waits before it logs which ranks have not come, and what the first of them
