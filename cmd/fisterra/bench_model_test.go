@@ -75,8 +75,14 @@ func TestBenchModelAlone(t *testing.T) {
 	if r.Code != exitOK || !strings.Contains(r.Stdout, "α ") {
 		t.Error(r)
 	}
-	if s := readSite(t, site); s.Model == nil || len(s.Rules) != 2 { // the rules that were there stay
+	if s := readSite(t, site); s.Model == nil || s.ModelTransport != "shm" || len(s.Rules) != 2 { // the rules that were there stay
 		t.Errorf("%+v", s)
+	}
+	for transport, want := range map[string]string{"shm": "model measured", "tcp": "that of site here was measured over shm, and ranks are here over tcp"} {
+		out, errs, code := command(nil, words("bench explain --op scan --sizes 8 --transport", transport, "--site", site)...)
+		if code != exitOK || !strings.Contains(out, want) || strings.Contains(out, "that of site") != (transport != "shm") {
+			t.Errorf("over %s: exit code %d, want %q in\n%s%s", transport, code, want, out, errs)
+		}
 	}
 	for _, flag := range []string{"--op=bcast", "--sizes=8"} {
 		name, _, _ := strings.Cut(flag, "=")
@@ -93,7 +99,7 @@ func TestSiteKeepsItsRules(t *testing.T) {
 	if r.Code != exitOK {
 		t.Fatal(r)
 	}
-	if s := readSite(t, file); len(s.Rules) != 2 || s.Rules[0].Ranks != 96 || s.Rules[1].Plan == "library" || s.Model == nil || s.Name != "here" {
+	if s := readSite(t, file); len(s.Rules) != 2 || s.Rules[0].Ranks != 96 || s.Rules[1].Plan == "library" || s.Model == nil || s.ModelTransport != "shm" || s.Name != "here" {
 		t.Errorf("%+v", s)
 	}
 }
