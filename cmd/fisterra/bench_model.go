@@ -230,6 +230,9 @@ func printModel(env environment, m *plan.Model) {
 	t.Flush()
 	fmt.Fprintf(env.stdout, "α %.2f µs, β %.3f ns/B on one host; α %.2f µs, β %.3f ns/B between hosts; γ %.3f ns/B\n",
 		1e6*m.Host.OneWay.Alpha(), 1e9*m.Host.OneWay.Beta(), 1e6*m.Net.OneWay.Alpha(), 1e9*m.Net.OneWay.Beta(), 1e9*m.Combine.Beta())
+	if m.Switch == 0 {
+		fmt.Fprintln(env.stdout, "the two ranks took turns on one processor, which these figures hold: they are for ranks that share one")
+	}
 }
 
 func benchTuneCommand(env environment) *cobra.Command {

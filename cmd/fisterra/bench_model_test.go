@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
@@ -88,6 +89,17 @@ func TestBenchModelAlone(t *testing.T) {
 		name, _, _ := strings.Cut(flag, "=")
 		if _, errs, code := command(nil, "bench", "model", flag); code != exitUsage || !strings.Contains(errs, name+" without --check") {
 			t.Errorf("%s: exit code %d, %s", flag, code, errs)
+		}
+	}
+}
+
+// Whom figures are for that hold what sharing a processor costs is said with them.
+func TestPrintedModelSaysWhoTookTurns(t *testing.T) {
+	for turn, want := range map[float64]bool{0: true, 1e-6: false} {
+		var out strings.Builder
+		printModel(environment{stdout: &out}, &plan.Model{Switch: turn})
+		if got := strings.Contains(out.String(), "took turns on one processor"); got != want {
+			t.Errorf("a turn of %g s: %s", turn, out.String())
 		}
 	}
 }
