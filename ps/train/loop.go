@@ -136,6 +136,11 @@ func (w *worker[F]) write(ctx context.Context, r *Result) error {
 		if err := w.conclude(ctx, r); err != nil {
 			return err
 		}
+		if w.chief != nil {
+			if err := w.chief.replace(r, w); err != nil {
+				return err
+			}
+		}
 	}
 }
 

@@ -126,6 +126,57 @@ func TestAsyncChiefIsReplacedAtTheEnd(t *testing.T) {
 	}
 }
 
+// What was the end in the metrics, when whose turn it was is lost before the result is there, is replaced by its successor's.
+func TestMetricsEndOnce(t *testing.T) {
+	const last = 20
+	out := t.TempDir()
+	joined, there := make(chan struct{}), make(chan struct{})
+	f := launch(t, Config{Cluster: ps.Counts(1, 2), Hidden: 8, Stop: ps.Stop{LastStep: last}, Out: out}, func(rank int, f *fleet, c *Config) {
+		switch rank {
+		case 1:
+			trained, asked := false, 0
+			c.Hooks = []Hook{{
+				AfterCreate: func(ctx context.Context, _ Session) error { return closedBy(ctx, joined) },
+				AfterStep: func(_ context.Context, _ Session, i StepInfo) error {
+					if i.Step == last {
+						close(there)
+					}
+					return nil
+				},
+				End: func(context.Context, Session, error) { trained = true },
+			}}
+			c.BeforeOutput = func() error {
+				if trained {
+					asked++
+				}
+				if asked == 2 { // before the result
+					f.fabric.Kill(rank)
+					return errDead
+				}
+				return nil
+			}
+		case 2: // makes the last step, and knows it
+			c.Hooks = []Hook{{
+				AfterCreate: func(context.Context, Session) error { close(joined); return nil },
+				BeforeStep:  func(ctx context.Context, _ Session) error { return closedBy(ctx, there) },
+			}}
+		}
+	})
+	f.fine(t, 1)
+	r := f.results[2]
+	if !r.Evaluated || r.Steps != last+1 {
+		t.Fatalf("%+v", r)
+	}
+	text, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if n := strings.Count(string(text), fmt.Sprintf(`"step":%d,`, last+1)); n != 1 || len(lines) < last {
+		t.Errorf("%d lines, %d of them of the end:\n%s", len(lines), n, text)
+	}
+}
+
 // Also a chief that fails by itself is replaced, when the others are at the end before it is gone.
 func TestAsyncChiefThatFailsIsReplaced(t *testing.T) {
 	created := make(chan struct{})
