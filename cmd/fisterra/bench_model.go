@@ -36,9 +36,13 @@ func (s *siteFlags) run(ctx context.Context, env environment, what string, main 
 	if s.collectives != "auto" {
 		return usageError(fmt.Errorf("--collectives %s: model and tune measure all that there are", s.collectives))
 	}
-	j := &job{env: env, connect: s.connectFlags, ranks: s.ranks, main: main,
+	return s.job(env, what, main).run(ctx, os.Args[1:])
+}
+
+// job is what ranks measure as a job, on which they agree.
+func (s *siteFlags) job(env environment, what string, main func(context.Context, *mpi.World) error) *job {
+	return &job{env: env, connect: s.connectFlags, ranks: s.ranks, main: main,
 		layout: []mpi.LayoutField{{Name: "operation", Value: what}, {Name: "options", Value: fmt.Sprint(s.ops, s.sizes, s.budget)}}}
-	return j.run(ctx, os.Args[1:])
 }
 
 // measurable are the cases that were asked for, and an error if they cannot be measured.
