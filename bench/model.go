@@ -43,7 +43,8 @@ type survey struct {
 // MeasureModel measures what plans are priced by, between rank 0 and the first rank of its host and of another: the
 // one-way time, the time of an exchange, how they read each other's memory, if they can, and combine what comes from
 // there, what a core takes to reduce and to copy, how long they and all take to meet in shared memory, and so what it
-// is to wait for a turn on a processor that several share. Link classes that the communicator does not have keep the
+// is to wait for a turn on a processor that several share. Where the two ranks of one host have but one processor, the
+// figures hold what sharing it costs, as plan.Model.Switch says by 0. Link classes that the communicator does not have keep the
 // default's figures. The budget is the time for each figure of messages, of which there are some 70; what a core does
 // by itself takes some milliseconds, whatever the budget. All ranks call it and get the same model; the communicator
 // is left with what decides on plans by default.
@@ -71,16 +72,13 @@ func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Durati
 	m := collective.DefaultModel(c)
 	m.Name = name
 	m.Folded, m.Pieces, m.Given, m.Read, m.Mapped, m.Cross = nil, nil, nil, nil, nil, 0
-	s := &survey{c: c, budget: budget, m: m, gauges: coreGauges(m, sizes)}
-	near, far := -1, -1
-	for r := 1; r < c.Size(); r++ {
-		switch networked := c.Networked(r); { // which one of the same host may be
-		case !networked && c.Host(r) == c.Host(0) && near < 0:
-			near = r
-		case (networked || c.Host(r) != c.Host(0)) && far < 0:
-			far = r
-		}
+	near, far := neighbours(c)
+	turns := near >= 0 && c.TakeTurns(0, near)
+	share := 1.0
+	if turns {
+		m.Switch, share = 0, 2
 	}
+	s := &survey{c: c, budget: budget, m: m, gauges: coreGauges(m, sizes, share)}
 	for _, class := range []struct {
 		peer int
 		link *plan.Link
@@ -114,7 +112,7 @@ func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Durati
 		}
 	}
 	some, err := s.crossGauge(ctx, c, func(t float64) {
-		if c.RanksPerCore() > 1 { // of the pair each has its own
+		if c.RanksPerCore() > 1 && !turns { // of the pair each has its own
 			m.Switch = max(0, t-m.Cross)
 		} else {
 			m.Cross = t
@@ -125,6 +123,21 @@ func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Durati
 	}
 	s.gauges = append(s.gauges, some...)
 	return s, nil
+}
+
+// neighbours are the first rank of rank 0's host, one that need not take turns with it if there is any, and the first
+// that is reached over the network; -1 where there is none.
+func neighbours(c *mpi.Comm) (near, far int) {
+	near, far = -1, -1
+	for r := 1; r < c.Size(); r++ {
+		switch apart := c.Networked(r) || c.Host(r) != c.Host(0); { // networked may be one of the same host
+		case apart && far < 0:
+			far = r
+		case !apart && (near < 0 || c.TakeTurns(0, near) && !c.TakeTurns(0, r)):
+			near = r
+		}
+	}
+	return near, far
 }
 
 // pass takes all figures so many times more.
@@ -262,8 +275,8 @@ func (s *survey) crossGauge(ctx context.Context, c *mpi.Comm, set func(seconds f
 }
 
 // coreGauges time what one core does by itself, on vectors that fit its
-// caches and such that do not.
-func coreGauges(m *plan.Model, sizes []int) []gauge {
+// caches and such that do not; it is divided among so many ranks while messages are timed, but not while these are.
+func coreGauges(m *plan.Model, sizes []int, ranks float64) []gauge {
 	most := sizes[len(sizes)-1]
 	a, b := make([]byte, most), make([]byte, most)
 	sum, _ := kernel.For(kernel.Sum, kernel.Float32) // there is one
@@ -280,7 +293,7 @@ func coreGauges(m *plan.Model, sizes []int) []gauge {
 		} {
 			gauges = append(gauges, gauge{
 				take: func(context.Context) (float64, error) { return timeOf(work.do), nil },
-				set:  func(t float64) { at(work.curve, n, t) },
+				set:  func(t float64) { at(work.curve, n, ranks*t) },
 			})
 		}
 	}

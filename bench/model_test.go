@@ -55,6 +55,42 @@ func TestMeasureModelFreesItsCommunicators(t *testing.T) {
 	})
 }
 
+// What a turn costs is a figure of its own, unless the pair that is measured takes turns. A pair that need not is chosen.
+func TestTurnsAreCountedOnce(t *testing.T) {
+	const pair, all = 1.0, 3.0 // seconds for a meeting of the two, and of all
+	for _, k := range []struct {
+		name                  string
+		processors            []string
+		cross, turns, combine float64
+	}{
+		{"two on one", []string{"1", "1"}, all, 0, 2},
+		{"four on one", []string{"1", "1", "1", "1"}, all, 0, 2},
+		{"four on two, bound", []string{"1", "1", "2", "2"}, pair, all - pair, 1},
+		{"four on two", []string{"3", "3", "3", "3"}, pair, all - pair, 1},
+	} {
+		mpitest.Together(t, mpitest.BoundWorlds(t, k.processors...), func(ctx context.Context, c *mpi.Comm) error {
+			s, err := newSurvey(ctx, c, k.name, time.Millisecond, []int{8})
+			if err != nil {
+				return err
+			}
+			for i := range s.gauges {
+				s.gauges[i].best = pair
+			}
+			s.gauges[len(s.gauges)-1].best = all
+			m, err := s.model(ctx)
+			if err != nil {
+				return err
+			}
+			s.end()
+			if m.Cross != k.cross || m.Switch != k.turns || m.Combine.At(8) != k.combine {
+				return fmt.Errorf("%s: %g s to meet, %g s more for a turn, %g s to combine; want %g, %g and %g", k.name,
+					m.Cross, m.Switch, m.Combine.At(8), k.cross, k.turns, k.combine)
+			}
+			return nil
+		})
+	}
+}
+
 // slabs counts the descriptors of this process that keep memory from mpi.Alloc, by its length.
 func slabs() (map[int64]int, error) {
 	fds, err := filepath.Glob("/proc/self/fd/*")

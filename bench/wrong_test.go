@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/mpitest"
 )
@@ -145,6 +147,89 @@ func TestCollectivesFindAWrongElement(t *testing.T) {
 		if !errors.Is(err, ErrWrong) {
 			t.Errorf("%s: rank %d corrupts an element, and the other says %v", op.name, corrupts, err)
 		}
+	}
+}
+
+// inMemory is op with a wrong last element where it goes through shared memory, and only there.
+func inMemory(t *testing.T, op collectiveOp, bytes int) collectiveOp {
+	t.Helper()
+	kind, err := plan.ParseKind(op.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := op.call
+	op.call = func(v *vectors, ctx context.Context) error {
+		if collective.Explain(kind, op.total(bytes, v.c.Size()), v.c).Plan == collective.MemoryPlan {
+			v.send[len(v.send)-1]++
+		}
+		return call(v, ctx)
+	}
+	return op
+}
+
+// What is wrong only where ranks meet in shared memory is found by who measures a collective, and by who measures its plans.
+func TestWrongInSharedMemoryOnly(t *testing.T) {
+	const size = 8
+	o := Options{Sizes: []int{size}, Iterations: 2, Skip: -1, Repetition: 100 * time.Microsecond}
+	op, _ := collectiveNamed("allreduce")
+	for way, want := range map[string]error{collective.MemoryPlan: ErrWrong, "doubling": nil} {
+		measured := func(op collectiveOp) program {
+			return func(ctx context.Context, c *mpi.Comm) error {
+				f := collective.ConfigOf(c)
+				f.Force = map[plan.Kind]string{plan.Allreduce: way}
+				if err := collective.Configure(c, f); err != nil {
+					return err
+				}
+				return measureCollective(ctx, c, op, heap{}, o, func(Row) {})
+			}
+		}
+		if err := besides(t, 0, measured(op), measured(inMemory(t, op, size))); !errors.Is(err, want) {
+			t.Errorf("measured by %s: %v, want %v", way, err, want)
+		}
+	}
+	o = Options{Sizes: []int{size}, Budget: 2 * time.Millisecond}
+	err := besides(t, 0, func(ctx context.Context, c *mpi.Comm) error {
+		_, err := Tune(ctx, c, collective.DefaultModel(c), []string{op.name}, o)
+		return err
+	}, func(ctx context.Context, c *mpi.Comm) error {
+		points, err := newPoints(ctx, c, collective.DefaultModel(c), []string{op.name}, o.Sizes)
+		if err != nil {
+			return err
+		}
+		points[0].op = inMemory(t, op, size)
+		return measurePoints(ctx, c, points, o, func() error { return nil })
+	})
+	if !errors.Is(err, ErrWrong) || !strings.Contains(err.Error(), "by "+collective.MemoryPlan) {
+		t.Errorf("tuned: %v, want %v", err, ErrWrong)
+	}
+}
+
+// So does who measures what prices shared memory, although all messages are right.
+func TestModelFindsWhatIsWrongInSharedMemory(t *testing.T) {
+	const size = 8
+	measured := func(wrong bool) program {
+		return func(ctx context.Context, c *mpi.Comm) error {
+			s, err := newSurvey(ctx, c, "test", time.Millisecond, []int{size})
+			if err != nil {
+				return err
+			}
+			op, _ := collectiveNamed("allgather")
+			f := undecided(s.pairs[0])
+			f.Force = map[plan.Kind]string{plan.Allgather: collective.MemoryPlan}
+			const at = 5 // behind reducing, copying, and three kinds of messages: at another the ranks would disagree
+			if wrong {
+				s.gauges[at].take = func(ctx context.Context) (float64, error) {
+					return timePlan(ctx, s.pairs[0], f, inMemory(t, op, size), heap{}, Options{Sizes: []int{size}, Budget: s.budget})
+				}
+			}
+			return s.pass(ctx, 1)
+		}
+	}
+	if err := besides(t, 0, measured(false), measured(true)); !errors.Is(err, ErrWrong) {
+		t.Errorf("%v, want %v", err, ErrWrong)
+	}
+	if err := besides(t, 0, measured(false), measured(false)); err != nil {
+		t.Errorf("nothing is wrong, and it says %v", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
-	divided, cross := max(1, p.RanksPerCore), m.Cross
+	divided, cross := m.Shares(p.RanksPerCore), m.Cross
 	if cross == 0 {
 		cross = m.Host.OneWay.Alpha()
 	}
@@ -108,7 +108,7 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 	if slices {
 		n /= p.Size
 	}
-	divided := max(1, p.RanksPerCore)
+	divided := m.Shares(p.RanksPerCore)
 	read, copied, combined := divided*by.copied.At(n), divided*m.Copy.At(n), divided*(by.operand.At(n)+m.Combine.At(n))
 	turns := 0.0
 	if divided > 1 {

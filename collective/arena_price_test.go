@@ -33,3 +33,26 @@ func TestArenaPricesDoNotDependOnInPlace(t *testing.T) {
 		}
 	}
 }
+
+// To figures that were measured by ranks that share a processor nothing is added for sharing it, as in plans.
+func TestArenaPricesAddNoTurnsTwice(t *testing.T) {
+	measured := defaultModel.Clone()
+	measured.Switch = 0
+	for _, kind := range plan.Kinds() {
+		for _, n := range []int{1 << 10, 1 << 20} {
+			alone := plan.Problem{Kind: kind, Size: 4, Count: n, ElemBytes: 4}
+			shared := alone
+			shared.RanksPerCore = 4
+			for i, way := range arenaWays(&alone, measured, true) {
+				if other := arenaWays(&shared, measured, true)[i]; other != way {
+					t.Errorf("%s of %d: %+v, where 4 ranks share a processor %+v", kind, n, way, other)
+				}
+			}
+			for i, way := range arenaWays(&alone, defaultModel, true) {
+				if other := arenaWays(&shared, defaultModel, true)[i]; other.Seconds <= way.Seconds {
+					t.Errorf("%s of %d: %+v, where 4 ranks share a processor %+v", kind, n, way, other)
+				}
+			}
+		}
+	}
+}

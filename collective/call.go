@@ -28,7 +28,7 @@ func run(ctx context.Context, c *mpi.Comm, q *call) error {
 			}
 		}
 	}
-	return s.runByMessages(ctx, c, q)
+	return s.perform(ctx, c, q)
 }
 
 // arenaFor is the arena for a call that can meet there; nil: there is none.
@@ -38,15 +38,6 @@ func (s *state) arenaFor(ctx context.Context, c *mpi.Comm, q *call) (*arena, err
 		return a, nil
 	}
 	return s.admit(ctx, c, q)
-}
-
-func (s *state) runByMessages(ctx context.Context, c *mpi.Comm, q *call) error {
-	if s.config.CheckAll && q.counts[1] != nil {
-		if err := s.agreeOnCounts(ctx, c, q); err != nil {
-			return err
-		}
-	}
-	return s.perform(ctx, c, q)
 }
 
 // perform does a call, or a part of one, by messages.

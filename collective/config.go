@@ -15,7 +15,7 @@ import (
 // the same Model, Site, Force, Library and CheckAll, or they would run different plans; that is noticed as a
 // mismatch. Communicators made of it from then on, by Dup, Split or Shrink, begin with the same, but for Nodes.
 type Config struct {
-	// Model prices the plans. Nil is that of Site or, without one, DefaultModel of the communicator.
+	// Model prices the plans. Nil is that of Site or, without one for the transport, DefaultModel of the communicator.
 	Model *plan.Model
 	// Site overrides the model where a site has measured which plan is best.
 	Site *Site
@@ -26,7 +26,7 @@ type Config struct {
 	Library Library
 	// CheckAll compares what the ranks called also where messages may be too long to
 	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier in front of each
-	// such collective. Of a blocking Alltoallv it also compares the counts of all ranks, by an alltoall. What is
+	// such collective. Of an Alltoallv it also compares the counts of all ranks, by an alltoall. What is
 	// compared so goes by Fisterra's own plans, also over a system's MPI library.
 	CheckAll bool
 	// StallAfter is how long a collective waits before it logs which ranks have not come, and what the first of them
@@ -54,12 +54,27 @@ func (f *Config) stallAfter() time.Duration {
 	return f.StallAfter
 }
 
-// model is the configured one, or nil.
-func (f *Config) model() *plan.Model {
-	if f.Model == nil && f.Site != nil {
-		return f.Site.Model
+// over is f with what holds for a transport: a model, the site's if it is of that or one that is given, and the site's rules.
+func (f *Config) over(transport string, otherwise *plan.Model) Config {
+	own := *f
+	if own.Site != nil {
+		own.Site = own.Site.over(transport)
+		if own.Model == nil {
+			own.Model = own.Site.Model
+		}
 	}
-	return f.Model
+	if own.Model == nil {
+		own.Model = otherwise
+	}
+	return own
+}
+
+// passedOver says why the site's model prices nothing over a transport; empty: it does, or none or another is configured.
+func (f *Config) passedOver(transport string) string {
+	if f.Model != nil || f.Site == nil || f.Site.Model == nil || holds(f.Site.ModelTransport, transport) {
+		return ""
+	}
+	return fmt.Sprintf("that of site %s was measured over %s, and ranks are here over %s", f.Site.Name, f.Site.ModelTransport, transport)
 }
 
 // comparesFirst reports whether CheckAll has the ranks compare a call before they do it by messages. With counts that is
@@ -116,13 +131,7 @@ func ConfigOf(c *mpi.Comm) Config {
 // configure takes a Config that makes sense. The state is locked, or not shared yet.
 func (s *state) configure(c *mpi.Comm, f Config) {
 	s.given = f
-	if f.Model = f.model(); f.Model == nil {
-		f.Model = defaultFor(c)
-	}
-	if f.Site != nil {
-		f.Site = f.Site.over(transportOf(c))
-	}
-	s.config = f
+	s.config = f.over(transportOf(c), defaultFor(c))
 	s.nodes = f.Nodes
 }
 

@@ -35,7 +35,7 @@
 // What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting for
 // a second, and again for twice as long each time.
 //
-// Nothing is allocated per call after the first of its shape, but for Alltoallv with CheckAll, unless
+// Nothing is allocated per call after the first of its shape, but for Alltoallv and Ialltoallv with CheckAll, unless
 // the shapes in use on a communicator need more than 64 MiB together, or their plans more than 16 MiB. Ranks of one host are quickest with long
 // vectors from mpi.Alloc, which they read as memory of their own.
 package collective

@@ -10,7 +10,7 @@ import (
 
 // Of an alltoallv every rank has counts of its own, so that they are not in its signature; and where a rank
 // sends nothing to another, no message travels between them that could show it. So what one rank sends
-// is compared with what the other expects when a rank is kept waiting (heed) and, by option, before the call.
+// is compared with what the other expects when a rank is kept waiting (heed) and, by option, ahead of the rest of the call.
 
 // exchange is what one rank sends to another and expects from it, in elements.
 type exchange struct{ sends, receives int }
@@ -50,28 +50,68 @@ func (x exchange) compare(mine, peer int, host string, theirs exchange) error {
 	return nil
 }
 
-// agreeOnCounts has every two ranks compare what they exchange in q, as a part of it. It costs an alltoall of 16 B each
-// and allocates.
-func (s *state) agreeOnCounts(ctx context.Context, c *mpi.Comm, q *call) error {
-	const sends, receives, fields = 0, 1, 2
-	s.mu.Lock()
-	s.number(q)
-	s.mu.Unlock()
-	mine, theirs := make([]int64, fields*s.size), make([]int64, fields*s.size)
+// comparesCounts reports whether CheckAll has the ranks compare the counts of a call. Where payloads are not carried nothing
+// arrives to be compared.
+func (s *state) comparesCounts(e *entry) bool {
+	return s.config.CheckAll && e.exchanges().known() && !s.sizesOnly
+}
+
+// exchangeFields are what a rank says of its exchange with another: sends and receives.
+const exchangeFields = 2
+
+// agreement is the comparison of what every two ranks exchange in a call, as a part of it in front of the rest.
+type agreement struct {
+	part   *execution // which only that of the call advances
+	theirs []int64    // for each rank what it sends to this one, and what it expects from it
+}
+
+// agreeOnCounts begins the comparison for a call. It costs an alltoall of 16 B each and allocates. The state is locked.
+func (s *state) agreeOnCounts(c *mpi.Comm, q *call, e *entry) *agreement {
+	x := e.exchanges()
+	mine, theirs := make([]int64, 0, exchangeFields*s.size), make([]int64, exchangeFields*s.size)
 	for r := range s.size {
-		mine[fields*r+sends], mine[fields*r+receives] = int64(q.counts[1][r]), int64(q.counts[2][r])
+		mine = append(mine, int64(x.sends[r]), int64(x.receives[r]))
 	}
 	b := q.part(counting)
-	setVector[int64](&b, plan.Alltoall, fields)
+	setVector[int64](&b, plan.Alltoall, exchangeFields)
 	setBuffers(&b, mine, theirs)
-	if err := s.perform(ctx, c, &b); err != nil {
-		return err
+	of, err := s.find(c, &b)
+	if err != nil {
+		panic(fmt.Sprintf("collective: counts cannot be compared: %v", err)) // an alltoall of int64 is always possible
 	}
-	for r := range s.size {
-		x := exchange{q.counts[1][r], q.counts[2][r]}
-		err := x.compare(s.rank, r, c.Host(r), exchange{int(theirs[fields*r+sends]), int(theirs[fields*r+receives])})
-		if err != nil {
-			return s.fault(q.kind, q.seq, s.end(c.Shadow(), q.kind, q.seq, err))
+	return &agreement{s.take(c, &b, of, blocking), theirs}
+}
+
+// agree goes on with the comparison of counts, if there is one, and reports whether the rest of the call may begin. If not, it
+// has failed or goes on later; x.err tells.
+func (x *execution) agree(ctx context.Context, e effort) bool {
+	a := x.agreement
+	if a == nil {
+		return true
+	}
+	if !a.part.advance(ctx, e) {
+		return false
+	}
+	failed := a.part.err
+	x.agreement = nil
+	x.state.release(a.part)
+	x.waitFor(mpi.Request{}, nobody)
+	if x.err = failed; failed != nil {
+		return false
+	}
+	if err := x.entry.exchanges().compare(x.comm, a.theirs); err != nil {
+		x.fail(err)
+	}
+	return x.err == nil
+}
+
+// compare says how what this rank exchanges with the others differs from what they say, first of the lowest.
+func (x exchanges) compare(c *mpi.Comm, theirs []int64) error {
+	for r := range c.Size() {
+		at := theirs[exchangeFields*r:]
+		said := exchange{sends: int(at[0]), receives: int(at[1])}
+		if err := x.with(r).compare(c.Rank(), r, c.Host(r), said); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -25,16 +25,17 @@ type execution struct {
 	stage []byte    // signed messages of the round
 	parts []byte    // landing place of folds, window parts for each
 
-	native   mpi.Request // of the system's MPI library
-	input    []byte      // a copy that it reads
-	until    until       // by which that is waited for
-	round    int
-	started  bool       // the round's messages are under way
-	incoming []incoming // of the round
-	receives []mpi.Request
-	outgoing []mpi.Request
-	to       []int32 // whom they go to
-	in, out  int     // the first incoming that may be unfinished, and how many outgoing from the first on
+	agreement *agreement  // on counts, ahead of all else; nil: none, or it is reached
+	native    mpi.Request // of the system's MPI library
+	input     []byte      // a copy that it reads
+	until     until       // by which that is waited for
+	round     int
+	started   bool       // the round's messages are under way
+	incoming  []incoming // of the round
+	receives  []mpi.Request
+	outgoing  []mpi.Request
+	to        []int32 // whom they go to
+	in, out   int     // the first incoming that may be unfinished, and how many outgoing from the first on
 
 	spoilt bool // memory may still be in use: not for the pool
 	err    *Error
@@ -49,15 +50,17 @@ type execution struct {
 
 	mu       sync.Mutex
 	blocked  mpi.Request // what the waiting goroutine sleeps on
-	peer     int32       // the rank it waits for, nobody or finished
+	peer     int32       // the rank it waits for, nobody, finished or elsewhere
 	expected []expected  // what the round has begun to receive, if from several
 	awaited  awaited     // of a meeting in an arena
 }
 
-// Peers of an execution that waits for no rank: for none in particular, or for its caller only.
+// Peers of an execution that waits for no rank: for none in particular, for its caller only, or for a part of its call that has
+// an execution of its own.
 const (
-	nobody   = -1
-	finished = -2
+	nobody    = -1
+	finished  = -2
+	elsewhere = -3
 )
 
 func newExecution(s *state, e *entry) *execution {
@@ -71,15 +74,19 @@ func (x *execution) heldBytes() int {
 	return len(x.mem[plan.Work]) + cap(x.stage) + cap(x.parts) + cap(x.input)
 }
 
-// begin readies the execution for a call. The state is locked.
-func (x *execution) begin(c *mpi.Comm, q *call) {
+// begin readies the execution for a call that may have to agree on its counts first. The state is locked.
+func (x *execution) begin(c *mpi.Comm, q *call, first *agreement) {
+	peer := int32(nobody)
+	if x.agreement = first; first != nil {
+		peer = elsewhere
+	}
 	x.comm, x.shadow = c, c.Shadow()
 	x.seq, x.tag = q.seq, firstTag+int(q.seq%tagsOf(c))
 	x.mem[plan.Send], x.mem[plan.Recv] = q.send, q.recv
 	x.round, x.started, x.err, x.ended = 0, false, nil, false
 	x.signature = q.signatureBy(x.entry)
 	x.mu.Lock()
-	x.blocked, x.peer = mpi.Request{}, nobody
+	x.blocked, x.peer = mpi.Request{}, peer
 	x.expected = x.expected[:0]
 	x.mu.Unlock()
 	x.live.Store(q.seq)
@@ -109,6 +116,9 @@ func (x *execution) advance(ctx context.Context, e effort) bool {
 }
 
 func (x *execution) run(ctx context.Context, e effort) bool {
+	if !x.agree(ctx, e) {
+		return x.err != nil
+	}
 	if x.entry.way == byLibrary {
 		_, ok, err := x.awaitFirm(ctx, x.native, nobody, e)
 		if ok {

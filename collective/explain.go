@@ -20,6 +20,8 @@ type Explanation struct {
 	Plan       string      // LibraryPlan where the system's library does it
 	Why        string      // "cheapest by model ...", "site table ...", "forced", "across hosts" (the library)
 	Seconds    float64     // predicted; 0 for the library, which nothing prices
+	Model      string      // that predicts
+	PassedOver string      // why that is not the model of the site; empty: it is, or there is none
 	Candidates []Candidate // all plans that fit, cheapest first
 	Unfit      []Candidate // those that do not
 }
@@ -40,12 +42,13 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	s.mu.Lock()
 	p := problemOf(kind, s.rank, s.size, bytes, s.hosts(c))
 	p.RanksPerCore = s.ranksPerCore(c)
-	config := s.config
+	config, given := s.config, s.given
 	has := means{shared: s.arena.Load() != nil || !s.arenaSettled.Load() && s.arenaSuits(c), read: s.canRead()}
 	s.mu.Unlock()
 	has.library = libraryHas(c, &entry{key: key{kind: kind, typ: typeOf[float32](), op: Sum}})
 	e := config.explain(p, has)
 	e.Transport = transportOf(c)
+	e.PassedOver = given.passedOver(e.Transport)
 	return e
 }
 
@@ -93,9 +96,8 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	if at.Transport == "tcp" {
 		together = 1
 	}
-	if f.Model = f.model(); f.Model == nil {
-		f.Model = defaultOver(at.Transport)
-	}
+	passedOver := f.passedOver(at.Transport)
+	f = f.over(at.Transport, defaultOver(at.Transport))
 	host := func(r int) string { return fmt.Sprint(r / together) }
 	if hosts := (at.Ranks + together - 1) / together; at.Cyclic {
 		host = func(r int) string { return fmt.Sprint(r % hosts) }
@@ -103,15 +105,12 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	nodes := plan.NewNodes(at.Ranks, host)
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
 	p.RanksPerCore = at.RanksPerCore
-	if f.Site != nil {
-		f.Site = f.Site.over(at.Transport)
-	}
 	e := f.explain(p, means{
 		shared:  (at.Transport == "shm" || at.Transport == "mpi" && f.Library != LibraryAlways) && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena),
 		read:    true,
 		library: at.Transport == "mpi",
 	})
-	e.Transport = at.Transport
+	e.Transport, e.PassedOver = at.Transport, passedOver
 	return e
 }
 
@@ -131,7 +130,7 @@ func problemOf(kind plan.Kind, rank, size, bytes int, nodes *plan.Nodes) *plan.P
 
 // explain explains a problem of ranks that have such means; their order is that of (*state).entry.
 func (f *Config) explain(p *plan.Problem, has means) Explanation {
-	e := Explanation{Kind: p.Kind, Bytes: p.TotalBytes(), Ranks: p.Size, Hosts: 1}
+	e := Explanation{Kind: p.Kind, Bytes: p.TotalBytes(), Ranks: p.Size, Hosts: 1, Model: f.Model.Name}
 	if p.Nodes != nil {
 		e.Hosts = len(p.Nodes.Members)
 	}
@@ -176,6 +175,9 @@ func (e Explanation) String() string {
 		fmt.Fprintf(&b, "\n* %-18s %15s  the system's MPI library, which is not priced\n", e.Plan, "-")
 	} else {
 		fmt.Fprintf(&b, ", %.2f µs predicted\n", e.Seconds*1e6)
+	}
+	if e.PassedOver != "" {
+		fmt.Fprintf(&b, "  prices of model %s: %s\n", e.Model, e.PassedOver)
 	}
 	for _, c := range e.Candidates {
 		mark := " "

@@ -211,6 +211,57 @@ func TestWhichModelPrices(t *testing.T) {
 	})
 }
 
+// A site's model prices only over the transport that it was measured over; one of which that is not known prices over any.
+func TestModelHoldsForItsTransport(t *testing.T) {
+	together(t, 2, func(_ context.Context, c *mpi.Comm) error {
+		m := DefaultModel(c)
+		m.Name = "measured"
+		here := &Site{Name: "here"}
+		here.SetModel(m, c)
+		if want := transportOf(c); here.ModelTransport != want {
+			return fmt.Errorf("the model is one of %q, want %q", here.ModelTransport, want)
+		}
+		for of, prices := range map[string]map[string]bool{
+			"":    {"shm": true, "tcp": true, "mpi": true},
+			"shm": {"shm": true, "tcp": false, "mpi": false},
+			"tcp": {"shm": false, "tcp": true, "mpi": false},
+		} {
+			var file bytes.Buffer
+			if err := (&Site{Name: "here", Model: m, ModelTransport: of}).Write(&file); err != nil {
+				return err
+			}
+			site, err := ReadSite(&file, "x")
+			if err != nil {
+				return err
+			}
+			f := Config{Site: site}
+			if err := Configure(c, f); err != nil {
+				return err
+			}
+			explained := map[string]Explanation{"shm": Explain(plan.Scan, 64, c)}
+			for transport := range prices {
+				if _, ok := explained[transport]; !ok {
+					explained[transport] = ExplainFor(plan.Scan, 64, Place{Ranks: 2, Transport: transport}, f)
+				}
+			}
+			for transport, e := range explained {
+				name, why := "default", "that of site here was measured over "+of+", and ranks are here over "+transport
+				if prices[transport] {
+					name, why = "measured", ""
+				}
+				if e.Model != name || e.PassedOver != why || !strings.Contains(e.Why, "model "+name) || strings.Contains(e.String(), "that of site") != (why != "") {
+					return fmt.Errorf("a model of %q over %s: want model %s, %q:\n%v", of, transport, name, why, e)
+				}
+			}
+			f.Model = DefaultModel(c)
+			if e := ExplainFor(plan.Scan, 64, Place{Ranks: 2, Transport: "mpi"}, f); e.PassedOver != "" {
+				return fmt.Errorf("a model is configured, and the site's is passed over: %v", e)
+			}
+		}
+		return nil
+	})
+}
+
 func TestReadSiteNamesTheMistake(t *testing.T) {
 	for file, want := range map[string]string{
 		`{"rules":[{"collective":"bcats","ranks":2,"hosts":1,"up_to_bytes":8,"plan":"linear"}]}`: "bcats",
@@ -220,8 +271,10 @@ func TestReadSiteNamesTheMistake(t *testing.T) {
 		`{"rules":[],"model":{"host":{"one_way":[{"bytes":-1,"seconds":1}]}}}`: "-1 bytes",
 		`{"rules":[],"model":{}}`: "host.one_way has no points",
 		`{"name":"here","rules":[{"collective":"bcast","ranks":0,"hosts":1,"up_to_bytes":8,"plan":"linear"}]}`: "rule 0: 0 ranks",
-		`{"rules":[]}{"rules":[]}`: "there is more after the site",
-		`{"rules":[]} x`:           "there is more after the site",
+		`{"rules":[]}{"rules":[]}`:               "there is more after the site",
+		`{"rules":[]} x`:                         "there is more after the site",
+		`{"rules":[],"model_transport":"smoke"}`: `model_transport: no transport is called "smoke"; they are [shm tcp mpi]`,
+		`{"rules":[],"model_transport":"shm"}`:   "model_transport shm: there is no model",
 	} {
 		_, err := ReadSite(strings.NewReader(file), "a/file")
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "site file a/file: ") {

@@ -35,7 +35,7 @@ func runHalves(ctx context.Context, c *mpi.Comm, q, first, second *call, between
 		}
 		switch {
 		case err == nil && m.ticket == 0:
-			err = s.runByMessages(ctx, c, h)
+			err = s.perform(ctx, c, h)
 		case err == nil:
 			err = s.attend(ctx, m)
 		case m.ticket != 0:

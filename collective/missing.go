@@ -40,7 +40,7 @@ func (s *state) missing(c *mpi.Comm, g glimpse) []int {
 	var round []expected
 	s.mu.Lock()
 	for _, x := range s.watch.active {
-		if x.seq == g.seq {
+		if x.seq == g.seq && x.signature == g.signature {
 			x.mu.Lock()
 			round = slices.Clone(x.expected)
 			missing = x.awaited.missing(missing) // the arena stays while a meeting is active

@@ -8,14 +8,16 @@ import (
 	"slices"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 // Site is what has been measured at a site: which plan is best for a
 // collective, a number of ranks and a size. fisterra bench tune writes it.
 type Site struct {
-	Name  string      `json:"name"`
-	Model *plan.Model `json:"model,omitempty"`
-	Rules []Rule      `json:"rules"`
+	Name           string      `json:"name"`
+	Model          *plan.Model `json:"model,omitempty"`
+	ModelTransport string      `json:"model_transport,omitempty"` // as Rule.Transport
+	Rules          []Rule      `json:"rules"`
 }
 
 // Rule says which plan to take for messages up to a size (Problem.TotalBytes)
@@ -29,12 +31,18 @@ type Rule struct {
 	Transport  string `json:"transport,omitempty"` // as Place.Transport; "": any
 }
 
-// over is the site with those of its rules that hold for a transport.
+// over is the site with its model and those of its rules that hold for a transport.
 func (s *Site) over(transport string) *Site {
 	own := *s
-	own.Rules = slices.DeleteFunc(slices.Clone(s.Rules), func(r Rule) bool { return r.Transport != "" && r.Transport != transport })
+	own.Rules = slices.DeleteFunc(slices.Clone(s.Rules), func(r Rule) bool { return !holds(r.Transport, transport) })
+	if !holds(s.ModelTransport, transport) {
+		own.Model, own.ModelTransport = nil, ""
+	}
 	return &own
 }
+
+// holds reports whether what was measured over a transport, "" if that is not known, holds for one.
+func holds(measured, transport string) bool { return measured == "" || measured == transport }
 
 // ReadSite reads a site file, and nothing but that. The site has the name that is in it or, without one, that of the file.
 // Errors name the file.
@@ -88,8 +96,13 @@ func (s *Site) check() error {
 			return fmt.Errorf("rule %d: %d ranks on %d hosts, up to %d B makes no sense", i, r.Ranks, r.Hosts, r.UpToBytes)
 		}
 	}
-	if s.Model != nil {
+	switch {
+	case s.ModelTransport != "" && !slices.Contains(transports, s.ModelTransport):
+		return fmt.Errorf("model_transport: no transport is called %q; they are %v", s.ModelTransport, transports)
+	case s.Model != nil:
 		return s.Model.Check()
+	case s.ModelTransport != "":
+		return fmt.Errorf("model_transport %s: there is no model that was measured over it", s.ModelTransport)
 	}
 	return nil
 }
@@ -125,6 +138,9 @@ func (s *Site) rule(p *plan.Problem) (Rule, bool) {
 	}
 	return s.Rules[best], true
 }
+
+// SetModel puts a model that was measured on c into the site, in place of another.
+func (s *Site) SetModel(m *plan.Model, c *mpi.Comm) { s.Model, s.ModelTransport = m, transportOf(c) }
 
 // Add puts a rule into the table, in place of one for the same case, of its transport or of any.
 func (s *Site) Add(r Rule) {

@@ -21,7 +21,7 @@ type glimpse struct {
 	seq       uint32
 	signature signature
 	progress  uint32
-	peer      int  // the rank it waits for, nobody or finished
+	peer      int  // the rank it waits for, nobody, finished or elsewhere
 	inLibrary bool // the system's MPI library does it, and nobody knows for whom that waits
 	exchange  exchange
 }

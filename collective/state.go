@@ -163,6 +163,19 @@ func (s *state) acquire(c *mpi.Comm, q *call, f form) (*execution, error) {
 		panic(fmt.Sprintf("collective: %v is to be done outside of the arena by its way %d", e.signature, e.way))
 	}
 	s.number(q)
+	x := s.take(c, q, e, f)
+	if e.way == byLibrary {
+		x.native = x.callLibrary(q.send, q.recv)
+	}
+	return x, nil
+}
+
+// take readies an execution of an entry for a call that has a number, and gives it and the turn. The state is locked.
+func (s *state) take(c *mpi.Comm, q *call, e *entry, f form) *execution {
+	var first *agreement
+	if s.comparesCounts(e) {
+		first = s.agreeOnCounts(c, q, e)
+	}
 	var x *execution
 	if n := len(e.idle); n > 0 {
 		x = e.idle[n-1]
@@ -172,12 +185,9 @@ func (s *state) acquire(c *mpi.Comm, q *call, f form) (*execution, error) {
 	}
 	x.turn.Lock()
 	x.nonblocking = f == nonblocking
-	x.begin(c, q)
+	x.begin(c, q, first)
 	s.watch.add(x)
-	if e.way == byLibrary {
-		x.native = x.callLibrary(q.send, q.recv)
-	}
-	return x, nil
+	return x
 }
 
 // release takes an execution and its turn back.

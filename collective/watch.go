@@ -306,6 +306,7 @@ func (s *state) describe(seq uint32) string {
 		peer := x.peer
 		x.mu.Unlock()
 		switch peer {
+		case elsewhere:
 		case finished:
 			fmt.Fprintf(&b, "it has finished %v #%d and not waited for it; ", x.signature, x.seq)
 		case nobody:

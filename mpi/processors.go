@@ -130,3 +130,15 @@ func (c *Comm) RanksPerCore() float64 {
 	}
 	return most
 }
+
+// TakeTurns reports whether two ranks have only one processor between them. It is false for ranks of different hosts, and where
+// nothing is known. All ranks get the same answer. Not collective.
+func (c *Comm) TakeTurns(a, b int) bool {
+	return takeTurns(c.world.members, int(c.group[a]), int(c.group[b]))
+}
+
+func takeTurns(members []Member, a, b int) bool {
+	one, known := members[a].mask()
+	other, alsoKnown := members[b].mask()
+	return known && alsoKnown && a != b && members[a].Host == members[b].Host && ones(one.Or(one, other)) == 1
+}

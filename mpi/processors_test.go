@@ -30,6 +30,31 @@ func TestRanksPerCore(t *testing.T) {
 	}
 }
 
+func TestTakeTurns(t *testing.T) {
+	at := func(host, mask string) Member { return Member{Host: host, Processors: mask} }
+	for _, c := range []struct {
+		name string
+		a, b Member
+		want bool
+	}{
+		{"on the only processor", at("a", "1"), at("a", "1"), true},
+		{"bound to the same", at("a", "8"), at("a", "8"), true},
+		{"bound to one each", at("a", "1"), at("a", "2"), false},
+		{"one has a choice", at("a", "1"), at("a", "3"), false},
+		{"two for both", at("a", "3"), at("a", "3"), false},
+		{"of two hosts", at("a", "1"), at("b", "1"), false},
+		{"one does not say", at("a", "1"), at("a", ""), false},
+		{"malformed", at("a", "xyz"), at("a", "1"), false},
+	} {
+		if got := takeTurns([]Member{c.a, c.b}, 0, 1); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	if takeTurns([]Member{at("a", "1")}, 0, 0) {
+		t.Error("a rank takes turns with itself")
+	}
+}
+
 func TestProcessorsOfThisProcess(t *testing.T) {
 	mask := processors()
 	if shares := ranksPerCore([]Member{{Host: "here", Processors: mask}}); shares["here"] != 1 {

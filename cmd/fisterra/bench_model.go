@@ -36,9 +36,13 @@ func (s *siteFlags) run(ctx context.Context, env environment, what string, main 
 	if s.collectives != "auto" {
 		return usageError(fmt.Errorf("--collectives %s: model and tune measure all that there are", s.collectives))
 	}
-	j := &job{env: env, connect: s.connectFlags, ranks: s.ranks, main: main,
+	return s.job(env, what, main).run(ctx, os.Args[1:])
+}
+
+// job is what ranks measure as a job, on which they agree.
+func (s *siteFlags) job(env environment, what string, main func(context.Context, *mpi.World) error) *job {
+	return &job{env: env, connect: s.connectFlags, ranks: s.ranks, main: main,
 		layout: []mpi.LayoutField{{Name: "operation", Value: what}, {Name: "options", Value: fmt.Sprint(s.ops, s.sizes, s.budget)}}}
-	return j.run(ctx, os.Args[1:])
 }
 
 // measurable are the cases that were asked for, and an error if they cannot be measured.
@@ -144,10 +148,15 @@ ranks, 90 % of the predictions are within 30 % of the measured times.`,
 			return s.run(cmd.Context(), env, what, func(ctx context.Context, w *mpi.World) error {
 				return s.write(w, func() (*collective.Site, error) {
 					site, err := s.kept()
-					if err == nil {
-						site.Model, err = measure(ctx, env, w)
+					if err != nil {
+						return nil, err
 					}
-					return site, err
+					m, err := measure(ctx, env, w)
+					if err != nil {
+						return nil, err
+					}
+					site.SetModel(m, w.Comm())
+					return site, nil
 				})
 			})
 		},
@@ -225,6 +234,9 @@ func printModel(env environment, m *plan.Model) {
 	t.Flush()
 	fmt.Fprintf(env.stdout, "α %.2f µs, β %.3f ns/B on one host; α %.2f µs, β %.3f ns/B between hosts; γ %.3f ns/B\n",
 		1e6*m.Host.OneWay.Alpha(), 1e9*m.Host.OneWay.Beta(), 1e6*m.Net.OneWay.Alpha(), 1e9*m.Net.OneWay.Beta(), 1e9*m.Combine.Beta())
+	if m.Switch == 0 {
+		fmt.Fprintln(env.stdout, "the two ranks took turns on one processor, which these figures hold: they are for ranks that share one")
+	}
 }
 
 func benchTuneCommand(env environment) *cobra.Command {
@@ -235,7 +247,7 @@ func benchTuneCommand(env environment) *cobra.Command {
 		Long: `tune measures α, β and γ, then every plan of the collectives at every size, prints the time of the plan
 that the model picks beside its prediction and the best, and with --file writes what was best. Training and
 measuring read such a file by --site; a rule holds for the number of ranks and hosts, and the transport, that it
-was measured with. With --transport mpi the system library's own collectives compete, too.`,
+was measured with, α, β and γ for the transport. With --transport mpi the system library's own collectives compete, too.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kinds, sizes, err := s.measurable()
@@ -261,7 +273,7 @@ func (s *siteFlags) tune(ctx context.Context, env environment, w *mpi.World, kin
 	if err != nil {
 		return nil, benchError(err)
 	}
-	site.Model = m
+	site.SetModel(m, w.Comm())
 	points, err := bench.Tune(ctx, w.Comm(), m, names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
 	if err != nil {
 		return nil, benchError(err)
@@ -304,7 +316,7 @@ func benchExplainCommand(env environment) *cobra.Command {
 		Short: "Print which plan a collective takes, why, its price, and the runners-up",
 		Long: `explain prints which plan a collective takes with these flags, why, its predicted time, and those of the other plans.
 It starts nothing: the ranks and hosts need not exist. The bytes that it prints are those of all ranks' shares
-together. Prices are those of the model in --site's file, or the default's.`,
+together. Prices are those of the model in --site's file if it was measured over --transport, else the default's.`,
 		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			kinds, sizes, err := s.cases()

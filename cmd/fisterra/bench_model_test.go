@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/lab"
 )
 
@@ -75,13 +76,30 @@ func TestBenchModelAlone(t *testing.T) {
 	if r.Code != exitOK || !strings.Contains(r.Stdout, "α ") {
 		t.Error(r)
 	}
-	if s := readSite(t, site); s.Model == nil || len(s.Rules) != 2 { // the rules that were there stay
+	if s := readSite(t, site); s.Model == nil || s.ModelTransport != "shm" || len(s.Rules) != 2 { // the rules that were there stay
 		t.Errorf("%+v", s)
+	}
+	for transport, want := range map[string]string{"shm": "model measured", "tcp": "that of site here was measured over shm, and ranks are here over tcp"} {
+		out, errs, code := command(nil, words("bench explain --op scan --sizes 8 --transport", transport, "--site", site)...)
+		if code != exitOK || !strings.Contains(out, want) || strings.Contains(out, "that of site") != (transport != "shm") {
+			t.Errorf("over %s: exit code %d, want %q in\n%s%s", transport, code, want, out, errs)
+		}
 	}
 	for _, flag := range []string{"--op=bcast", "--sizes=8"} {
 		name, _, _ := strings.Cut(flag, "=")
 		if _, errs, code := command(nil, "bench", "model", flag); code != exitUsage || !strings.Contains(errs, name+" without --check") {
 			t.Errorf("%s: exit code %d, %s", flag, code, errs)
+		}
+	}
+}
+
+// Whom figures are for that hold what sharing a processor costs is said with them.
+func TestPrintedModelSaysWhoTookTurns(t *testing.T) {
+	for turn, want := range map[float64]bool{0: true, 1e-6: false} {
+		var out strings.Builder
+		printModel(environment{stdout: &out}, &plan.Model{Switch: turn})
+		if got := strings.Contains(out.String(), "took turns on one processor"); got != want {
+			t.Errorf("a turn of %g s: %s", turn, out.String())
 		}
 	}
 }
@@ -93,7 +111,7 @@ func TestSiteKeepsItsRules(t *testing.T) {
 	if r.Code != exitOK {
 		t.Fatal(r)
 	}
-	if s := readSite(t, file); len(s.Rules) != 2 || s.Rules[0].Ranks != 96 || s.Rules[1].Plan == "library" || s.Model == nil || s.Name != "here" {
+	if s := readSite(t, file); len(s.Rules) != 2 || s.Rules[0].Ranks != 96 || s.Rules[1].Plan == "library" || s.Model == nil || s.ModelTransport != "shm" || s.Name != "here" {
 		t.Errorf("%+v", s)
 	}
 }

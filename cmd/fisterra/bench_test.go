@@ -1,22 +1,17 @@
 package main
 
 import (
-	"context"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fisterra-hpc/fisterra/bench"
-	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/internal/lab"
-	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 // tableOf reads OSU's output: the names of the columns, which are at least two blanks apart, and the
@@ -317,73 +312,5 @@ func TestBenchWarmup(t *testing.T) {
 		if err != nil || o.Skip != c.want {
 			t.Errorf("%+v: %d, %v", c, o.Skip, err)
 		}
-	}
-}
-
-// parrotVariable has a process of this test binary be the rank of TestBenchEndsWithWrongResults that is wrong.
-const parrotVariable = "FISTERRA_TEST_PARROT"
-
-// parrotTime bounds what that rank does.
-const parrotTime = 2 * time.Minute
-
-// A result that is not what it must be ends the job with the code for that, and what was printed is still whole.
-func TestBenchEndsWithWrongResults(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := `if [ $FISTERRA_RANK = 0 ]; then exec "$0" bench latency --sizes 1000 -i 5 --format json; fi; exec "$1" -test.run='^TestParrotRank$' >&2` // its PASS, too
-	cmd := lab.Command(t.Context(), t, lab.Fisterra(t), "run", "-n", "2", "--timeout", "150s", "--", "sh", "-c", script, lab.Fisterra(t), self)
-	cmd.Env = append(os.Environ(), parrotVariable+"=1")
-	r := cmd.Run()
-	if r.Code != exitWrong || !strings.Contains(r.Stderr, "rank 0: wrong result: byte 0 of 1000 from rank 1 is 0x1, not 0xe") {
-		t.Errorf("want exit code %d: %s", exitWrong, r)
-	}
-	var d struct {
-		Title string      `json:"title"`
-		Rows  []bench.Row `json:"rows"`
-	}
-	if err := json.Unmarshal([]byte(r.Stdout), &d); err != nil || d.Title == "" || len(d.Rows) != 0 {
-		t.Errorf("%v: %s", err, r.Stdout)
-	}
-}
-
-// TestParrotRank is a rank that answers every message with itself, where the other wants to hear something else.
-func TestParrotRank(t *testing.T) {
-	if os.Getenv(parrotVariable) == "" {
-		t.Skip("a rank of TestBenchEndsWithWrongResults")
-	}
-	ops := bench.Operations()
-	op := ops[slices.IndexFunc(ops, func(op bench.Operation) bool { return op.Name == "latency" })]
-	b := &benchFlags{connectFlags: connectFlags{transport: "auto", infiniband: "auto", collectives: "auto", start: parrotTime},
-		ranks: 2, sizes: "1000", iterations: 5, format: "json"}
-	o, err := b.options(op, func(string) bool { return false })
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), parrotTime)
-	defer cancel()
-	env := system()
-	env.stdout = env.stderr
-	err = b.job(env, op, o, func(ctx context.Context, w *mpi.World) error {
-		if err := collective.Barrier(ctx, w.Comm()); err != nil {
-			return err
-		}
-		for c := w.Comm(); ; {
-			s, err := c.Probe(ctx, 0, mpi.AnyTag)
-			if err != nil {
-				return nil // the other has had enough
-			}
-			heard := make([]byte, s.Bytes)
-			if _, err := mpi.Recv(ctx, c, heard, 0, s.Tag); err != nil {
-				return err
-			}
-			if err := mpi.Send(ctx, c, heard, 0, s.Tag); err != nil {
-				return err
-			}
-		}
-	}).join(ctx)
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -101,7 +101,7 @@ type Model struct {
 	// Overhead is how long a processor is busy with a message besides its bytes.
 	Overhead float64 `json:"overhead"`
 	// Switch is how long a rank waits for its turn where several share a
-	// processor; 0: the other figures were measured in that way, or none do.
+	// processor; 0: the other figures were measured in that way, or none do. Then nothing is added for sharing.
 	Switch float64 `json:"switch,omitempty"`
 }
 
@@ -148,16 +148,25 @@ const (
 	turnBytes = 64 << 10
 )
 
+// Shares is by how many ranks a processor's time is divided: 1 also where the figures were measured in that way.
+func (m *Model) Shares(ranksPerCore float64) float64 {
+	if m.Switch == 0 {
+		return 1
+	}
+	return max(1, ranksPerCore)
+}
+
 // crowd is the model of ranks that share processors: a processor's time is
 // divided, and each hand-over from rank to rank waits for a turn.
 func (m *Model) crowd(ranksPerCore float64) *Model {
-	if ranksPerCore <= 1 || m.Switch == 0 {
+	shares := m.Shares(ranksPerCore)
+	if shares == 1 {
 		return m
 	}
 	divided := func(c Curve) Curve {
 		d := slices.Clone(c)
 		for i := range d {
-			d[i].Seconds *= ranksPerCore
+			d[i].Seconds *= shares
 		}
 		return d
 	}

@@ -24,7 +24,19 @@ var testSecret = []byte("known to the ranks of this test!")
 // applied to every rank's configuration.
 func SharedMemoryWorlds(t testing.TB, n int, changes ...func(*shm.Config)) []*mpi.World {
 	t.Helper()
-	return worlds(t, n, func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error) {
+	return sharedMemoryWorlds(t, make([]string, n), changes...)
+}
+
+// BoundWorlds are SharedMemoryWorlds of ranks that say that they may run on these processors, as mpi.Member has them.
+func BoundWorlds(t testing.TB, processors ...string) []*mpi.World {
+	t.Helper()
+	return sharedMemoryWorlds(t, processors)
+}
+
+func sharedMemoryWorlds(t testing.TB, processors []string, changes ...func(*shm.Config)) []*mpi.World {
+	t.Helper()
+	n := len(processors)
+	return worlds(t, processors, func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error) {
 		cfg := shm.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Set: set, Log: log}
 		for _, change := range changes {
 			change(&cfg)
@@ -36,7 +48,7 @@ func SharedMemoryWorlds(t testing.TB, n int, changes ...func(*shm.Config)) []*mp
 // TCPWorlds opens n worlds with sockets between them.
 func TCPWorlds(t testing.TB, n int) []*mpi.World {
 	t.Helper()
-	return worlds(t, n, func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error) {
+	return worlds(t, make([]string, n), func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error) {
 		p, err := tcp.Open(tcp.Config{Rank: rank, Size: n, Job: fmt.Sprint(t.Name(), n), Secret: testSecret, Host: "127.0.0.1", Set: set, Log: log})
 		if err == nil {
 			p.SetLayout([32]byte{1})
@@ -45,8 +57,10 @@ func TCPWorlds(t testing.TB, n int) []*mpi.World {
 	})
 }
 
-func worlds(t testing.TB, n int, open func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error)) []*mpi.World {
+// worlds opens one for each rank, of which the processors are given, "" where it does not say.
+func worlds(t testing.TB, processors []string, open func(rank int, set transport.Set, log *slog.Logger) (transport.Provider, error)) []*mpi.World {
 	t.Helper()
+	n := len(processors)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	members, assemblies, bye := make([]mpi.Member, n), make([]mpi.Assembly, n), NewGoodbyes(n)
 	for r := range n {
@@ -58,7 +72,7 @@ func worlds(t testing.TB, n int, open func(rank int, set transport.Set, log *slo
 		if err != nil {
 			t.Fatalf("rank %d: %v", r, err)
 		}
-		members[r] = mpi.Member{Rank: r, Position: r, Host: "here", Addresses: map[string][]byte{p.Name(): p.Address()}}
+		members[r] = mpi.Member{Rank: r, Position: r, Host: "here", Processors: processors[r], Addresses: map[string][]byte{p.Name(): p.Address()}}
 		assemblies[r] = mpi.Assembly{Rank: r, Providers: []transport.Provider{p}, Set: set, Membership: bye, Launcher: "test", Log: log}
 	}
 	all := make([]*mpi.World, n)

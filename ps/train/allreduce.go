@@ -31,13 +31,13 @@ func newAllreduce[F Float](cfg *Config, p plan, sum []F) *allreduce[F] {
 	return &allreduce[F]{cfg: cfg, rule: p.rule, root: cfg.Cluster.Workers[0], sum: sum}
 }
 
-func (a *allreduce[F]) begin(ctx context.Context, params []F, slots [][]F, step int64) (int64, error) {
+func (a *allreduce[F]) begin(ctx context.Context, params []F, slots [][]F, step int64) (global, resumed int64, err error) {
 	a.slots = slots
 	for len(a.slots) < a.rule.Slots() {
 		a.slots = append(a.slots, make([]F, len(params)))
 	}
 	first := []int64{step}
-	err := collective.Bcast(ctx, a.cfg.Comm, first, a.root)
+	err = collective.Bcast(ctx, a.cfg.Comm, first, a.root)
 	if err == nil {
 		err = collective.Bcast(ctx, a.cfg.Comm, params, a.root)
 	}
@@ -47,7 +47,7 @@ func (a *allreduce[F]) begin(ctx context.Context, params []F, slots [][]F, step 
 		}
 	}
 	a.made = first[0]
-	return a.made, a.broke(ctx, "begin", err)
+	return a.made, a.made, a.broke(ctx, "begin", err)
 }
 
 func (a *allreduce[F]) step(ctx context.Context, grad, params []F, c ps.Contribution) (global int64, dropped bool, err error) {

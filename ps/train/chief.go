@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -166,6 +167,21 @@ func (c *chief[F]) write(r *Result, w *worker[F]) error {
 		return err
 	}
 	return c.out.close(r)
+}
+
+// replace takes the end of the run back that a writer wrote before it was lost: this worker writes it.
+func (c *chief[F]) replace(r *Result, w *worker[F]) error {
+	if c.out == nil {
+		return nil
+	}
+	if err := w.cfg.beforeOutput(); err != nil {
+		return err
+	}
+	end := float64(r.Steps) / float64(w.plan.perEpoch)
+	if err := c.out.recall(func(m Metric) bool { return m.Epoch < end }); err != nil {
+		return fmt.Errorf("train: metrics: %w", err)
+	}
+	return nil
 }
 
 // finish writes the result, with those that were lost on the way, as far as they are known.

@@ -8,9 +8,9 @@ import (
 
 // exchange is what a worker trains with: a parameter server, or collectives.
 type exchange[F Float] interface {
-	// begin returns the parameters to start with and the global step they belong
-	// to. The chief's params and slots are the state to begin with.
-	begin(ctx context.Context, params []F, slots [][]F, step int64) (int64, error)
+	// begin returns the parameters to start with, the global step they belong
+	// to and the chief's. The chief's params and slots are the state to begin with, and step is that of it.
+	begin(ctx context.Context, params []F, slots [][]F, step int64) (global, resumed int64, err error)
 	// step contributes a gradient, fetches the parameters after it and returns the global step after it.
 	step(ctx context.Context, grad, params []F, c ps.Contribution) (global int64, dropped bool, err error)
 	// stopped reports whether somebody asked everybody to stop.

@@ -136,6 +136,11 @@ func (w *worker[F]) write(ctx context.Context, r *Result) error {
 		if err := w.conclude(ctx, r); err != nil {
 			return err
 		}
+		if w.chief != nil {
+			if err := w.chief.replace(r, w); err != nil {
+				return err
+			}
+		}
 	}
 }
 
@@ -243,10 +248,9 @@ func (w *worker[F]) start(ctx context.Context, r *Result) error {
 		if err := claim(resume); err != nil {
 			return err
 		}
-		w.resumed = step
 	}
 	var err error
-	if w.global, err = w.x.begin(ctx, w.params, w.slots, step); err != nil {
+	if w.global, w.resumed, err = w.x.begin(ctx, w.params, w.slots, step); err != nil {
 		return err
 	}
 	w.position = w.global

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -98,6 +99,61 @@ func TestAsyncChiefIsReplaced(t *testing.T) {
 	}
 }
 
+// A successor of the chief knows with which step the run has begun, and says so in the result.
+func TestSuccessorKnowsThatTheRunHasResumed(t *testing.T) {
+	dir := t.TempDir()
+	cfg := Config{Cluster: ps.Counts(1, 3), Hidden: 8, Stop: ps.Stop{LastStep: 200}, Checkpoint: filepath.Join(dir, "state"), CheckpointEvery: 50, Out: dir}
+	saved := make(chan struct{})
+	cfg.Hooks = []Hook{{
+		BeforeStep: func(ctx context.Context, s Session) error {
+			if s.Chief {
+				return nil
+			}
+			return closedBy(ctx, saved)
+		},
+		AfterStep: func(_ context.Context, s Session, i StepInfo) error {
+			if s.Chief && i.Step == 60 {
+				close(saved)
+			}
+			return nil
+		},
+	}}
+	launch(t, cfg, nil).fine(t)
+	meta, _, err := readTensors(cfg.Checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Stop.LastStep, cfg.CheckpointEvery, cfg.Hooks = 400, 0, nil
+	var created sync.WaitGroup
+	created.Add(2)
+	dead := make(chan struct{})
+	f := launch(t, cfg, func(rank int, f *fleet, c *Config) {
+		switch rank {
+		case 1:
+			c.Hooks = []Hook{{BeforeStep: func(context.Context, Session) error {
+				created.Wait()
+				f.fabric.Kill(rank)
+				close(dead)
+				return errDead
+			}}}
+		case 2, 3:
+			c.Hooks = []Hook{{
+				AfterCreate: func(context.Context, Session) error { created.Done(); return nil },
+				BeforeStep:  func(ctx context.Context, _ Session) error { return closedBy(ctx, dead) },
+			}}
+		}
+	})
+	f.fine(t, 1)
+	var written Result
+	text, err := os.ReadFile(filepath.Join(dir, "result.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &written)
+	}
+	if err != nil || !slices.Equal(written.Lost, []int{1}) || written.Resumed == 0 || fmt.Sprint(written.Resumed) != meta["step"] {
+		t.Errorf("resumed at step %s; %v\n%s", meta["step"], err, text)
+	}
+}
+
 // Also when training is over, and whose turn it is has yet to write: the next one does, once.
 func TestAsyncChiefIsReplacedAtTheEnd(t *testing.T) {
 	out := t.TempDir()
@@ -123,6 +179,57 @@ func TestAsyncChiefIsReplacedAtTheEnd(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(out, "model.safetensors")); err != nil {
 		t.Error(err)
+	}
+}
+
+// What was the end in the metrics, when whose turn it was is lost before the result is there, is replaced by its successor's.
+func TestMetricsEndOnce(t *testing.T) {
+	const last = 20
+	out := t.TempDir()
+	joined, there := make(chan struct{}), make(chan struct{})
+	f := launch(t, Config{Cluster: ps.Counts(1, 2), Hidden: 8, Stop: ps.Stop{LastStep: last}, Out: out}, func(rank int, f *fleet, c *Config) {
+		switch rank {
+		case 1:
+			trained, asked := false, 0
+			c.Hooks = []Hook{{
+				AfterCreate: func(ctx context.Context, _ Session) error { return closedBy(ctx, joined) },
+				AfterStep: func(_ context.Context, _ Session, i StepInfo) error {
+					if i.Step == last {
+						close(there)
+					}
+					return nil
+				},
+				End: func(context.Context, Session, error) { trained = true },
+			}}
+			c.BeforeOutput = func() error {
+				if trained {
+					asked++
+				}
+				if asked == 2 { // before the result
+					f.fabric.Kill(rank)
+					return errDead
+				}
+				return nil
+			}
+		case 2: // makes the last step, and knows it
+			c.Hooks = []Hook{{
+				AfterCreate: func(context.Context, Session) error { close(joined); return nil },
+				BeforeStep:  func(ctx context.Context, _ Session) error { return closedBy(ctx, there) },
+			}}
+		}
+	})
+	f.fine(t, 1)
+	r := f.results[2]
+	if !r.Evaluated || r.Steps != last+1 {
+		t.Fatalf("%+v", r)
+	}
+	text, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if n := strings.Count(string(text), fmt.Sprintf(`"step":%d,`, last+1)); n != 1 || len(lines) < last {
+		t.Errorf("%d lines, %d of them of the end:\n%s", len(lines), n, text)
 	}
 }
 

@@ -30,7 +30,7 @@ func newOutput(dir string, epoch float64) (*output, error) {
 	}
 	var err error
 	if o.metrics, err = os.OpenFile(o.path("metrics.jsonl"), os.O_CREATE|os.O_RDWR|mode, 0o644); err == nil && epoch > 0 {
-		err = o.recall(epoch)
+		err = o.recall(func(m Metric) bool { return m.Epoch <= epoch })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("train: output: %w", err)
@@ -40,18 +40,22 @@ func newOutput(dir string, epoch float64) (*output, error) {
 
 func (o *output) path(name string) string { return filepath.Join(o.dir, name) }
 
-// recall reads the metrics of the run that is resumed, for the curve. What that run did after it had saved is done
+// recall reads the metrics that are there, for the curve, as far as they stay. What was done after that is done
 // again: the first line of it goes, and what follows; so does a line that was not written whole.
-func (o *output) recall(epoch float64) error {
+func (o *output) recall(stays func(Metric) bool) error {
 	info, err := o.metrics.Stat()
+	if err == nil {
+		_, err = o.metrics.Seek(0, io.SeekStart)
+	}
 	if err != nil {
 		return err
 	}
+	o.seen = nil
 	whole := int64(0) // bytes, to the end of the last line that is good
 	for lines := bufio.NewReader(o.metrics); ; {
 		line, err := lines.ReadBytes('\n')
 		var m Metric
-		if err != nil || json.Unmarshal(line, &m) != nil || m.Epoch > epoch {
+		if err != nil || json.Unmarshal(line, &m) != nil || !stays(m) {
 			break
 		}
 		o.seen = append(o.seen, m)

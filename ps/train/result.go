@@ -29,7 +29,7 @@ type Result struct {
 	Lost             []int   `json:"lost"` // ranks, never null
 
 	Interrupted bool  `json:"interrupted,omitempty"` // stopped early, as asked
-	Resumed     int64 `json:"resumed,omitempty"`     // the step of the checkpoint it began with; 0 where another worker has taken the chief's place
+	Resumed     int64 `json:"resumed,omitempty"`     // the step of the checkpoint it began with
 
 	Evaluated bool       `json:"-"` // this rank holds the accuracy and loss
 	Server    ps.Summary `json:"-"` // of a server

@@ -15,9 +15,9 @@ import (
 // table is the name of the one table: all parameters of the model.
 const table = "params"
 
-// tagSizes carries the sizes of the problem from the chief to the servers,
-// which read no data.
-func (c *Config) tagSizes() int { return ps.FreeTag(c.Comm) }
+// tagStart carries what the others must know from the chief: to the servers the sizes of the problem, since they read no
+// data, and to the workers the step that the run begins with.
+func (c *Config) tagStart() int { return ps.FreeTag(c.Comm) }
 
 // Run does this rank's part of a run: serve, or train. All ranks of the
 // communicator call it. It returns when everybody is finished, in Async mode also when
@@ -85,7 +85,7 @@ func serve(ctx context.Context, cfg *Config) (*Result, error) {
 	var got [2]int64
 	first, cancel := cfg.patience(ctx)
 	defer cancel()
-	if _, err := mpi.Recv(first, cfg.Comm, got[:], chief, cfg.tagSizes()); err != nil {
+	if _, err := mpi.Recv(first, cfg.Comm, got[:], chief, cfg.tagStart()); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			return nil, fmt.Errorf("train: the chief (rank %d on %s) has not said the sizes of data and model within %v, in which it must have read the data: %w",
 				chief, cfg.Comm.Host(chief), cfg.Deadline, err)

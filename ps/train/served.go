@@ -2,43 +2,73 @@ package train
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
 
 // served is the exchange with a parameter server.
 type served[F Float] struct {
 	*ps.Worker
+	cfg      *Config
 	together bool
 }
 
-func (s *served[F]) begin(ctx context.Context, params []F, slots [][]F, step int64) (int64, error) {
+func (s *served[F]) begin(ctx context.Context, params []F, slots [][]F, step int64) (global, resumed int64, err error) {
 	if s.Chief() {
-		for i, slot := range slots {
-			if step == 0 {
-				break // they are zero already
-			}
-			if _, err := ps.Set(ctx, s.Worker, table, i+1, slot, step).Wait(ctx); err != nil {
-				return 0, err
-			}
-		}
-		if step > 0 {
-			if _, err := s.AddStep(ctx, step); err != nil {
-				return 0, err
-			}
-		}
-		if _, err := ps.Set(ctx, s.Worker, table, 0, params, step).Wait(ctx); err != nil {
-			return 0, err
+		if err := s.set(ctx, params, slots, step); err != nil {
+			return 0, 0, err
 		}
 	}
 	a, err := ps.Pull(ctx, s.Worker, table, params).Wait(ctx)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	if s.together {
-		return a.Version, nil
+	if resumed = step; !s.Chief() {
+		if resumed, err = s.chiefsStep(ctx); err != nil {
+			return 0, 0, err
+		}
 	}
-	return s.AddStep(ctx, 0)
+	if global = a.Version; !s.together {
+		global, err = s.AddStep(ctx, 0)
+	}
+	return global, resumed, err
+}
+
+// set makes the chief's state that of the servers. The other workers are told its step before, so that whoever has the
+// parameters also knows what the result is to say if it takes the chief's place.
+func (s *served[F]) set(ctx context.Context, params []F, slots [][]F, step int64) error {
+	for _, rank := range s.cfg.Cluster.Workers[1:] {
+		_ = mpi.Send(ctx, s.cfg.Comm, []int64{step}, rank, s.cfg.tagStart()) // whom it does not reach is gone: the servers say what that means
+	}
+	if step > 0 { // else slots are zero already
+		for i, slot := range slots {
+			if _, err := ps.Set(ctx, s.Worker, table, i+1, slot, step).Wait(ctx); err != nil {
+				return err
+			}
+		}
+		if _, err := s.AddStep(ctx, step); err != nil {
+			return err
+		}
+	}
+	_, err := ps.Set(ctx, s.Worker, table, 0, params, step).Wait(ctx)
+	return err
+}
+
+// chiefsStep is what the chief has told this worker, which has the parameters. If it was lost and that with it, nobody knows: 0.
+func (s *served[F]) chiefsStep(ctx context.Context) (int64, error) {
+	var step [1]int64
+	chief := s.cfg.Cluster.Workers[0]
+	_, err := mpi.Recv(ctx, s.cfg.Comm, step[:], chief, s.cfg.tagStart())
+	switch {
+	case errors.Is(err, mpi.ErrPeerLost):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("train: the step to begin with from the chief (rank %d on %s): %w", chief, s.cfg.Comm.Host(chief), err)
+	}
+	return step[0], nil
 }
 
 func (s *served[F]) step(ctx context.Context, grad, params []F, c ps.Contribution) (global int64, dropped bool, err error) {

@@ -31,7 +31,7 @@ type worker[F Float] struct {
 	epoch        int
 
 	begun    time.Time
-	resumed  int64
+	resumed  int64 // the step that the chief began with
 	global   int64 // global step
 	joined   int64 // global step at which this worker began
 	position int64 // which of its own batches comes next
@@ -125,10 +125,10 @@ func (w *worker[F]) connect(ctx context.Context, s sizes) (exchange[F], error) {
 	}
 	if w.index == 0 {
 		for _, server := range w.cfg.Cluster.Servers {
-			if err := mpi.Send(ctx, w.cfg.Comm, []int64{s.rows, s.params}, server, w.cfg.tagSizes()); err != nil {
+			if err := mpi.Send(ctx, w.cfg.Comm, []int64{s.rows, s.params}, server, w.cfg.tagStart()); err != nil {
 				return nil, fmt.Errorf("train: sizes to ps: %w", w.cfg.explain(ctx, "start", err))
 			}
 		}
 	}
-	return &served[F]{Worker: pw, together: w.cfg.together()}, nil
+	return &served[F]{Worker: pw, cfg: w.cfg, together: w.cfg.together()}, nil
 }
