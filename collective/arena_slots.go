@@ -70,6 +70,10 @@ func (m *meeting) sources() (first, end int) {
 		if m.me != m.entry.root {
 			return 0, 0
 		}
+	case plan.ReduceScatter:
+		if m.blockOffset(m.me) == m.blockOffset(m.me+1) {
+			return 0, 0
+		}
 	case plan.Scan:
 		return 0, m.me + 1
 	case plan.Exscan:
@@ -227,7 +231,9 @@ func (m *meeting) take() {
 	case plan.Exscan:
 		m.fold(m.recv, m.me, whole)
 	case plan.ReduceScatter:
-		m.fold(m.recv[:to-from], len(m.parts), mine)
+		if from < to { // else it has not waited for what the others show
+			m.fold(m.recv[:to-from], len(m.parts), mine)
+		}
 	case plan.Gather:
 		if m.me == m.entry.root {
 			m.collect(theirs)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -286,6 +287,39 @@ func TestArenaOperandsAreApart(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s, %d ranks: rank %d: %v", way, size, r, err)
 				}
+			}
+		}
+	}
+}
+
+// A rank that gets nothing of a reduce-scatter waits for nobody, and does not look at slots that may hold what was
+// shown long ago: here vectors that would be places far outside the memory.
+func TestArenaReduceScatterOfNothing(t *testing.T) {
+	for _, way := range arenaPlans {
+		for r, err := range inShared(t, way, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+			me := c.Rank()
+			full, all := []int64{math.MaxInt64, -1}, make([]int64, 6)
+			for turn := range 3 * slots {
+				counts := []int{100, 0, 3}
+				total := 103
+				got := make([]int64, counts[me])
+				if err := ReduceScatter(ctx, c, operand[int64](turn, me, total), got, counts, Sum); err != nil {
+					return err
+				}
+				at := []int{0, 100, 100}[me]
+				if err := equal("reduce_scatter", got, oracle(turn, 0, 2, total, sumOf[int64])[at:at+counts[me]]); err != nil {
+					return err
+				}
+				for range 2 { // so that each slot has both in turn
+					if err := Allgather(ctx, c, full, all); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		}) {
+			if err != nil {
+				t.Errorf("%s: rank %d: %v", way, r, err)
 			}
 		}
 	}

@@ -17,7 +17,11 @@ type keeper struct {
 	done    sync.WaitGroup
 }
 
-const keeperTick = 2 * time.Millisecond
+const (
+	keeperTick = 2 * time.Millisecond
+	// Where ranks share processors each look takes one away from a rank, for two switches and more.
+	crowdedTick = 16 * time.Millisecond
+)
 
 // release tells the keeper that no caller leads any more.
 func (k *keeper) release() {
@@ -90,10 +94,14 @@ func (e *engine) keepOut() {
 // the core from a program that polls. While somebody has the lock the program
 // communicates, and it is not held up by the keeper's asking for it.
 func (e *engine) tick() {
+	pause := keeperTick
+	if e.crowded {
+		pause = crowdedTick
+	}
 	e.unlock()
-	time.Sleep(keeperTick)
+	time.Sleep(pause)
 	for !e.mu.TryLock() {
-		time.Sleep(keeperTick)
+		time.Sleep(pause)
 	}
 }
 
