@@ -11,8 +11,9 @@ import (
 
 const (
 	// chunkBytes is the most that one system call writes and one chunk of a
-	// Data payload holds. On loopback 1 MiB took 127 µs in one write, 150 in two and 190 in four.
-	chunkBytes = 1 << 20
+	// Data payload holds. On loopback 1 MiB took 127 µs in one write, 150 in two and 190 in four, and 4 MiB 457 in one
+	// and 507 in four.
+	chunkBytes = 4 << 20
 	// inlineBytes: payloads up to this size are copied behind their header, which
 	// is quicker than a gather.
 	inlineBytes = 4 << 10
