@@ -26,8 +26,9 @@ type Config struct {
 	Library Library
 	// CheckAll compares what the ranks called also where messages may be too long to
 	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier in front of each
-	// such collective. Of a blocking Alltoallv it also compares the counts of all ranks, by an alltoall. What is
-	// compared so goes by Fisterra's own plans, also over a system's MPI library.
+	// such collective. Of a blocking Alltoallv it also compares the counts of all ranks, by an alltoall. Over a system's MPI
+	// library, of which the messages do not carry it, all collectives are Fisterra's own then; without CheckAll, ranks that
+	// wait in the library ask the others.
 	CheckAll bool
 	// StallAfter is how long a collective waits before it logs which ranks have not come, and what the first of them
 	// does, for the answer of which it waits up to a second. 0 is 10 s; negative: never. Over a system's MPI library's

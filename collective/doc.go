@@ -33,7 +33,7 @@
 // mpi.ErrCancelled (another rank gave up, or another call of this one), mpi.ErrClosed (the world was
 // closed, or the communicator freed), ErrArgument, ErrBroken or the context's cause.
 // What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting for
-// a second, and again for twice as long each time.
+// a second, and again for twice as long each time; of what the system's MPI library does only then, one rank after the other.
 //
 // Nothing is allocated per call after the first of its shape, but for Alltoallv with CheckAll, unless
 // the shapes in use on a communicator need more than 64 MiB together, or their plans more than 16 MiB. Ranks of one host are quickest with long

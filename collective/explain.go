@@ -136,7 +136,7 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 		e.Hosts = len(p.Nodes.Members)
 	}
 	whyLibrary := f.whyLibrary(p)
-	has.library = has.library && !f.comparesFirst(p)
+	has.library = has.library && !f.CheckAll
 	chosen, why := f.choose(p)
 	e.Plan, e.Why = chosen.Name, why
 	for _, c := range plan.Rank(p, f.Model) {

@@ -9,7 +9,7 @@ import (
 )
 
 // Library says when collectives go to the system's MPI library, where the
-// communicator stands on one.
+// communicator stands on one. With Config.CheckAll none do.
 type Library uint8
 
 const (

@@ -267,7 +267,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		here, _, open = s.config.arenaWay(p, s.canRead())
 	}
 	switch {
-	case !compared && libraryHas(c, e) && s.config.whyLibrary(p) != "":
+	case !s.config.CheckAll && libraryHas(c, e) && s.config.whyLibrary(p) != "": // whose messages carry no signature
 		e.way, e.signature, here = byLibrary, e.sign(noOp), LibraryPlan
 	case here == DirectPlan:
 		e.way, e.signature = byDirect, e.sign(directCode)
