@@ -34,6 +34,8 @@
 // closed, or the communicator freed), ErrArgument, ErrBroken or the context's cause.
 // What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting for
 // a second, and again for twice as long each time; of what the system's MPI library does only then, one rank after the other.
+// Ranks that do not meet in a call, as two that take themselves for the root of a short broadcast, end it without an error, and
+// learn of it when they meet in a later one; with Config.CheckAll in the call itself.
 //
 // Nothing is allocated per call after the first of its shape, but for Alltoallv with CheckAll, unless
 // the shapes in use on a communicator need more than 64 MiB together, or their plans more than 16 MiB. Ranks of one host are quickest with long

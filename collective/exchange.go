@@ -55,7 +55,7 @@ func (x exchange) compare(mine, peer int, host string, theirs exchange) error {
 func (s *state) agreeOnCounts(ctx context.Context, c *mpi.Comm, q *call) error {
 	const sends, receives, fields = 0, 1, 2
 	s.mu.Lock()
-	s.number(q)
+	s.number(q, q.sign(0).digest())
 	s.mu.Unlock()
 	mine, theirs := make([]int64, fields*s.size), make([]int64, fields*s.size)
 	for r := range s.size {

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -46,6 +47,7 @@ type execution struct {
 	progress    atomic.Uint32 // grows with every message
 	ended       bool
 	nonblocking bool
+	doubt       *earlierError // by which it ends when the cause is found
 
 	mu       sync.Mutex
 	blocked  mpi.Request // what the waiting goroutine sleeps on
@@ -76,7 +78,7 @@ func (x *execution) begin(c *mpi.Comm, q *call) {
 	x.comm, x.shadow = c, c.Shadow()
 	x.seq, x.tag = q.seq, firstTag+int(q.seq%tagsOf(c))
 	x.mem[plan.Send], x.mem[plan.Recv] = q.send, q.recv
-	x.round, x.started, x.err, x.ended = 0, false, nil, false
+	x.round, x.started, x.err, x.doubt, x.ended = 0, false, nil, nil, false
 	x.signature = q.signatureBy(x.entry)
 	x.mu.Lock()
 	x.blocked, x.peer = mpi.Request{}, nobody
@@ -109,36 +111,47 @@ func (x *execution) advance(ctx context.Context, e effort) bool {
 }
 
 func (x *execution) run(ctx context.Context, e effort) bool {
+	if x.doubt == nil {
+		done, err := x.proceed(ctx, e)
+		if err == nil {
+			return done
+		}
+		if !errors.As(err, &x.doubt) {
+			x.fail(err)
+			return true
+		}
+	}
+	err := x.state.findCause(ctx, x.shadow, x.doubt, e)
+	if err != nil {
+		x.fail(err)
+	}
+	return err != nil
+}
+
+// proceed reports whether it has come to the end.
+func (x *execution) proceed(ctx context.Context, e effort) (done bool, err error) {
 	if x.entry.way == byLibrary {
 		_, ok, err := x.awaitFirm(ctx, x.native, nobody, e)
 		if ok {
 			x.native = mpi.Request{}
 		}
-		if err != nil {
-			x.fail(err)
-		}
-		return ok || err != nil
+		return ok, err
 	}
 	rounds := len(x.entry.plan.Rounds)
 	for x.round < rounds {
 		if !x.started {
 			if err := x.start(ctx, e); err != nil {
-				x.fail(err)
-				return true
+				return false, err
 			}
 		}
 		done, err := x.settle(ctx, e)
-		if err != nil {
-			x.fail(err)
-			return true
-		}
-		if !done {
-			return false
+		if err != nil || !done {
+			return false, err
 		}
 		x.round++
 		x.started = false
 	}
-	return true
+	return true, nil
 }
 
 // start does the local steps of a round, posts its receives and then starts its sends.
