@@ -171,9 +171,12 @@ func (m *meeting) contributes(rank int) int {
 	return m.entry.count * m.entry.typ.size
 }
 
-// compareCalls waits for the ranks whose contributions this one needs.
+// compareCalls waits for the ranks whose contributions this one needs, or for all that are to compare.
 func (m *meeting) compareCalls(ctx context.Context) error {
 	first, end := m.sources()
+	if m.entry.waitsForAll {
+		first, end = 0, len(m.parts)
+	}
 	for r := first; r < end; r++ {
 		if r == m.me {
 			continue

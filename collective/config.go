@@ -24,9 +24,9 @@ type Config struct {
 	// Library says what goes to the system's MPI library, on communicators that
 	// stand on one.
 	Library Library
-	// CheckAll compares what the ranks called also where messages may be too long to
-	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier in front of each
-	// such collective. Of a blocking Alltoallv it also compares the counts of all ranks, by an alltoall. Over a system's MPI
+	// CheckAll has all ranks compare what they called in the call itself, also where messages may be too long to
+	// carry it (over 2 KiB in all, or blocks with counts), or not all ranks get one: at the price of a barrier in front of each
+	// such collective, in shared memory of a wait for all ranks. Of a blocking Alltoallv it also compares the counts of all ranks, by an alltoall. Over a system's MPI
 	// library, of which the messages do not carry it, all collectives are Fisterra's own then; without CheckAll, ranks that
 	// wait in the library ask the others.
 	CheckAll bool
@@ -63,10 +63,24 @@ func (f *Config) model() *plan.Model {
 	return f.Model
 }
 
-// comparesFirst reports whether CheckAll has the ranks compare a call before they do it by messages. With counts that is
-// every one: of some only this rank knows the length.
+// comparesFirst reports whether CheckAll has the ranks compare a call before they do it by messages. They need not where
+// something of every rank comes to all in messages that carry the call. With counts they do: of some only this rank knows
+// the length.
 func (f *Config) comparesFirst(p *plan.Problem) bool {
-	return f.CheckAll && (p.Counts != nil || p.SendCounts != nil || p.TotalBytes() > signedBytes)
+	if !f.CheckAll || p.Kind == plan.Barrier {
+		return false
+	}
+	n := p.TotalBytes()
+	return p.Counts != nil || p.SendCounts != nil || n == 0 || n > signedBytes || !meetsAll(p.Kind)
+}
+
+// meetsAll reports whether every rank needs something of all others.
+func meetsAll(k plan.Kind) bool {
+	switch k {
+	case plan.Barrier, plan.Allreduce, plan.Allgather, plan.Alltoall, plan.ReduceScatter:
+		return true
+	}
+	return false
 }
 
 func (f *Config) log() *slog.Logger {

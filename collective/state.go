@@ -79,6 +79,7 @@ type entry struct {
 	combine     kernel.Func
 	signature   signature // but for its trail
 	digest      uint64    // of it
+	waitsForAll bool      // in the arena: CheckAll has all ranks compare their calls first
 	idle        []*execution
 }
 
@@ -292,7 +293,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	}
 	if e.way != byMessages {
 		e.plan = &plan.Plan{Name: here}
-		e.starts = blockOffsets(q.counts[0], q.typ.size)
+		e.starts, e.waitsForAll = blockOffsets(q.counts[0], q.typ.size), s.config.CheckAll
 	}
 	e.digest = e.signature.digest()
 	s.keep(e)

@@ -107,6 +107,25 @@ func TestGiversMeetLater(t *testing.T) {
 	}
 }
 
+// By option they learn it in that very call.
+func TestGiversMeetAtOnce(t *testing.T) {
+	t.Parallel() // mostly waits
+	for name, k := range givers {
+		t.Run(name, func(t *testing.T) {
+			eachWayOfTwo(t, func(n int) func(ctx context.Context, c *mpi.Comm) error {
+				return func(ctx context.Context, c *mpi.Comm) error {
+					f := ConfigOf(c)
+					f.CheckAll = true
+					if err := Configure(c, f); err != nil {
+						return err
+					}
+					return says(k.calls[c.Rank()](ctx, c, n), fmt.Sprintf(k.want[0], n), fmt.Sprintf(k.want[1], n))
+				}
+			})
+		})
+	}
+}
+
 // So they do when they never meet but in the slots that they use again.
 func TestGiversMeetInSlots(t *testing.T) {
 	for r, err := range inShared(t, MemoryPlan, 2, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
