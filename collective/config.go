@@ -38,7 +38,7 @@ type Config struct {
 	Log *slog.Logger
 
 	// For simulations that carry sizes and no payloads. Phantom stands in for
-	// scratch memory: at least as long as the largest buffer, never touched. Charge is told how long the
+	// scratch memory: as long as a plan needs, up to six times the longest vector, never touched. Charge is told how long the
 	// work takes that is not done, by the model. Nodes is the map of hosts, where the caller has one
 	// for all ranks.
 	Phantom []byte

@@ -62,10 +62,14 @@ const (
 	finished = -2
 )
 
-func newExecution(s *state, e *entry) *execution {
+func newExecution(s *state, e *entry) (*execution, error) {
+	work, err := s.scratch(e.plan.Work * e.typ.size)
+	if err != nil {
+		return nil, err
+	}
 	x := &execution{state: s, entry: e, until: until{off: s.off}}
-	x.mem[plan.Work] = s.scratch(e.plan.Work * e.typ.size)
-	return x
+	x.mem[plan.Work] = work
+	return x, nil
 }
 
 // heldBytes is the memory that the execution keeps from one call to the next.
@@ -176,7 +180,9 @@ func (x *execution) start(ctx context.Context, e effort) error {
 			only = i
 		}
 	}
-	x.room(stage, parts, steps)
+	if err := x.room(stage, parts, steps); err != nil {
+		return err
+	}
 	for i := range x.incoming {
 		if !x.heldBack(i) {
 			x.postFirst(&x.incoming[i])
@@ -209,7 +215,7 @@ func (x *execution) signed(n int) bool {
 }
 
 // room sees to the memory that messages of the round pass through.
-func (x *execution) room(stage, parts int, steps []plan.Step) {
+func (x *execution) room(stage, parts int, steps []plan.Step) (err error) {
 	for i := range steps {
 		if st := &steps[i]; (st.Action == plan.Put || st.Action == plan.PutParts) && x.signed(st.N) {
 			stage += stageBytes(st.N * x.entry.typ.size)
@@ -219,8 +225,9 @@ func (x *execution) room(stage, parts int, steps []plan.Step) {
 		x.stage = make([]byte, stage)
 	}
 	if parts > len(x.parts) {
-		x.parts = x.state.scratch(parts)
+		x.parts, err = x.state.scratch(parts)
 	}
+	return err
 }
 
 // sendNow is the round's only send, short: the system's MPI library is quicker without a request.

@@ -173,8 +173,8 @@ func (s *state) acquire(c *mpi.Comm, q *call, f form) (*execution, error) {
 	if n := len(e.idle); n > 0 {
 		x = e.idle[n-1]
 		e.idle = e.idle[:n-1]
-	} else {
-		x = newExecution(s, e)
+	} else if x, err = newExecution(s, e); err != nil {
+		return nil, s.fault(q.called(), q.seq, err)
 	}
 	x.turn.Lock()
 	x.nonblocking = f == nonblocking
