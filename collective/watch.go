@@ -29,6 +29,7 @@ type watch struct {
 	// The goroutine's own.
 	sends    []mpi.Request
 	letter   letter
+	stacks   stacks
 	pushed   []*execution
 	seen     []glimpse
 	patience map[question]patience
@@ -267,7 +268,6 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 	case newsQuery:
 		s.mu.Lock()
 		mine, alltoallv := s.watch.recall(n.seq)
-		answer := s.describe(n.seq)
 		s.mu.Unlock()
 		var err error
 		switch {
@@ -292,7 +292,7 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 		if s.repeat(shadow, from) {
 			return
 		}
-		s.post(shadow, news{kind: newsReply, seq: n.seq, text: answer}, from)
+		s.post(shadow, news{kind: newsReply, seq: n.seq, text: s.describe(n.seq) + s.watch.stacks.text(time.Now(), programStacks)}, from)
 	case newsReply:
 		s.watch.answered(question{n.seq, from}, n.text)
 	case newsPast:
@@ -326,8 +326,10 @@ func (s *state) repeat(shadow *mpi.Comm, to int) bool {
 }
 
 // describe says what this rank is doing, to one that waits for it in
-// collective seq. The state is locked.
+// collective seq, but for its stacks.
 func (s *state) describe(seq uint32) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var b strings.Builder
 	for _, x := range s.watch.active {
 		x.mu.Lock()
@@ -353,6 +355,5 @@ func (s *state) describe(seq uint32) string {
 	if s.watch.note != "" {
 		fmt.Fprintf(&b, "last seen in %s %.1f s ago; ", s.watch.note, time.Since(s.watch.noted).Seconds())
 	}
-	b.WriteString("its stacks: " + programStacks())
 	return b.String()
 }
