@@ -18,7 +18,7 @@ type Explanation struct {
 	Hosts      int
 	Transport  string      // as Place.Transport
 	Plan       string      // LibraryPlan where the system's library does it
-	Why        string      // "cheapest by model ...", "site table ...", "forced", "across hosts" (the library)
+	Why        string      // "cheapest by model ...", "by model ... not more than", "site table ...", "forced", "across hosts" (the library)
 	Seconds    float64     // predicted; 0 for the library, which nothing prices
 	Candidates []Candidate // all plans that fit, cheapest first
 	Unfit      []Candidate // those that do not

@@ -19,8 +19,8 @@ const (
 	LibraryAuto Library = iota
 	// LibraryNever always runs Fisterra's own plans.
 	LibraryNever
-	// LibraryAlways leaves to the library whatever it has: not operators of the program's own, nor Min and Max
-	// of floats, since MPI says nothing of NaNs, nor more than 2³¹-1 elements.
+	// LibraryAlways leaves to the library whatever it has: not Alltoallv, nor reductions by operators of the program's own, of BF16
+	// and FP16, or by Min and Max of floats, since MPI says nothing of NaNs, nor more than 2³¹-1 elements.
 	LibraryAlways
 )
 

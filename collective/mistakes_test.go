@@ -57,10 +57,11 @@ func TestMistakesAreNamed(t *testing.T) {
 	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
 		ints, floats := make([]int32, 4), make([]float64, 4)
 		for want, err := range map[string]error{
-			"recv has 1 elements, 2 are needed":                ReduceScatterBlock(ctx, c, ints, ints[:1], Sum),
-			"send and recv overlap without beginning together": ReduceScatterBlock(ctx, c, ints, ints[1:3], Sum),
-			"send has 4 elements, 3 are needed":                Allreduce(ctx, c, floats, make([]float64, 3), ReproducibleSum),
-			"a row has 4 elements, 3 are needed":               ReproducibleAllreduce(ctx, c, [][]float64{floats}, make([]float64, 3)),
+			"recv has 1 elements, 2 are needed":                      ReduceScatterBlock(ctx, c, ints, ints[:1], Sum),
+			"send and recv overlap without beginning together":       ReduceScatterBlock(ctx, c, ints, ints[1:3], Sum),
+			"ReproducibleSum is for Allreduce and Reduce that block": Iallreduce(c, floats, floats, ReproducibleSum).Wait(ctx),
+			"send has 4 elements, 3 are needed":                      Allreduce(ctx, c, floats, make([]float64, 3), ReproducibleSum),
+			"a row has 4 elements, 3 are needed":                     ReproducibleAllreduce(ctx, c, [][]float64{floats}, make([]float64, 3)),
 		} {
 			if err := within(err, ErrArgument); err != nil {
 				return err
