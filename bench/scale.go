@@ -59,8 +59,11 @@ func (o ScaleOptions) elements(ranks, nBytes int) int {
 	return elements
 }
 
-// phantomBytes is how long the memory is that stands in for what so many elements take on their way.
-func phantomBytes(elements int) int { return 4*elements*elementBytes + 1<<20 }
+// phantomBytes is how long the memory is that stands in for what so many elements take on their way. An alltoall in lanes needs
+// the most, on nodes with fewer ranks than others: all blocks packed and unpacked, and twice what its node has for the ranks that
+// its lanes lead to. A lane leads to N ranks for N nodes, and a rank of r on its node has up to ⌈L/r⌉ lanes where the fullest
+// has L: r·⌈L/r⌉·N blocks, which are at most twice as many as there are ranks if all nodes but one are alike.
+func phantomBytes(elements int) int { return 6*elements*elementBytes + 1<<20 }
 
 func (o ScaleOptions) host(rank int) string { return fmt.Sprintf("n%d", o.Network.NodeOf(rank)) }
 
@@ -139,8 +142,9 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 		failed[rank] = scaleCall(ctx, c, o.Kind, vector, result)
 	})
 	for rank, e := range failed {
-		if err == nil && e != nil {
+		if e != nil { // which is why the others wait, if they do
 			err = fmt.Errorf("rank %d: %w", rank, e)
+			break
 		}
 	}
 	if err != nil {

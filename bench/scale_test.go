@@ -145,6 +145,20 @@ func TestScaleCheck(t *testing.T) {
 	}
 }
 
+// Nodes of which one has fewer ranks need the most memory on the way.
+func TestScaleOnUnevenNodes(t *testing.T) {
+	for _, k := range []struct{ perNode, cyclic, ranks int }{{16, 0, 17}, {16, 0, 31}, {24, 5, 9}, {2, 0, 5}} {
+		network := *sim.FDR()
+		network.RanksPerNode, network.Cyclic = k.perNode, k.cyclic
+		for _, a := range plan.Planners(plan.Alltoall) {
+			o := ScaleOptions{Kind: plan.Alltoall, Network: &network, Plan: a.Name}
+			if _, err := Scale(t.Context(), o, k.ranks, 4<<20); err != nil {
+				t.Errorf("%+v: %s: %v", k, a.Name, err)
+			}
+		}
+	}
+}
+
 // One point, which takes exactly what it must, has a plot, too.
 func TestPlotScaleOfOneTime(t *testing.T) {
 	for _, took := range []time.Duration{400 * time.Nanosecond, time.Microsecond, time.Millisecond} {

@@ -37,7 +37,12 @@ func (s *state) admit(ctx context.Context, c *mpi.Comm, q *call) (*arena, error)
 		s.mu.Unlock()
 		return nil, s.refuse(q, b)
 	}
-	if s.number(q); q.seq <= arenaAfter {
+	if err := q.check(); err != nil {
+		err := s.rejected(q, err)
+		s.mu.Unlock()
+		return nil, err
+	}
+	if s.number(q, q.sign(0).digest()); q.seq <= arenaAfter {
 		s.mu.Unlock()
 		return nil, nil
 	}

@@ -40,6 +40,46 @@ func TestArenaIsMadeBetweenCalls(t *testing.T) {
 	}
 }
 
+// A rank has so many arenas at a time: where it has, all ranks do without, and with one again when another has gone.
+func TestArenasAreBounded(t *testing.T) {
+	spinning(2, func() {
+		overSharedMemory(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+			var first *mpi.Comm
+			next := func() (bool, error) {
+				d, err := c.Dup(ctx)
+				if err != nil {
+					return false, err
+				}
+				if first == nil {
+					first = d
+				}
+				for range arenaAfter + 1 {
+					if err := Barrier(ctx, d); err != nil {
+						return false, err
+					}
+				}
+				return stateOf(d).arena.Load() != nil, nil
+			}
+			for i := range maxArenas + 2 {
+				if i == maxArenas+1 && c.Rank() == 0 { // of both, which the other does not know
+					first.Free()
+				}
+				want := i < maxArenas
+				if has, err := next(); err != nil || has != want {
+					return fmt.Errorf("communicator %d: an arena: %v, want %v; %v", i, has, want, err)
+				}
+			}
+			if c.Rank() == 1 {
+				first.Free()
+			}
+			if has, err := next(); err != nil || !has {
+				return fmt.Errorf("after one was freed: an arena: %v; %v", has, err)
+			}
+			return nil
+		})
+	})
+}
+
 // Nonblocking calls neither wait for the arena nor are they disturbed by it, and one that is started after a
 // blocking call of another goroutine comes after it.
 func TestNonblockingCallsPassTheArena(t *testing.T) {

@@ -136,6 +136,7 @@ const (
 
 	maxArena   = 16 // ranks
 	arenaAfter = 16 // collectives on a communicator before it gets an arena
+	maxArenas  = 16 // of a rank at a time, of some 4 MiB each
 
 	storeAt    = flagWords + slots*slotWords
 	piecesAt   = storeAt + storeBytes/8
@@ -155,9 +156,32 @@ func (s *state) arenaSuits(c *mpi.Comm) bool {
 	return true
 }
 
-// makeArena maps the ranks' memory, as a part of q. Collective. Without it everything goes by messages: an
-// error means that the ranks do not agree.
+// arenasKey is the attribute of a world's communicator that counts the rank's arenas.
+type arenasKey struct{}
+
+// makeArena makes an arena as a part of q, unless one of the ranks has too many. Collective. Without it everything goes by
+// messages: an error means that the ranks do not agree.
 func (s *state) makeArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
+	alive := c.World().Comm().Attribute(arenasKey{}, func() any { return new(atomic.Int32) }).(*atomic.Int32)
+	few, err := s.allCan(ctx, c, q, alive.Add(1) <= maxArenas)
+	var a *arena
+	if few && err == nil {
+		a, err = s.mapArena(ctx, c, q)
+	}
+	if a == nil {
+		alive.Add(-1)
+		return nil, err
+	}
+	unmap := a.drop
+	a.drop = func() {
+		unmap()
+		alive.Add(-1)
+	}
+	return a, nil
+}
+
+// mapArena maps the ranks' memory, as a part of q. Collective.
+func (s *state) mapArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
 	// A rank that has called collectives off does not come to it, or goes from it.
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)

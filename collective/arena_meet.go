@@ -77,12 +77,16 @@ func (s *state) enrol(m *meeting, c *mpi.Comm, q *call, a *arena) error {
 	if !e.way.inArena() {
 		return nil
 	}
-	s.number(q)
+	s.number(q, e.digest)
 	// As a literal it would be made on the side and copied, which costs more than the rest here.
 	m.arena, m.entry, m.comm, m.seq = a, e, c, q.seq
 	m.send, m.recv = q.send, q.recv
-	m.signature = q.signatureBy(e)
-	s.watch.heard(m.seq, m.signature)
+	if q.phase == whole {
+		m.signature.set(&e.signature, uint64(q.trail)<<48)
+	} else {
+		m.signature = q.signatureBy(e)
+	}
+	s.watch.heard(m.seq, &m.signature)
 	a.tickets++
 	m.ticket = a.tickets
 	return nil
@@ -99,6 +103,7 @@ func (s *state) attend(ctx context.Context, m *meeting) error {
 		err = m.hold(ctx)
 	}
 	if err != nil {
+		err = s.causeOf(ctx, m.comm.Shadow(), err)
 		x := &execution{state: s, entry: m.entry, comm: m.comm, shadow: m.comm.Shadow(), seq: m.seq, signature: m.signature}
 		x.fail(err) // before the next one's turn
 		err = x.err
@@ -130,7 +135,7 @@ func (s *state) queue(ctx context.Context, m *meeting) error {
 
 // hold does the collective, now that it is the meeting's turn.
 func (m *meeting) hold(ctx context.Context) error {
-	m.sleeper.signature = m.signature // as the look-out would see it
+	m.sleeper.signature.set(&m.signature, 0) // as the look-out would see it
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
@@ -164,6 +169,9 @@ func (m *meeting) begin(ctx context.Context) error {
 	at := slot(m.turn - half)
 	for r := range m.parts {
 		if err := m.reach(ctx, r, at, m.turn-half, m.everybody()); err != nil {
+			return err
+		}
+		if err := m.compareSlots(r, at); err != nil { // also of those that only give
 			return err
 		}
 		votes += m.parts[r][at+callAt] & votesMask

@@ -50,6 +50,11 @@ func (m *meeting) throughPieces(ctx context.Context) error {
 	m.noteBuffers()
 	m.show(nil)
 	l := m.layOut()
+	if m.entry.waitsForAll {
+		if err := m.compareCalls(ctx); err != nil {
+			return err
+		}
+	}
 	given := 0
 	for taken := range l.steps {
 		for given < l.steps && (given == taken || given <= taken+m.ahead && l.ready(given, taken)) {
@@ -58,7 +63,7 @@ func (m *meeting) throughPieces(ctx context.Context) error {
 			}
 			given++
 		}
-		if taken == 0 {
+		if taken == 0 && !m.entry.waitsForAll {
 			if err := m.compareCalls(ctx); err != nil {
 				return err
 			}

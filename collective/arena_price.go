@@ -1,6 +1,10 @@
 package collective
 
-import "github.com/fisterra-hpc/fisterra/collective/plan"
+import (
+	"fmt"
+
+	"github.com/fisterra-hpc/fisterra/collective/plan"
+)
 
 // What an arena's ways to do a collective cost, in the terms of the model that also prices the plans, and
 // the choice between them and the plans. How they are done is in the other files of arena.
@@ -179,11 +183,15 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 		}
 	}
 	m := f.Model
-	least := plan.Rank(p, m)[0].Seconds * messageShare
+	messages := plan.Rank(p, m)[0].Seconds
+	least := messages * messageShare
 	for _, c := range arenaWays(p, m, canRead) {
 		if c.Seconds <= least {
 			name, least = c.Plan, c.Seconds
 		}
+	}
+	if least > messages {
+		return name, fmt.Sprintf("by model %s not more than %.0f %% dearer than messages", m.Name, 100*(messageShare-1)), true
 	}
 	return name, "cheapest by model " + m.Name, true
 }

@@ -175,9 +175,12 @@ func (m *meeting) contributes(rank int) int {
 	return m.entry.count * m.entry.typ.size
 }
 
-// compareCalls waits for the ranks whose contributions this one needs.
+// compareCalls waits for the ranks whose contributions this one needs, or for all that are to compare.
 func (m *meeting) compareCalls(ctx context.Context) error {
 	first, end := m.sources()
+	if m.entry.waitsForAll {
+		first, end = 0, len(m.parts)
+	}
 	for r := first; r < end; r++ {
 		if r == m.me {
 			continue
@@ -196,16 +199,30 @@ func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
 	if err := m.reach(ctx, rank, at, m.turn, alike); err != nil {
 		return err
 	}
+	return m.compareSlots(rank, at)
+}
+
+// compareSlots compares what a rank called in a turn with what this one did.
+func (m *meeting) compareSlots(rank, at int) error {
 	theirs, mine := m.parts[rank][at:at+slotHead], m.parts[m.me][at:at+slotHead]
-	seq := uint32(theirs[callAt] >> numberShift)
-	if theirs[1] == mine[1] && theirs[2] == mine[2] && seq == m.seq {
+	other, seq := uint32(theirs[callAt]>>numberShift), uint32(mine[callAt]>>numberShift)
+	if theirs[1] == mine[1] && theirs[2] == mine[2] && other == seq {
 		return nil
 	}
-	other := signature(m.bytesAt(rank, at+1, signatureBytes))
-	if seq != m.seq {
-		return outOfStep(m.signature, m.seq, m.me, other, seq, rank, m.comm.Host(rank))
+	return m.differ(rank, at, other, seq)
+}
+
+// differ is the error of ranks that called different things in a turn, or as different numbers.
+func (m *meeting) differ(rank, at int, other, seq uint32) error {
+	s, shadow := m.sleeper.state, m.comm.Shadow()
+	theirs, mine := signature(m.bytesAt(rank, at+1, signatureBytes)), signature(m.bytesAt(m.me, at+1, signatureBytes))
+	switch {
+	case other != seq:
+		return outOfStep(mine, seq, m.me, theirs, other, rank, shadow.Host(rank))
+	case seq != m.seq: // a turn before this one
+		return s.mismatchBefore(shadow, m.seq, rank)
 	}
-	return m.signature.compare(m.me, rank, m.comm.Host(rank), other)
+	return s.mismatch(shadow, seq, mine, rank, theirs)
 }
 
 // take makes this rank's result of what was shown.

@@ -435,16 +435,19 @@ func BenchmarkArena(b *testing.B) {
 				}
 				defer mu.Unlock()
 				v := []float32{1, 2}
-				a := stateOf(c).arena.Load()
-				ahead := func(s signature) {
+				s := stateOf(c)
+				a := s.arena.Load()
+				ahead := func(called signature) {
 					for turn := range uint64(slots) {
 						at := slot(turn)
-						copy(a.bytesAt(1, at+1, signatureBytes), s[:])
+						copy(a.bytesAt(1, at+1, signatureBytes), called[:])
 						a.parts[1][at] = 1 << 60
 					}
 				}
 				do := func(i int) error {
-					a.parts[1][slot(uint64(i))+callAt] = uint64(i) << numberShift
+					at := slot(uint64(i))
+					a.parts[1][at+2] = a.parts[1][at+2]<<16>>16 | s.trail>>trailShift<<48
+					a.parts[1][at+callAt] = uint64(i) << numberShift
 					switch kind {
 					case plan.Barrier:
 						return Barrier(ctx, c)

@@ -95,7 +95,7 @@ func setOp[T mpi.Elem](q *call, op Op) {
 		q.fail("operator %s is for %v, not for %v", op.user.name, op.user.typ, q.goType)
 	}
 	if op.exact {
-		q.fail("ReproducibleSum is for Allreduce and Reduce")
+		q.fail("ReproducibleSum is for Allreduce and Reduce that block")
 	}
 }
 

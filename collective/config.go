@@ -24,10 +24,11 @@ type Config struct {
 	// Library says what goes to the system's MPI library, on communicators that
 	// stand on one.
 	Library Library
-	// CheckAll compares what the ranks called also where messages may be too long to
-	// carry it (over 2 KiB in all, or blocks with counts), at the price of a barrier in front of each
-	// such collective. Of an Alltoallv it also compares the counts of all ranks, by an alltoall. What is
-	// compared so goes by Fisterra's own plans, also over a system's MPI library.
+	// CheckAll has all ranks compare what they called in the call itself, also where messages may be too long to
+	// carry it (over 2 KiB in all, or blocks with counts), or not all ranks get one: at the price of a barrier in front of each
+	// such collective, in shared memory of a wait for all ranks. Of an Alltoallv it also compares the counts of all ranks, by an
+	// alltoall. Over a system's MPI library, of which the messages do not carry it, all collectives are Fisterra's own then;
+	// without CheckAll, ranks that wait in the library ask the others.
 	CheckAll bool
 	// StallAfter is how long a collective waits before it logs which ranks have not come, and what the first of them
 	// does, for the answer of which it waits up to a second. 0 is 10 s; negative: never. Over a system's MPI library's
@@ -37,7 +38,7 @@ type Config struct {
 	Log *slog.Logger
 
 	// For simulations that carry sizes and no payloads. Phantom stands in for
-	// scratch memory: at least as long as the largest buffer, never touched. Charge is told how long the
+	// scratch memory: as long as a plan needs, up to six times the longest vector, never touched. Charge is told how long the
 	// work takes that is not done, by the model. Nodes is the map of hosts, where the caller has one
 	// for all ranks.
 	Phantom []byte
@@ -77,10 +78,24 @@ func (f *Config) passedOver(transport string) string {
 	return fmt.Sprintf("that of site %s was measured over %s, and ranks are here over %s", f.Site.Name, f.Site.ModelTransport, transport)
 }
 
-// comparesFirst reports whether CheckAll has the ranks compare a call before they do it by messages. With counts that is
-// every one: of some only this rank knows the length.
+// comparesFirst reports whether CheckAll has the ranks compare a call before they do it by messages. They need not where
+// something of every rank comes to all in messages that carry the call. With counts they do: of some only this rank knows
+// the length.
 func (f *Config) comparesFirst(p *plan.Problem) bool {
-	return f.CheckAll && (p.Counts != nil || p.SendCounts != nil || p.TotalBytes() > signedBytes)
+	if !f.CheckAll || p.Kind == plan.Barrier {
+		return false
+	}
+	n := p.TotalBytes()
+	return p.Counts != nil || p.SendCounts != nil || n == 0 || n > signedBytes || !meetsAll(p.Kind)
+}
+
+// meetsAll reports whether every rank needs something of all others.
+func meetsAll(k plan.Kind) bool {
+	switch k {
+	case plan.Barrier, plan.Allreduce, plan.Allgather, plan.Alltoall, plan.ReduceScatter:
+		return true
+	}
+	return false
 }
 
 func (f *Config) log() *slog.Logger {

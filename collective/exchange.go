@@ -75,11 +75,15 @@ func (s *state) agreeOnCounts(c *mpi.Comm, q *call, e *entry) *agreement {
 	b := q.part(counting)
 	setVector[int64](&b, plan.Alltoall, exchangeFields)
 	setBuffers(&b, mine, theirs)
+	var part *execution
 	of, err := s.find(c, &b)
+	if err == nil {
+		part, err = s.take(c, &b, of, blocking)
+	}
 	if err != nil {
 		panic(fmt.Sprintf("collective: counts cannot be compared: %v", err)) // an alltoall of int64 is always possible
 	}
-	return &agreement{s.take(c, &b, of, blocking), theirs}
+	return &agreement{part, theirs}
 }
 
 // agree goes on with the comparison of counts, if there is one, and reports whether the rest of the call may begin. If not, it

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -47,6 +48,7 @@ type execution struct {
 	progress    atomic.Uint32 // grows with every message
 	ended       bool
 	nonblocking bool
+	doubt       *earlierError // by which it ends when the cause is found
 
 	mu       sync.Mutex
 	blocked  mpi.Request // what the waiting goroutine sleeps on
@@ -63,10 +65,14 @@ const (
 	elsewhere = -3
 )
 
-func newExecution(s *state, e *entry) *execution {
+func newExecution(s *state, e *entry) (*execution, error) {
+	work, err := s.scratch(e.plan.Work * e.typ.size)
+	if err != nil {
+		return nil, err
+	}
 	x := &execution{state: s, entry: e, until: until{off: s.off}}
-	x.mem[plan.Work] = s.scratch(e.plan.Work * e.typ.size)
-	return x
+	x.mem[plan.Work] = work
+	return x, nil
 }
 
 // heldBytes is the memory that the execution keeps from one call to the next.
@@ -83,7 +89,7 @@ func (x *execution) begin(c *mpi.Comm, q *call, first *agreement) {
 	x.comm, x.shadow = c, c.Shadow()
 	x.seq, x.tag = q.seq, firstTag+int(q.seq%tagsOf(c))
 	x.mem[plan.Send], x.mem[plan.Recv] = q.send, q.recv
-	x.round, x.started, x.err, x.ended = 0, false, nil, false
+	x.round, x.started, x.err, x.doubt, x.ended = 0, false, nil, nil, false
 	x.signature = q.signatureBy(x.entry)
 	x.mu.Lock()
 	x.blocked, x.peer = mpi.Request{}, peer
@@ -116,39 +122,50 @@ func (x *execution) advance(ctx context.Context, e effort) bool {
 }
 
 func (x *execution) run(ctx context.Context, e effort) bool {
-	if !x.agree(ctx, e) {
-		return x.err != nil
+	if x.doubt == nil {
+		if !x.agree(ctx, e) {
+			return x.err != nil
+		}
+		done, err := x.proceed(ctx, e)
+		if err == nil {
+			return done
+		}
+		if !errors.As(err, &x.doubt) {
+			x.fail(err)
+			return true
+		}
 	}
+	err := x.state.findCause(ctx, x.shadow, x.doubt, e)
+	if err != nil {
+		x.fail(err)
+	}
+	return err != nil
+}
+
+// proceed reports whether it has come to the end.
+func (x *execution) proceed(ctx context.Context, e effort) (done bool, err error) {
 	if x.entry.way == byLibrary {
 		_, ok, err := x.awaitFirm(ctx, x.native, nobody, e)
 		if ok {
 			x.native = mpi.Request{}
 		}
-		if err != nil {
-			x.fail(err)
-		}
-		return ok || err != nil
+		return ok, err
 	}
 	rounds := len(x.entry.plan.Rounds)
 	for x.round < rounds {
 		if !x.started {
 			if err := x.start(ctx, e); err != nil {
-				x.fail(err)
-				return true
+				return false, err
 			}
 		}
 		done, err := x.settle(ctx, e)
-		if err != nil {
-			x.fail(err)
-			return true
-		}
-		if !done {
-			return false
+		if err != nil || !done {
+			return false, err
 		}
 		x.round++
 		x.started = false
 	}
-	return true
+	return true, nil
 }
 
 // start does the local steps of a round, posts its receives and then starts its sends.
@@ -173,7 +190,9 @@ func (x *execution) start(ctx context.Context, e effort) error {
 			only = i
 		}
 	}
-	x.room(stage, parts, steps)
+	if err := x.room(stage, parts, steps); err != nil {
+		return err
+	}
 	for i := range x.incoming {
 		if !x.heldBack(i) {
 			x.postFirst(&x.incoming[i])
@@ -206,7 +225,7 @@ func (x *execution) signed(n int) bool {
 }
 
 // room sees to the memory that messages of the round pass through.
-func (x *execution) room(stage, parts int, steps []plan.Step) {
+func (x *execution) room(stage, parts int, steps []plan.Step) (err error) {
 	for i := range steps {
 		if st := &steps[i]; (st.Action == plan.Put || st.Action == plan.PutParts) && x.signed(st.N) {
 			stage += stageBytes(st.N * x.entry.typ.size)
@@ -216,8 +235,9 @@ func (x *execution) room(stage, parts int, steps []plan.Step) {
 		x.stage = make([]byte, stage)
 	}
 	if parts > len(x.parts) {
-		x.parts = x.state.scratch(parts)
+		x.parts, err = x.state.scratch(parts)
 	}
+	return err
 }
 
 // sendNow is the round's only send, short: the system's MPI library is quicker without a request.

@@ -85,6 +85,26 @@ func TestExplainKnowsSharedMemory(t *testing.T) {
 	}
 }
 
+// Shared memory is not called the cheapest where messages are, although it is taken if they are so by little.
+func TestExplainDoesNotCallTheDearerCheapest(t *testing.T) {
+	dearer := 0
+	for _, k := range plan.Kinds() {
+		for n := 8; n <= 64<<20; n += max(4, n/4&^3) {
+			e := ExplainFor(k, n, Place{Ranks: 4, RanksPerHost: 4, Transport: "shm"}, Config{})
+			cheapest := e.Seconds <= e.Candidates[0].Seconds
+			if !cheapest {
+				dearer++
+			}
+			if strings.HasPrefix(e.Why, "cheapest") != cheapest {
+				t.Fatalf("%v", e)
+			}
+		}
+	}
+	if dearer == 0 {
+		t.Error("nothing that is dearer was taken")
+	}
+}
+
 // A place of which something is not said has one rank, and all of them on one host.
 func TestExplainKnowsAnyPlace(t *testing.T) {
 	for _, k := range []struct {

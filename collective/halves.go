@@ -20,9 +20,9 @@ func runHalves(ctx context.Context, c *mpi.Comm, q, first, second *call, between
 	var meetings [2]meeting
 	s.mu.Lock()
 	if err = s.open(q, a); err == nil {
-		s.number(q)
+		s.number(q, q.sign(0).digest())
 		for i, h := range halves {
-			if h.seq = q.seq; a != nil && err == nil {
+			if h.seq, h.trail = q.seq, q.trail; a != nil && err == nil {
 				err = s.enrol(&meetings[i], c, h, a)
 			}
 		}

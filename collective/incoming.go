@@ -144,7 +144,7 @@ func (x *execution) accept(m *incoming, status mpi.Status, err error) error {
 	if status.Bytes < 0 { // truncated, and the library does not tell how long it was, nor what of it is in b
 		sent = fmt.Sprintf("more than %d B", len(b))
 	} else if other, ok := readSignature(b[:min(len(b), status.Bytes)]); ok && other != x.signature {
-		return x.signature.compare(x.state.rank, peer, x.comm.Host(peer), other)
+		return x.state.mismatch(x.shadow, x.seq, x.signature, peer, other)
 	}
 	if status.Bytes == len(b) { // and so is its call, as far as a signature tells
 		sent = fmt.Sprintf("%d B", len(b)-signatureBytes)

@@ -9,7 +9,7 @@ import (
 )
 
 // Library says when collectives go to the system's MPI library, where the
-// communicator stands on one.
+// communicator stands on one. With Config.CheckAll none do.
 type Library uint8
 
 const (
@@ -19,8 +19,8 @@ const (
 	LibraryAuto Library = iota
 	// LibraryNever always runs Fisterra's own plans.
 	LibraryNever
-	// LibraryAlways leaves to the library whatever it has: not operators of the program's own, nor Min and Max
-	// of floats, since MPI says nothing of NaNs, nor more than 2³¹-1 elements.
+	// LibraryAlways leaves to the library whatever it has: not Alltoallv, nor reductions by operators of the program's own, of BF16
+	// and FP16, or by Min and Max of floats, since MPI says nothing of NaNs, nor more than 2³¹-1 elements.
 	LibraryAlways
 )
 

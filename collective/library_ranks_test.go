@@ -302,19 +302,54 @@ func explainedOverLibrary(ctx context.Context, c *mpi.Comm) error {
 		if err := reconfigure(ctx, c, f); err != nil {
 			return err
 		}
-		v := make([]float32, signedBytes)
-		if err := Allreduce(ctx, c, v, v, Sum); err != nil {
-			return err
+		for _, n := range []int{1, signedBytes} {
+			v := make([]float32, n)
+			if err := Allreduce(ctx, c, v, v, Sum); err != nil {
+				return err
+			}
+			e, did := Explain(plan.Allreduce, 4*n, c), stateOf(c).last[plan.Allreduce].plan.Name
+			if e.Plan != did || slices.Contains(Plans(plan.Allreduce, 4*n, c), MemoryPlan) {
+				return fmt.Errorf("%+v: an allreduce is done by %s and explained as\n%v", f, did, e)
+			}
 		}
-		e, did := Explain(plan.Allreduce, 4*len(v), c), stateOf(c).last[plan.Allreduce].plan.Name
-		if e.Plan != did || slices.Contains(Plans(plan.Allreduce, 4*len(v), c), MemoryPlan) {
-			return fmt.Errorf("%+v: an allreduce is done by %s and explained as\n%v", f, did, e)
-		}
-	}
-	if e := Explain(plan.Allreduce, signedBytes, c); e.Plan != LibraryPlan {
-		return fmt.Errorf("a short call, which is not compared first, is explained as\n%v", e)
 	}
 	return nil
+}
+
+// differBesideTheLibrary: what the ranks call is compared also where the library would do it: at once with CheckAll, and else
+// when a rank that waits in it has asked.
+func differBesideTheLibrary(ctx context.Context, c *mpi.Comm) error {
+	const tag = 1
+	d, err := c.Dup(ctx)
+	if err == nil {
+		err = Configure(d, Config{Library: LibraryAlways, CheckAll: true})
+	}
+	if err != nil {
+		return err
+	}
+	err = Bcast(ctx, d, make([]int32, 4), 1-d.Rank())
+	for _, want := range []string{"bcast of 4 int32, root 0", "bcast of 4 int32, root 1"} {
+		if !errors.Is(err, mpi.ErrMismatch) || errors.Is(err, mpi.ErrInFlight) || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("compared first: %v, want a mismatch that says %q", err, want)
+		}
+	}
+	v := []int64{1}
+	if c.Rank() == 0 {
+		err := Allreduce(ctx, c, v, v, Sum)
+		if !strings.Contains(fmt.Sprint(err), "rank 1 called allreduce of 1 int64, sum, with arguments that make no sense") {
+			return fmt.Errorf("%v does not say what rank 1 called", err)
+		}
+		return errors.Join(within(err, mpi.ErrMismatch), within(err, mpi.ErrInFlight), mpi.Send(ctx, c, v, 1, tag))
+	}
+	if err := within(Allreduce(ctx, c, v, nil, Sum), ErrArgument); err != nil {
+		return err
+	}
+	if _, err := mpi.Recv(ctx, c, make([]int64, 1), 0, tag); err != nil {
+		return err
+	}
+	n, _ := c.Shadow().Native()
+	_, err = n.Allreduce(nil, mpi.Bytes(v), mpi.KindOf[int64](), mpi.ReduceSum).Wait(ctx) // so that rank 0 can end
+	return err
 }
 
 // busy: a collective is under way.
@@ -369,6 +404,8 @@ func TestLibraryRank(t *testing.T) {
 		err = callOffPass(ctx, c)
 	case policy == "mismatch":
 		err = mismatchOverLibrary(ctx, c)
+	case policy == "differ":
+		err = differBesideTheLibrary(ctx, c)
 	case policy == "stall":
 		err = stallInTheLibrary(ctx, c)
 	case policy == "in flight":
@@ -409,6 +446,12 @@ func TestMPICallingOff(t *testing.T) { overMPI(t, 2, "call off") }
 
 // Our plans on the library's messages notice that ranks called different things.
 func TestMPIMismatch(t *testing.T) { overMPI(t, 3, "mismatch") }
+
+// So do calls that would be, or are, left to the library.
+func TestMPIMismatchInTheLibrary(t *testing.T) {
+	t.Parallel() // mostly waits
+	overMPI(t, 2, "differ")
+}
 
 // A collective of the library's own is in a stall report, too.
 func TestMPIStallReport(t *testing.T) {

@@ -57,10 +57,11 @@ func TestMistakesAreNamed(t *testing.T) {
 	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
 		ints, floats := make([]int32, 4), make([]float64, 4)
 		for want, err := range map[string]error{
-			"recv has 1 elements, 2 are needed":                ReduceScatterBlock(ctx, c, ints, ints[:1], Sum),
-			"send and recv overlap without beginning together": ReduceScatterBlock(ctx, c, ints, ints[1:3], Sum),
-			"send has 4 elements, 3 are needed":                Allreduce(ctx, c, floats, make([]float64, 3), ReproducibleSum),
-			"a row has 4 elements, 3 are needed":               ReproducibleAllreduce(ctx, c, [][]float64{floats}, make([]float64, 3)),
+			"recv has 1 elements, 2 are needed":                      ReduceScatterBlock(ctx, c, ints, ints[:1], Sum),
+			"send and recv overlap without beginning together":       ReduceScatterBlock(ctx, c, ints, ints[1:3], Sum),
+			"ReproducibleSum is for Allreduce and Reduce that block": Iallreduce(c, floats, floats, ReproducibleSum).Wait(ctx),
+			"send has 4 elements, 3 are needed":                      Allreduce(ctx, c, floats, make([]float64, 3), ReproducibleSum),
+			"a row has 4 elements, 3 are needed":                     ReproducibleAllreduce(ctx, c, [][]float64{floats}, make([]float64, 3)),
 		} {
 			if err := within(err, ErrArgument); err != nil {
 				return err
@@ -108,15 +109,19 @@ func ownBlock(ctx context.Context, c *mpi.Comm, out, in int) error {
 	return Alltoallv(ctx, c, make([]int32, 1+out), sends, make([]int32, 1+in), receives)
 }
 
-// By option calls are compared first wherever a message may be too long for that, and nowhere else.
-func TestCheckAllCoversLongCalls(t *testing.T) {
+// By option calls are compared first wherever a message may be too long for that, or not all ranks get one, and nowhere else.
+func TestCheckAllCoversAllCalls(t *testing.T) {
 	for _, k := range []struct {
 		name     string
 		p        plan.Problem
 		compares bool
 	}{
-		{"short vector", plan.Problem{Kind: plan.Bcast, Count: 512}, false},
-		{"long vector", plan.Problem{Kind: plan.Bcast, Count: 513}, true},
+		{"short vector", plan.Problem{Kind: plan.Allreduce, Count: 512}, false},
+		{"long vector", plan.Problem{Kind: plan.Allreduce, Count: 513}, true},
+		{"no vector", plan.Problem{Kind: plan.Allreduce}, true},
+		{"a root that gives", plan.Problem{Kind: plan.Bcast, Count: 1}, true},
+		{"others that give", plan.Problem{Kind: plan.Gather, Count: 1}, true},
+		{"a first rank that gives", plan.Problem{Kind: plan.Scan, Count: 1}, true},
 		{"short blocks", plan.Problem{Kind: plan.Allgather, Count: 128}, false},
 		{"blocks that are long together", plan.Problem{Kind: plan.Allgather, Count: 129}, true},
 		{"counts", plan.Problem{Kind: plan.Allgather, Counts: []int{1, 0, 0, 0}}, true},

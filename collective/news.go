@@ -13,7 +13,7 @@ import (
 //	8  signature 16 B, of a query
 //	24 sends      8 B, of a query in an alltoallv: elements to the rank that is asked
 //	32 receives   8 B, and from it
-//	40 text
+//	40 text; of a past the signatures of the calls before seq
 type news struct {
 	kind      newsKind
 	class     newsClass
@@ -29,6 +29,7 @@ const (
 	newsAbort newsKind = iota + 1 // collectives on this communicator are over
 	newsQuery                     // I wait for you in this collective
 	newsReply                     // what I am doing
+	newsPast                      // what I called before this collective: you called something else, which of us was it?
 )
 
 type newsClass uint8
@@ -60,7 +61,7 @@ func decodeNews(b []byte) (news, error) {
 	}
 	n := news{kind: newsKind(b[0]), class: newsClass(b[1]), seq: binary.LittleEndian.Uint32(b[4:]), signature: signature(b[8:24]), text: string(b[newsHead:])}
 	n.exchange = exchange{int(binary.LittleEndian.Uint64(b[24:])), int(binary.LittleEndian.Uint64(b[32:]))}
-	if n.kind < newsAbort || n.kind > newsReply {
+	if n.kind < newsAbort || n.kind > newsPast {
 		return news{}, fmt.Errorf("collective: news of unknown kind %d", n.kind)
 	}
 	return n, nil

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -8,11 +9,15 @@ import (
 
 // scratch is n bytes for an execution. Where payloads are sizes only, it is
 // memory that nobody touches.
-func (s *state) scratch(n int) []byte {
-	if s.sizesOnly && s.config.Phantom != nil {
-		return s.config.Phantom[:n]
+func (s *state) scratch(n int) ([]byte, error) {
+	phantom := s.config.Phantom
+	switch {
+	case !s.sizesOnly || phantom == nil:
+		return make([]byte, n), nil
+	case n > len(phantom):
+		return nil, fmt.Errorf("%w: Config.Phantom has %d bytes, the plan needs %d", ErrArgument, len(phantom), n)
 	}
-	return make([]byte, n)
+	return phantom[:n], nil
 }
 
 // charge accounts for work that is not done because payloads are sizes only.

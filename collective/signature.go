@@ -18,7 +18,8 @@ import (
 //	4  op        1 B  (collectives without an operator: 0xff)
 //	5  plan      1 B  position of the planner in its catalog
 //	6  root      2 B  its lower half
-//	8  count     8 B  elements, or a hash of the counts
+//	8  count     6 B  elements, or a hash of the counts with the upper bit
+//	14 trail     2 B  of a hash of all calls before
 type signature [signatureBytes]byte
 
 const (
@@ -31,6 +32,9 @@ const (
 	badArguments   = 0xfe // as a plan: the call was rejected
 	memoryCode     = 0xfd // as a plan: MemoryPlan
 	directCode     = 0xfc // as a plan: DirectPlan
+
+	hashedCount = 1 << 47         // the count is a hash
+	countMask   = hashedCount - 1 // of what else there is of it
 )
 
 // phase is a part of what the program called that is a collective of its own. All parts have the number and the
@@ -74,23 +78,27 @@ func (q *call) called() plan.Kind {
 
 // sign is the signature of a call, which may be a part of another.
 func (q *call) sign(planner int) signature {
-	if q.phase == whole {
-		return q.key.sign(planner)
-	}
 	s := q.asked
+	if q.phase == whole {
+		s = q.key.sign(planner)
+	}
 	s[2] |= uint8(q.phase) << 4
 	s[5] = uint8(planner)
+	s.setTrail(q.trail)
 	return s
 }
 
 // signatureBy is sign by an entry's plan.
 func (q *call) signatureBy(e *entry) signature {
 	if q.phase == whole {
-		return e.signature
+		var s signature
+		s.set(&e.signature, uint64(q.trail)<<48)
+		return s
 	}
 	return q.sign(int(e.signature[5]))
 }
 
+// sign is the signature of a call, but for its trail.
 func (k *key) sign(planner int) signature {
 	var s signature
 	binary.LittleEndian.PutUint16(s[0:], signatureMagic)
@@ -104,12 +112,12 @@ func (k *key) sign(planner int) signature {
 	if k.kind.Rooted() {
 		binary.LittleEndian.PutUint16(s[6:], uint16(k.root))
 	}
-	count := uint64(k.count)
+	count := uint64(k.count) & countMask
 	switch {
 	case k.kind == plan.Alltoall && k.hash != 0:
-		count = 1 << 63 // every rank has counts of its own: see exchange
+		count = hashedCount // every rank has counts of its own: see exchange
 	case k.hash != 0:
-		count = k.hash | 1<<63
+		count = k.hash&countMask | hashedCount
 	}
 	binary.LittleEndian.PutUint64(s[8:], count)
 	return s
@@ -126,6 +134,11 @@ func readSignature(b []byte) (s signature, ok bool) {
 
 func (s signature) kind() plan.Kind { return plan.Kind(s[2] & 0xf) }
 func (s signature) phase() phase    { return phase(s[2] >> 4) }
+
+// count has elements, or hashedCount and a hash.
+func (s signature) count() uint64 {
+	return binary.LittleEndian.Uint64(s[8:]) & (hashedCount | countMask)
+}
 
 // differs reports whether ranks that started collectives of the same number called different
 // things. One may be in another part of it than the other, unless it has rejected the call and never comes to any.
@@ -144,14 +157,14 @@ func (s signature) String() string {
 		return "barrier"
 	}
 	text := kind.String()
-	count := binary.LittleEndian.Uint64(s[8:])
+	count := s.count()
 	switch {
-	case count>>63 == 0:
+	case count&hashedCount == 0:
 		text += fmt.Sprintf(" of %d %v", count, kernel.Type(s[3]))
 	case kind == plan.Alltoall:
 		text += fmt.Sprintf(" of blocks of %v with counts of its own", kernel.Type(s[3]))
 	default:
-		text += fmt.Sprintf(" of blocks of %v with counts of hash %#x", kernel.Type(s[3]), count&^(1<<63))
+		text += fmt.Sprintf(" of blocks of %v with counts of hash %#x", kernel.Type(s[3]), count&countMask)
 	}
 	switch {
 	case s[4] == noOp:

@@ -6,12 +6,33 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 )
 
 // What the goroutines of a rank are at, for the line of a log that tells who is waited for.
 
 // stackBytes bounds what is told of a rank's stacks, which go into one line of a log.
 const stackBytes = 4 << 10
+
+// oneStackBytes bounds one of them, so that a deep recursion does not hide the others.
+const oneStackBytes = stackBytes / 4
+
+// stacksKept is how long the text of the stacks is good for all that ask: while they are taken the program stands still.
+const stacksKept = time.Second
+
+// stacks is what is told of them.
+type stacks struct {
+	told  string
+	taken time.Time
+}
+
+// text takes the stacks unless that has just been done.
+func (k *stacks) text(now time.Time, take func() string) string {
+	if k.taken.IsZero() || now.Sub(k.taken) >= stacksKept {
+		k.told, k.taken = "its stacks: "+take(), now
+	}
+	return k.told
+}
 
 // helpers are goroutines of the library and of the runtime's, which say nothing about the program.
 var helpers = []string{").lookOut(", ").startKeeper", "/mpi.(*tree).", "/mpi.(*edge).", "/mpi.watchLauncher", "os/signal."}
@@ -26,16 +47,24 @@ func programStacks() string {
 		if slices.ContainsFunc(helpers, func(helper string) bool { return strings.Contains(stack, helper) }) {
 			continue
 		}
-		line := briefly(stack, modules)
-		if b.Len()+len(line) > stackBytes {
-			break
-		}
 		if b.Len() > 0 {
 			b.WriteString("; ")
 		}
-		b.WriteString(line)
+		b.WriteString(cut(briefly(stack, modules), oneStackBytes))
+		if b.Len() >= stackBytes {
+			break
+		}
 	}
-	return b.String()
+	return cut(b.String(), stackBytes)
+}
+
+// cut is at most n bytes of a text.
+func cut(text string, n int) string {
+	const more = " …"
+	if len(text) <= n {
+		return text
+	}
+	return text[:n-len(more)] + more
 }
 
 // briefly is a stack as one line, callers after what they call: "goroutine 1 [select]: ps.(*Worker).Push

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestBriefly(t *testing.T) {
@@ -56,4 +57,46 @@ func TestProgramStacks(t *testing.T) {
 	if got := programStacks(); !strings.Contains(got, "collective.TestProgramStacks (stacks_test.go:") || strings.Contains(got, "\n") || len(got) > stackBytes {
 		t.Error(got)
 	}
+}
+
+// The stacks are taken once for all that ask within a second.
+func TestStacksAreKept(t *testing.T) {
+	var k stacks
+	taken, start := 0, time.Now()
+	for _, after := range []time.Duration{0, 1, stacksKept - 1, stacksKept, stacksKept + 1, 3 * stacksKept} {
+		k.text(start.Add(after), func() string { taken++; return "" })
+	}
+	if taken != 3 {
+		t.Errorf("taken %d times, want 3", taken)
+	}
+}
+
+// A goroutine deep in a recursion does not hide the others.
+func TestDeepStackHidesNoOther(t *testing.T) {
+	waits, end := make(chan struct{}), make(chan struct{})
+	defer close(end)
+	var deep func(n int)
+	deep = func(n int) {
+		if n > 0 {
+			deep(n - 1)
+			return
+		}
+		waits <- struct{}{}
+		<-end
+	}
+	go deep(90)
+	<-waits
+	go behind(waits, end) // younger
+	<-waits
+	got := programStacks()
+	for _, want := range []string{"TestDeepStackHidesNoOther.func1 (stacks_test.go:", " …", "collective.behind (stacks_test.go:"} {
+		if !strings.Contains(got, want) || len(got) > stackBytes {
+			t.Errorf("%d bytes, which do not say %q: %s", len(got), want, got)
+		}
+	}
+}
+
+func behind(waits, end chan struct{}) {
+	waits <- struct{}{}
+	<-end
 }

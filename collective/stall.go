@@ -11,6 +11,9 @@ import (
 // that does, and again each time that it has waited twice as long. The answer may be that it called something else,
 // which ends collectives for all (heed). Otherwise, after a longer time, it goes into a stall report; it is asked for
 // again then, so that the report says how things are.
+//
+// Of a collective of the system's MPI library nobody knows for whom it waits. One rank after the other is asked, for the
+// sake of those that called something else; what they answer goes into no report.
 
 // askAfter is how long a collective makes no progress before the rank that it waits for is asked, unless it is reported
 // before that, and how long a stall report waits for the answer.
@@ -35,7 +38,8 @@ type question struct {
 // patience is how long the look-out has seen an execution wait for a rank.
 type patience struct {
 	progress uint32
-	mute     bool // nobody can be asked, and no report waits for an answer
+	mute     bool // no report waits for an answer: it is of any rank
+	asks     int  // how often one was asked
 	since    time.Time
 	seen     time.Time // last
 	asked    time.Time // last; zero: not yet
@@ -60,11 +64,20 @@ func (p *patience) look(now time.Time, stallAfter time.Duration) (ask, report bo
 	}
 	if ask {
 		p.asked, p.answer = now, ""
+		p.asks++
 	}
 	if p.owed && (p.mute || p.answer != "" || now.Sub(p.asked) >= askAfter) {
 		p.owed, p.reported, report = false, now, true
 	}
-	return ask && !p.mute, report
+	return ask, report
+}
+
+// whomToAsk is the rank that is waited for or, where nobody knows which that is, one of the others in turn.
+func (s *state) whomToAsk(g glimpse, p patience) int {
+	if !g.inLibrary {
+		return g.peer
+	}
+	return (s.rank + 1 + (p.asks-1)%(s.size-1)) % s.size
 }
 
 // answered notes an answer, if it is still of interest.
@@ -106,7 +119,7 @@ func (s *state) inspect(c *mpi.Comm) bool {
 		ask, report := p.look(now, stallAfter)
 		w.patience[q] = p
 		if ask {
-			s.post(c.Shadow(), news{kind: newsQuery, seq: g.seq, signature: g.signature, exchange: g.exchange}, g.peer)
+			s.post(c.Shadow(), news{kind: newsQuery, seq: g.seq, signature: g.signature, exchange: g.exchange}, s.whomToAsk(g, p))
 		}
 		if report && log != nil {
 			log.Warn(fmt.Sprintf("%s #%d on %s waits for %s", g.signature.kind(), g.seq, s.name, s.whom(c, g, p, now)))

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -70,15 +71,27 @@ func TestPatienceIsAsShortAsWanted(t *testing.T) {
 	}
 }
 
-// Where nobody can be asked, as when the system's MPI library does it, a report waits for no answer.
+// Where nobody knows who is waited for, as when the system's MPI library does it, a report waits for no answer.
 func TestPatienceWithTheMute(t *testing.T) {
 	const stallAfter = askAfter / 10
 	start := time.Now()
 	p := patience{since: start, mute: true}
 	for i, want := range []bool{false, true, true, true} {
-		if ask, report := p.look(start.Add(time.Duration(i)*stallAfter), stallAfter); ask || report != want {
-			t.Errorf("after %d times the wait: asked %v, reported %v; want a report %v", i, ask, report, want)
+		if ask, report := p.look(start.Add(time.Duration(i)*stallAfter), stallAfter); ask != want || report != want {
+			t.Errorf("after %d times the wait: asked %v, reported %v; want %v for both", i, ask, report, want)
 		}
+	}
+}
+
+// Then all the others are asked, one after the other.
+func TestOthersAreAskedInTurn(t *testing.T) {
+	s := &state{rank: 2, size: 4}
+	var got []int
+	for asks := 1; asks <= 4; asks++ {
+		got = append(got, s.whomToAsk(glimpse{peer: nobody, inLibrary: true}, patience{asks: asks}))
+	}
+	if want := []int{3, 0, 1, 3}; !slices.Equal(got, want) {
+		t.Errorf("asked %v, want %v", got, want)
 	}
 }
 

@@ -30,6 +30,7 @@ type state struct {
 	given   Config // by Configure
 	config  Config // the same with a model
 	seq     uint32
+	trail   uint64 // of the calls so far
 	entries map[key]*entry
 	last    [plan.Exscan + 1]*entry // of the last call of each kind, found without hashing
 	nodes   *plan.Nodes
@@ -39,6 +40,8 @@ type state struct {
 	arena        atomic.Pointer[arena] // shared memory of the ranks, where there is one
 	arenaSettled atomic.Bool           // whether there is
 	making       chan struct{}         // closed when it is settled; nil: nobody makes it
+
+	pastSent atomic.Bool // another rank looks for the call in which the ranks differ
 
 	broken atomic.Pointer[Error]   // why no collective may start any more
 	off    context.Context         // ends when they are called off
@@ -74,7 +77,9 @@ type entry struct {
 	readsMapped bool
 	starts      []int // of the blocks of Counts, in bytes; nil: they are alike
 	combine     kernel.Func
-	signature   signature
+	signature   signature // but for its trail
+	digest      uint64    // of it
+	waitsForAll bool      // in the arena: CheckAll has all ranks compare their calls first
 	idle        []*execution
 }
 
@@ -126,6 +131,7 @@ type call struct {
 	err        error // a mistake in the arguments
 
 	seq   uint32    // its number; 0: it gets one when it starts
+	trail uint16    // of the calls before that
 	phase phase     // of what the program called, if this is a part of that
 	asked signature // of what the program called, then
 	made  bool      // the arena, of which the other goroutines do not know yet
@@ -137,7 +143,7 @@ func (q *call) part(p phase) call {
 	if q.phase == whole {
 		asked = q.key.sign(0)
 	}
-	return call{key: key{late: true}, phase: p, asked: asked, seq: q.seq}
+	return call{key: key{late: true}, phase: p, asked: asked, seq: q.seq, trail: q.trail}
 }
 
 // form is how a collective was called.
@@ -162,32 +168,35 @@ func (s *state) acquire(c *mpi.Comm, q *call, f form) (*execution, error) {
 	if e.way.inArena() {
 		panic(fmt.Sprintf("collective: %v is to be done outside of the arena by its way %d", e.signature, e.way))
 	}
-	s.number(q)
-	x := s.take(c, q, e, f)
-	if e.way == byLibrary {
+	s.number(q, e.digest)
+	x, err := s.take(c, q, e, f)
+	if err == nil && e.way == byLibrary {
 		x.native = x.callLibrary(q.send, q.recv)
 	}
-	return x, nil
+	return x, err
 }
 
 // take readies an execution of an entry for a call that has a number, and gives it and the turn. The state is locked.
-func (s *state) take(c *mpi.Comm, q *call, e *entry, f form) *execution {
-	var first *agreement
-	if s.comparesCounts(e) {
-		first = s.agreeOnCounts(c, q, e)
-	}
+func (s *state) take(c *mpi.Comm, q *call, e *entry, f form) (*execution, error) {
 	var x *execution
 	if n := len(e.idle); n > 0 {
 		x = e.idle[n-1]
 		e.idle = e.idle[:n-1]
 	} else {
-		x = newExecution(s, e)
+		var err error
+		if x, err = newExecution(s, e); err != nil {
+			return nil, s.fault(q.called(), q.seq, err)
+		}
+	}
+	var first *agreement
+	if s.comparesCounts(e) {
+		first = s.agreeOnCounts(c, q, e)
 	}
 	x.turn.Lock()
 	x.nonblocking = f == nonblocking
 	x.begin(c, q, first)
 	s.watch.add(x)
-	return x
+	return x, nil
 }
 
 // release takes an execution and its turn back.
@@ -277,7 +286,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		here, _, open = s.config.arenaWay(p, s.canRead())
 	}
 	switch {
-	case !compared && libraryHas(c, e) && s.config.whyLibrary(p) != "":
+	case !s.config.CheckAll && libraryHas(c, e) && s.config.whyLibrary(p) != "": // whose messages carry no signature
 		e.way, e.signature, here = byLibrary, e.sign(noOp), LibraryPlan
 	case here == DirectPlan:
 		e.way, e.signature = byDirect, e.sign(directCode)
@@ -297,10 +306,20 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	}
 	if e.way != byMessages {
 		e.plan = &plan.Plan{Name: here}
-		e.starts = blockOffsets(q.counts[0], q.typ.size)
+		e.starts, e.waitsForAll = blockOffsets(q.counts[0], q.typ.size), s.config.CheckAll
 	}
+	e.digest = e.signature.digest()
 	s.keep(e)
 	return e, nil
+}
+
+// check is the error of entry for a call that has none yet.
+func (q *call) check() error {
+	if q.goType == nil {
+		return nil
+	}
+	_, err := q.op.combiner(q.typ, q.goType)
+	return err
 }
 
 // barrier is the plan of a barrier of the ranks that have a problem. The state is locked.
@@ -337,15 +356,17 @@ func (e *entry) bytes() int {
 	return n
 }
 
-// number gives a call its place among all on the communicator, from 1, if it has none yet. The state is locked.
-func (s *state) number(q *call) {
+// number gives a call, of which the signature has a digest, its place among all on the communicator, from 1, if it has none
+// yet. The state is locked.
+func (s *state) number(q *call, digest uint64) {
 	if q.seq != 0 {
 		return
 	}
 	if s.seq++; s.seq == math.MaxInt32 {
 		s.seq = 1
 	}
-	q.seq = s.seq
+	q.seq, q.trail = s.seq, uint16(s.trail>>trailShift)
+	s.trail = (s.trail ^ digest) * trailFactor
 }
 
 // reject is the error of a call whose arguments make no sense. It counts as
@@ -358,8 +379,9 @@ func (s *state) reject(q *call, err error) *Error {
 
 // rejected is reject while the state is locked.
 func (s *state) rejected(q *call, err error) *Error {
-	s.number(q)
-	s.watch.heard(q.seq, q.sign(badArguments))
+	s.number(q, q.sign(badArguments).digest())
+	called := q.sign(badArguments)
+	s.watch.heard(q.seq, &called)
 	s.watch.start(s) // to answer them, also after the first call here
 	return s.fault(q.called(), q.seq, fmt.Errorf("%w: %w", ErrArgument, err))
 }

@@ -29,6 +29,7 @@ type watch struct {
 	// The goroutine's own.
 	sends    []mpi.Request
 	letter   letter
+	stacks   stacks
 	pushed   []*execution
 	seen     []glimpse
 	patience map[question]patience
@@ -55,7 +56,7 @@ func (w *watch) add(x *execution) {
 	if x.nonblocking {
 		w.nonblocking++
 	}
-	w.heard(x.seq, x.signature)
+	w.heard(x.seq, &x.signature)
 	if x.entry.counts[1] != nil {
 		w.alltoallvs[x.seq%alltoallvHistory] = pastAlltoallv{x.seq, x.entry.exchanges()}
 	}
@@ -82,12 +83,13 @@ func (w *watch) start(s *state) {
 }
 
 // heard notes which collective was started. The state is locked.
-func (w *watch) heard(seq uint32, s signature) {
+func (w *watch) heard(seq uint32, s *signature) {
 	if len(w.calls) == 0 {
 		return
 	}
 	p := &w.calls[seq%history] // as a whole it would be copied by way of the stack
-	p.seq, p.signature = seq, s
+	p.seq = seq
+	p.signature.set(s, 0)
 }
 
 // recall is what was started here as number seq, under way or among the last calls, and its counts if it is an alltoallv of
@@ -266,40 +268,68 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 	case newsQuery:
 		s.mu.Lock()
 		mine, alltoallv := s.watch.recall(n.seq)
-		answer := s.describe(n.seq)
 		s.mu.Unlock()
 		var err error
 		switch {
 		case mine.seq != n.seq:
+		case mine.signature.trail() != n.signature.trail(): // what came of that now is not what is wrong
+			if !s.repeat(shadow, from) {
+				s.mu.Lock()
+				past := s.pastBefore(n.seq)
+				s.mu.Unlock()
+				s.post(shadow, past, from)
+			}
+			return
 		case mine.signature.differs(n.signature):
 			err = mine.signature.compare(s.rank, from, shadow.Host(from), n.signature)
 		case alltoallv.known() && n.signature.phase() == whole:
 			err = alltoallv.with(from).compare(s.rank, from, shadow.Host(from), n.exchange)
 		}
 		if err != nil {
-			why := &Error{Op: "collective", Comm: s.name, Seq: n.seq, Rank: s.rank, Err: err}
-			abort := s.abortOf(shadow, why)
-			for r := range s.size {
-				if r != s.rank {
-					s.post(shadow, abort, r)
-				}
-			}
-			s.callOff(why)
+			s.endForAll(shadow, n.seq, err)
 			return
 		}
-		if b := s.broken.Load(); b != nil && b.tells() { // the announcement has not reached it
-			s.post(shadow, s.abortOf(shadow, b), from)
+		if s.repeat(shadow, from) {
 			return
 		}
-		s.post(shadow, news{kind: newsReply, seq: n.seq, text: answer}, from)
+		s.post(shadow, news{kind: newsReply, seq: n.seq, text: s.describe(n.seq) + s.watch.stacks.text(time.Now(), programStacks)}, from)
 	case newsReply:
 		s.watch.answered(question{n.seq, from}, n.text)
+	case newsPast:
+		if !s.repeat(shadow, from) {
+			s.endForAll(shadow, n.seq, s.compareWithPast(from, shadow.Host(from), n))
+		}
 	}
 }
 
+// endForAll ends collectives because ranks called different things.
+func (s *state) endForAll(shadow *mpi.Comm, seq uint32, mismatch error) {
+	why := &Error{Op: "collective", Comm: s.name, Seq: seq, Rank: s.rank, Err: mismatch}
+	abort := s.abortOf(shadow, why)
+	for r := range s.size {
+		if r != s.rank {
+			s.post(shadow, abort, r)
+		}
+	}
+	s.callOff(why)
+}
+
+// repeat tells a rank that collectives have ended, if they have, and it does not learn that by itself: the announcement has not
+// reached it.
+func (s *state) repeat(shadow *mpi.Comm, to int) bool {
+	b := s.broken.Load()
+	if b == nil || !b.tells() {
+		return false
+	}
+	s.post(shadow, s.abortOf(shadow, b), to)
+	return true
+}
+
 // describe says what this rank is doing, to one that waits for it in
-// collective seq. The state is locked.
+// collective seq, but for its stacks.
 func (s *state) describe(seq uint32) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var b strings.Builder
 	for _, x := range s.watch.active {
 		x.mu.Lock()
@@ -326,6 +356,5 @@ func (s *state) describe(seq uint32) string {
 	if s.watch.note != "" {
 		fmt.Fprintf(&b, "last seen in %s %.1f s ago; ", s.watch.note, time.Since(s.watch.noted).Seconds())
 	}
-	b.WriteString("its stacks: " + programStacks())
 	return b.String()
 }
