@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO ?= go
 PKG ?= ./...
 # The tests of each package have to end by themselves, whatever hangs.
-TESTTIMEOUT ?= 14m
+TESTTIMEOUT ?= 25m
 # Tests that say they may run beside others: on a cluster, or with processes of their own, and mostly waiting.
 PARALLEL ?= 6
 FUZZTIME ?= 10s

@@ -142,13 +142,21 @@ var errMungeShort = errors.New("munge: the answer is too short")
 func (m *munge) ask(ctx context.Context, request, answer byte, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, mungeWait)
 	defer cancel()
+	var busy error
 	for retry := byte(0); ; retry = min(retry+1, mungeRetries) {
 		got, err := m.askOnce(ctx, request, answer, retry, body)
-		if err == nil || !mungeIsBusy(err) {
-			return got, err
+		switch {
+		case err == nil:
+			return got, nil
+		case mungeIsBusy(err):
+			busy = err
+		case busy != nil && errors.Is(err, os.ErrDeadlineExceeded): // in an attempt: what took the time is said
+			return nil, busy
+		default:
+			return nil, err
 		}
 		if !waited(ctx, mungePause+rand.N(mungePause)) { // not all ranks at once again
-			return nil, err
+			return nil, busy
 		}
 	}
 }

@@ -62,8 +62,11 @@ func TestMungeWithAFullQueue(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := (&munge{socket: socket}).encode(ctx, nil); !errors.Is(err, syscall.EAGAIN) || ctx.Err() == nil {
-		t.Errorf("%v, and the context: %v; want a full queue until the context has ended", err, ctx.Err())
+	_, err = (&munge{socket: socket}).encode(ctx, nil)
+	end, _ := ctx.Deadline()
+	// An attempt may notice the end a little before the context does.
+	if left := time.Until(end); !errors.Is(err, syscall.EAGAIN) || left > 20*time.Millisecond {
+		t.Errorf("%v, %v before the context ends; want a full queue until then", err, left)
 	}
 }
 

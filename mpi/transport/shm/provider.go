@@ -57,8 +57,8 @@ const (
 	// UsualTimeout is how long a rank may take to connect or to be asked for memory, unless Config says otherwise: it
 	// may be starved by others of the host.
 	UsualTimeout = 30 * time.Second
-	// eagerBytes: the first size of the byte ring holds four.
-	eagerBytes = 24 << 10
+	// eagerBytes fit into the first size of the byte ring, wherever in it lies what its receiver may leave untold.
+	eagerBytes = (firstRing - creditBytes) / 2
 	// creditLimit is what one rank may leave unconsumed at another.
 	creditLimit = 4 << 20
 
