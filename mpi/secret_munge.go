@@ -150,7 +150,7 @@ func (m *munge) ask(ctx context.Context, request, answer byte, body []byte) ([]b
 			return got, nil
 		case mungeIsBusy(err):
 			busy = err
-		case busy != nil && errors.Is(err, os.ErrDeadlineExceeded): // in an attempt: what took the time is said
+		case busy != nil && timedOut(err): // in an attempt: what took the time is said
 			return nil, busy
 		default:
 			return nil, err
@@ -159,6 +159,12 @@ func (m *munge) ask(ctx context.Context, request, answer byte, body []byte) ([]b
 			return nil, busy
 		}
 	}
+}
+
+// timedOut reports whether a connection's deadline has passed.
+func timedOut(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) && network.Timeout()
 }
 
 // mungeIsBusy reports whether an attempt failed for want of a place in the daemon's queue, or was dropped by the daemon.
