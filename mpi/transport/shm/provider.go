@@ -57,8 +57,10 @@ const (
 	// UsualTimeout is how long a rank may take to connect or to be asked for memory, unless Config says otherwise: it
 	// may be starved by others of the host.
 	UsualTimeout = 30 * time.Second
-	// eagerBytes fit into the first size of the byte ring, wherever in it lies what its receiver may leave untold.
-	eagerBytes = (firstRing - creditBytes) / 2
+	// eagerBytes fit into the first size of the byte ring, wherever in it lies what its receiver may leave untold: less
+	// than creditBytes, each payload rounded up to pieceAlign. In the middle it leaves half of the rest on either side, and
+	// where the sender has turned back there may be a gap of a piece besides.
+	eagerBytes = (firstRing-creditBytes-creditCells*pieceAlign)/2 - pieceAlign
 	// creditLimit is what one rank may leave unconsumed at another.
 	creditLimit = 4 << 20
 
