@@ -185,14 +185,19 @@ func lastDiffers(odd, other func(context.Context, *mpi.Comm) error, want []strin
 		if err == nil {
 			err = Barrier(ctx, c)
 		}
-		if err := within(err, mpi.ErrMismatch); err != nil {
-			return err
-		}
-		for _, w := range want {
-			if !strings.Contains(err.Error(), w) {
-				return fmt.Errorf("%q does not say %q", err, w)
-			}
-		}
-		return nil
+		return says(err, want...)
 	}
+}
+
+// says fails unless err is a mismatch that says all that is wanted.
+func says(err error, want ...string) error {
+	if err := within(err, mpi.ErrMismatch); err != nil {
+		return err
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			return fmt.Errorf("%q does not say %q", err, w)
+		}
+	}
+	return nil
 }

@@ -7,8 +7,8 @@
 // proved symbolically, priced by a cost model, and run by one executor. Ranks of one host that share memory,
 // up to 16 and all of the communicator, have two more ways from their 17th collective on, through that memory (MemoryPlan) and
 // out of each other's buffers (DirectPlan). The memory is some 4 MiB of each rank for a communicator, for up to 16 at a time:
-// what is made while 16 have it goes by messages, until Free of one makes room for another. These are priced and named like plans but are none: nothing proves them, and they are tested against an oracle
-// instead. Explain says which plan or way is taken and why.
+// what is made while 16 have it goes by messages, until Free of one makes room for another. These are priced and named like
+// plans but are none: nothing proves them, and they are tested against an oracle instead. Explain says which plan or way is taken and why.
 //
 // Each has a form that returns at once, which begins with I (Iallreduce, Igatherv), but for
 // ReproducibleAllreduce and the operator ReproducibleSum.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -61,19 +60,6 @@ func eachWayOfTwo(t *testing.T, f func(n int) func(ctx context.Context, c *mpi.C
 			}
 		})
 	}
-}
-
-// says fails unless err is a mismatch that says all that is wanted.
-func says(err error, want ...string) error {
-	if err := within(err, mpi.ErrMismatch); err != nil {
-		return err
-	}
-	for _, w := range want {
-		if !strings.Contains(err.Error(), w) {
-			return fmt.Errorf("%q does not say %q", err, w)
-		}
-	}
-	return nil
 }
 
 // Two ranks that only give, each something else, learn who called what when they meet the next time.

@@ -36,7 +36,7 @@ type progress struct {
 	sleeper transport.Sleeper // nil with a set
 
 	crowded  bool          // there are more ranks than cores here
-	home     osyield.Home  // where each rank has its own
+	home     osyield.Home  // where this rank should run
 	spinTime time.Duration // at present
 	pause    osyield.Pause // between two polls in vain
 	keeper   keeper
