@@ -116,6 +116,9 @@ func (e *engine) keepAsleep() {
 	}
 	if !e.arm() {
 		e.disarm()
+		if e.contended.Load() > 0 { // what has arrived may be for later
+			e.stepAside()
+		}
 		return
 	}
 	e.leader, e.asleep, e.keeper.asleep = leaderAsleep, true, true

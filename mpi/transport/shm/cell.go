@@ -41,8 +41,6 @@ const (
 	// formRun: word 1 context and tag, from word 2 on payloads of one length, each beginning a
 	// word, to which the sender may add. Length (8 bits) and number (8) are in word 0.
 	formRun
-	// formTaken: a run that the receiver has taken.
-	formTaken
 )
 
 const (

@@ -41,7 +41,7 @@ func FuzzCells(f *testing.F) {
 	f.Add(uint64(0), seed(header(0, formHelp, 0), 255|1<<32, 2, 1<<40, 4, 5, 6, 7))
 	f.Add(uint64(0), seed(header(2, formRun, runInline(8, 6)), 1, 2, 3, 4, 5, 6, 7))
 	f.Add(uint64(0), seed(header(2, formRun, runInline(9, 4)), 1, 2, 3, 4, 5, 6, 7))
-	f.Add(uint64(0), seed(header(2, formTaken, runInline(255, 255)), 1, 2, 3, 4, 5, 6, 7))
+	f.Add(uint64(0), seed(header(2, formRun, runInline(255, 255)), 1, 2, 3, 4, 5, 6, 7))
 	f.Add(uint64(0), seed(header(1, formRun, runInline(8, 1)), 1, 2, 3, 4, 5, 6, 7))
 	f.Add(uint64(0), seed(header(0, 77, 0), 1, 2, 3, 4, 5, 6, 7))
 

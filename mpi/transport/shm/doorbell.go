@@ -33,7 +33,7 @@ const (
 	boardBytes = 4096
 
 	// calmPolls is after how many polls without an Arm senders need not fence.
-	calmPolls = 1 << 16
+	calmPolls = 1 << 13
 )
 
 // doorbell is the receiving side of a rank's sleep.

@@ -79,8 +79,9 @@ type inbox struct {
 	cells    *[cells]cell
 	next     uint64 // position of the next cell
 	credited uint64
-	parts    int // of the run at next, handed over already
-	bytes    int // taken from the byte ring since the last credit
+	parts    int    // of the run at next, read already
+	run      uint64 // its word 0 without the count
+	bytes    int    // taken from the byte ring since the last credit
 	credit   *atomic.Uint64
 	want     *atomic.Uint32
 	mem      []byte
@@ -258,7 +259,16 @@ func (ep *endpoint) refused() transport.Outcome {
 	return transport.Full
 }
 
-// credit tells the sender how far this rank has read.
+// advance leaves the cell that has been read.
+func (ep *endpoint) advance() {
+	in := &ep.in
+	in.next++
+	if in.next-in.credited >= creditCells || in.bytes >= creditBytes {
+		ep.giveCredit()
+	}
+}
+
+// giveCredit tells the sender how far this rank has read.
 func (ep *endpoint) giveCredit() {
 	in := &ep.in
 	in.credited, in.bytes = in.next, 0

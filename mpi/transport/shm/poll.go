@@ -119,7 +119,7 @@ func (p *Provider) cool(ep *endpoint) {
 // drain hands over what a peer has sent.
 func (ep *endpoint) drain(s transport.Sink) (n int) {
 	in := &ep.in
-	w0, ok := in.cells[in.next&cellMask].ready(uint32(in.next + 1))
+	w0, ok := ep.look()
 	if !ok || ep.reading {
 		if ep.hungup && !ok {
 			ep.fail(errHangup)
@@ -133,15 +133,14 @@ func (ep *endpoint) drain(s transport.Sink) (n int) {
 			ep.fail(fmt.Errorf("rank %d, message %d: %w", ep.rank, in.next, err))
 			return n + 1
 		}
-		in.next++
 		n++
-		if in.next-in.credited >= creditCells || in.bytes >= creditBytes {
-			ep.giveCredit()
+		if in.parts == 0 {
+			ep.advance()
 		}
 		if ep.state != up { // detached by the sink
 			break
 		}
-		w0, ok = in.cells[in.next&cellMask].ready(uint32(in.next + 1))
+		w0, ok = ep.look()
 	}
 	ep.reading = false
 	if in.want.Load() != 0 && in.next != in.credited {
@@ -176,7 +175,7 @@ func (ep *endpoint) take(s transport.Sink, c *cell, w0 uint64) error {
 		}
 		c.header(kind, h)
 		ep.in.bytes += len(payload)
-	case formRun, formTaken:
+	case formRun:
 		return ep.handOver(s, c, w0)
 	case formOpen:
 		return ep.openArrival(c, kind)
@@ -234,7 +233,7 @@ func (p *Provider) pending() bool {
 		if ep.state != up {
 			continue
 		}
-		if _, ok := ep.in.cells[ep.in.next&cellMask].ready(uint32(ep.in.next + 1)); ok || ep.hungup {
+		if _, ok := ep.look(); ok || ep.hungup {
 			p.sweepAll = true
 			return true
 		}

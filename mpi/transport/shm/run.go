@@ -2,20 +2,20 @@ package shm
 
 import (
 	"fmt"
-	"sync/atomic"
 
+	"github.com/fisterra-hpc/fisterra/internal/fence"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
 // Small messages in a stream, alike but for their payload, share cells. A cache line that travels
-// from processor to processor costs more than the handling of a message; a cell that the
-// receiver has not yet read can take more of them, and then one travels for
-// all. The sender adds to the cell that it wrote last by a compare-and-swap of
-// word 0; the receiver takes the cell by swapping word 0, after which the sender's
-// attempt fails and it begins another.
+// from processor to processor costs more than the handling of a message; a cell that is not
+// full can take more of them, and then one travels for all. The sender adds to the cell that it
+// wrote last by storing word 0 again, with one more in its count, and nobody else ever writes there: it need not wait
+// for the line to come back from the receiver. The receiver reads a run as far as it goes and leaves it once it is full
+// or the next cell is there; what was added before that cell was begun is visible by then.
 //
-// Where messages are answered one by one none waits with another, and an attempt would
-// only fetch the line back: cells take runs only after some messages to a peer from whom
+// Where messages are answered one by one none waits with another, and to add to a cell that has been
+// read would only fetch the line back: cells take runs only after some messages to a peer from whom
 // nothing has come meanwhile.
 
 const (
@@ -41,55 +41,81 @@ func runInline(n, count int) int { return n | count<<8 }
 func runLength(w0 uint64) int { return int(uint8(w0 >> 48)) }
 func runCount(w0 uint64) int  { return int(w0 >> 56) }
 
-const oneMore = 1 << 56 // in word 0, of the count
+const (
+	oneMore   = 1 << 56 // in word 0, of the count
+	countBits = 0xff << 56
+)
+
+// runFull reports whether a run has no room for one more.
+func runFull(w0 uint64) bool { return (runCount(w0)+1)*stride(runLength(w0)) > runWords }
+
+// position tells how far this rank has read what the peer sends.
+func (in *inbox) position() uint64 { return in.next<<8 | uint64(in.parts) }
 
 // streaming counts a message to the peer, and reports whether so many have gone unanswered that
 // the next cell is to take a run.
 func (ep *endpoint) streaming() bool {
 	out := &ep.out
-	if out.heard != ep.in.next {
-		out.heard, out.unanswered = ep.in.next, 0
+	if at := ep.in.position(); out.heard != at {
+		out.heard, out.unanswered = at, 0
 	}
 	out.unanswered++
 	return out.unanswered > runAfter
 }
 
 // extend adds a message to the cell written last, and reports false if that takes no more, or
-// not this one.
+// not this one, or has been answered.
 func (ep *endpoint) extend(h *transport.Header, envelope uint64, payload []byte) bool {
 	out := &ep.out
 	w0, n := out.run.w0, len(payload)
-	words, count := stride(n), runCount(w0)
-	out.run.w0 = 0
-	if cellKind(w0) != h.Kind || runLength(w0) != n || out.run.envelope != envelope || (count+1)*words > runWords {
+	if cellKind(w0) != h.Kind || runLength(w0) != n || out.run.envelope != envelope || out.heard != ep.in.position() {
+		out.run.w0 = 0
 		return false
 	}
 	c := &out.cells[(out.next-1)&cellMask]
-	copy(c.bytes(2+count*words, n), payload)
-	if !atomic.CompareAndSwapUint64(&c[0], w0, w0+oneMore) {
-		return false
+	copy(c.bytes(2+runCount(w0)*stride(n), n), payload)
+	w0 += oneMore
+	fence.Store(&c[0], w0)
+	if out.run.w0 = w0; runFull(w0) {
+		out.run.w0 = 0
 	}
-	out.run.w0 = w0 + oneMore
 	ep.notify()
 	return true
 }
 
-// taken takes a cell out of the sender's hands, unless that has been done, and returns its word 0. Changing the form makes
-// the sender's next compare-and-swap fail, so after the swap the cell is ours. If the sender had added a message between our
-// look and the swap, the swap has put an old count into the cell; we put back the count that it returned, with the new form.
-func (c *cell) taken(w0 uint64) uint64 {
-	if cellForm(w0) == formTaken {
-		return w0
+// look loads word 0 of the cell to be read next, and reports whether there is something in it that has not been read.
+func (ep *endpoint) look() (w0 uint64, ok bool) {
+	in := &ep.in
+	if w0, ok = in.cells[in.next&cellMask].ready(uint32(in.next + 1)); in.parts != 0 {
+		return ep.lookFurther(w0)
 	}
-	const form = uint64(formRun^formTaken) << 40
-	last := atomic.SwapUint64(&c[0], w0^form)
-	if last != w0 {
-		atomic.StoreUint64(&c[0], last^form)
-	}
-	return last
+	return w0, ok
 }
 
-// runPart is message i of a run that has been taken, or an error if the sender cannot have written it.
+// lookFurther is look where a run has been read as far as it went.
+func (ep *endpoint) lookFurther(w0 uint64) (uint64, bool) {
+	in := &ep.in
+	if (w0^in.run)&^countBits != 0 || runCount(w0) < in.parts {
+		return 0, true // a cell like that is malformed, as take will say
+	}
+	if runCount(w0) > in.parts {
+		return w0, true
+	}
+	if !runFull(w0) {
+		if _, begun := in.cells[(in.next+1)&cellMask].ready(uint32(in.next + 2)); !begun {
+			return w0, false
+		}
+		// The last addition came before the next cell, perhaps after the look.
+		if w0, _ = in.cells[in.next&cellMask].ready(0); w0 != in.run|uint64(in.parts)*oneMore {
+			return w0, true
+		}
+	}
+	in.parts = 0
+	ep.advance()
+	return in.cells[in.next&cellMask].ready(uint32(in.next + 1))
+}
+
+// runPart is message i of a run, or an error if the sender cannot have written it.
 func (c *cell) runPart(w0 uint64, i int) ([]byte, error) {
 	n, count := runLength(w0), runCount(w0)
 	if n > runBytes || i >= count || count*stride(n) > runWords || cellKind(w0) == transport.Data {
@@ -98,10 +124,10 @@ func (c *cell) runPart(w0 uint64, i int) ([]byte, error) {
 	return c.bytes(2+i*stride(n), n), nil
 }
 
-// handOver gives the sink the messages of a run, from the first that Take has not taken.
+// handOver gives the sink the messages of a run that have not been read, and stays in it.
 func (ep *endpoint) handOver(s transport.Sink, c *cell, w0 uint64) error {
 	in := &ep.in
-	w0 = c.taken(w0)
+	in.run = w0 &^ countBits
 	for more := true; more && ep.state == up; more = in.parts < runCount(w0) {
 		payload, err := c.runPart(w0, in.parts)
 		if err != nil {
@@ -112,6 +138,5 @@ func (ep *endpoint) handOver(s transport.Sink, c *cell, w0 uint64) error {
 		in.parts++
 		s.Message(ep.rank, &in.header, payload)
 	}
-	in.parts = 0
 	return nil
 }

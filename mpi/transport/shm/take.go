@@ -11,14 +11,14 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 	p.polls++
 	p.calm()
 	in := &ep.in
-	c := &in.cells[in.next&cellMask]
-	w0, ok := c.ready(uint32(in.next + 1))
-	for ; !ok; w0, ok = c.ready(uint32(in.next + 1)) {
+	w0, ok := ep.look()
+	for ; !ok; w0, ok = ep.look() {
 		if looks--; looks <= 0 {
 			return 0, transport.Nothing
 		}
 		p.pause.Pass()
 	}
+	c := &in.cells[in.next&cellMask]
 	if cellKind(w0) != want.Kind || c[1] != uint64(want.Context)|uint64(uint32(want.Tag))<<32 {
 		return 0, transport.Other
 	}
@@ -38,22 +38,20 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 		}
 		copy(buf, payload)
 		in.bytes += n
-	case formRun, formTaken:
-		w0 = c.taken(w0)
+	case formRun:
 		payload, err := c.runPart(w0, in.parts)
 		if n = len(payload); err != nil || n > len(buf) {
 			return 0, transport.Other
 		}
 		copy(buf, payload)
-		if in.parts++; in.parts < runCount(w0) {
-			return n, transport.Taken
-		}
-		in.parts = 0
+		in.run = w0 &^ countBits
+		in.parts++
+		return n, transport.Taken
 	default:
 		return 0, transport.Other
 	}
-	in.next++
-	if in.next-in.credited >= creditCells || in.bytes >= creditBytes || in.want.Load() != 0 {
+	ep.advance()
+	if in.want.Load() != 0 && in.next != in.credited {
 		ep.giveCredit()
 	}
 	return n, transport.Taken
