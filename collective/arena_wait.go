@@ -37,13 +37,14 @@ const (
 )
 
 // raise lets a word of this rank's part grow to v, after all that was written
-// before, and wakes those who sleep for it.
+// before, and wakes those who sleep for it. It asks for the line of the slot that this rank writes next, which the
+// others have read last: the rank waits for them now, and would wait for the line then.
 func (a *arena) raise(word int, v uint64) {
 	part := a.parts[a.me]
 	if a.fences {
 		atomic.StoreUint64(&part[word], v)
 	} else {
-		fence.Store(&part[word], v)
+		fence.StoreAhead(&part[word], v, &part[slot(a.turn+1)])
 	}
 	if atomic.LoadUint64(&part[sleepers]) != 0 {
 		futex(&part[word], futexWake, 1<<30, nil)
