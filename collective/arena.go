@@ -55,11 +55,11 @@ type arena struct {
 	sleeper  *execution       // stands for the meeting while this rank sleeps
 
 	// Of direct ones.
-	pids       []int     // the ranks' processes; nil: not all ranks can read all others' memory
-	buffers    [2]buffer // of this rank: what it gives, and its result
-	views      [][]view  // by rank: memory that is mapped
-	bufferVote uint64    // this rank's, heapVote or mappedVote
-	allMapped  bool      // as the ranks have agreed: long ones are direct
+	pids       []int           // the ranks' processes; nil: not all ranks can read all others' memory
+	buffers    [2]buffer       // of this rank: what it gives, and its result
+	views      [][]view        // by rank: memory that is mapped
+	bufferVote [lengths]uint64 // this rank's, heapVote or mappedVote
+	allMapped  [lengths]bool   // as the ranks have agreed: those that read what is mapped are direct
 	scratch    [2][]byte
 	saved      []byte // an input that the result overwrites, at most idleBytes between calls
 }

@@ -110,12 +110,12 @@ func overwrites(k plan.Kind, inPlace, slices bool) bool {
 
 // slices reports whether each rank reduces a slice for all.
 func (m *meeting) slices() bool {
-	return m.entry.kind == plan.Allreduce && (len(m.parts) > 2 || m.allMapped)
+	return m.entry.kind == plan.Allreduce && (len(m.parts) > 2 || m.mappable())
 }
 
 // passes reports whether one of two ranks has nothing to read, and the other must ask the kernel.
 func (d *direct) passes() bool {
-	if d.allMapped {
+	if d.mappable() {
 		return false
 	}
 	switch d.entry.kind {

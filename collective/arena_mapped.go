@@ -14,7 +14,9 @@ import (
 // memory: that takes a third of the time in which the kernel copies them, and what is to be combined
 // is not copied at all. Then direct beats the pieces of the arena, too. But all ranks must do a
 // collective in the same way, and none knows the others' buffers. So each votes in its slots, as about the
-// pace, whether its last long ones were from mpi.Alloc. What turns out not to be is read by the kernel.
+// pace, whether its last long ones were from mpi.Alloc. What turns out not to be is read by the kernel. The same goes for
+// vectors of a few KiB that would be copied twice through slots, which have votes of their own: the short vectors of a
+// program may be others than the long ones.
 
 // buffer is where a buffer lies, as ranks show it to each other in a slot.
 type buffer struct {
@@ -40,6 +42,18 @@ func (m *meeting) bufferOf(b []byte) buffer {
 	return buffer{uint64(procmem.AddressOf(b)), at.Slab, uint64(at.OffsetBytes)}
 }
 
+// length is whether the vectors of a collective are such as slots hold.
+type length int
+
+const (
+	long length = iota
+	short
+	lengths
+)
+
+// mappable reports whether the ranks have agreed that buffers of such collectives are mapped.
+func (m *meeting) mappable() bool { return m.allMapped[m.entry.length] }
+
 // noteBuffers notes whether the others could map what they need of this rank's buffers, if anything.
 func (m *meeting) noteBuffers() {
 	if !m.entry.readsMapped {
@@ -51,9 +65,9 @@ func (m *meeting) noteBuffers() {
 	_, recv := mpi.Locate(m.comm, m.recv)
 	switch {
 	case len(read) > 0 && !send || m.entry.kind == plan.Allreduce && !recv || overwrites(m.entry.kind, m.entry.inPlace, slices):
-		m.bufferVote = heapVote
+		m.bufferVote[m.entry.length] = heapVote
 	case len(read) > 0:
-		m.bufferVote = mappedVote
+		m.bufferVote[m.entry.length] = mappedVote
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // beats memory that is mapped.
 func mappedModel() *plan.Model {
 	m := *defaultModel
-	m.Host.OneWay, m.Host.Exchange, m.Cross = plan.Linear(1e9, 1), plan.Linear(1e9, 1), 1e-6
+	m.Host.OneWay, m.Host.Exchange, m.Cross = plan.Linear(1e9, 1), plan.Linear(1e9, 1), 1e-9
 	m.Read, m.Copy = plan.Linear(1e9, 1), plan.Linear(0, 0)
 	return &m
 }
@@ -41,7 +41,7 @@ func agreeToMap(ctx context.Context, c *mpi.Comm, v vectors) error {
 		}
 	}
 	a := stateOf(c).arena.Load()
-	if a == nil || !a.allMapped {
+	if a == nil || !a.allMapped[long] {
 		return errors.New("the ranks do not share memory, or do not map each other's vectors")
 	}
 	return nil

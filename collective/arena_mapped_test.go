@@ -78,7 +78,7 @@ func (m *mappedRun) all(ctx context.Context, alloc func(n int) ([]int64, error))
 	want := make([]int64, len(recv))
 	for _, k := range mappedCases() {
 		m.seed++
-		n := []int{2000, 9001, longest}[m.seed%3]
+		n := []int{2000, 9001, longest, shortElements, 1000}[m.seed%5]
 		for i := range send {
 			send[i] = int64(m.seed*1000 + i*size + m.c.Rank())
 		}
@@ -107,6 +107,35 @@ func TestArenaMapped(t *testing.T) {
 	for _, size := range atMost(2, []int{2, 3}) {
 		overSharedMemory(t, size, func(ctx context.Context, c *mpi.Comm) error { return arenaMapped(ctx, c, rounds) })
 	}
+}
+
+// shortElements fit into a slot, but not behind its head.
+const shortElements = 500
+
+// alike are so many collectives on vectors of n elements from alloc that the votes about them count.
+func alike(ctx context.Context, c *mpi.Comm, alloc func(n int) ([]int64, error), n int) error {
+	send, err := alloc(n)
+	if err != nil {
+		return err
+	}
+	recv, err := alloc(n * c.Size())
+	if err != nil {
+		return err
+	}
+	want := make([]int64, len(recv))
+	for i := range 2 * slots {
+		for j := range want {
+			want[j] = int64(i*len(want) + j)
+		}
+		copy(send, want[c.Rank()*n:])
+		if err := Allgather(ctx, c, send, recv); err != nil {
+			return err
+		}
+		if err := equal(fmt.Sprintf("allgather %d of %d", i, n), recv, want); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // arenaMapped does rounds of collectives of which the buffers are mapped, or are not, on some rank.
@@ -166,20 +195,13 @@ func arenaMapped(ctx context.Context, c *mpi.Comm, rounds int) error {
 				return fmt.Errorf("%s: %d pieces of a rank's memory are mapped", phase.name, n)
 			}
 		}
-		// The last long one before the votes that count now was in place, and copied.
-		recv, err := phase.alloc(slotBytes)
-		if err != nil {
-			return err
-		}
-		for range 2 * slots {
-			if err := Bcast(ctx, c, recv, 0); err != nil {
-				return err
-			}
-			if err := Bcast(ctx, c, recv, size-1); err != nil {
+		// The last one of each length before the votes that count now may have been in place, and copied.
+		for _, n := range []int{slotBytes, shortElements} {
+			if err := alike(ctx, c, phase.alloc, n); err != nil {
 				return err
 			}
 		}
-		if a.allMapped != phase.mapped {
+		if a.allMapped != [lengths]bool{phase.mapped, phase.mapped} {
 			return fmt.Errorf("%s: mapped is %v", phase.name, a.allMapped)
 		}
 		if phase.mapped && !slices.ContainsFunc(a.views[mine], func(v view) bool { return v.mapping != nil }) {
@@ -201,8 +223,15 @@ func arenaMapped(ctx context.Context, c *mpi.Comm, rounds int) error {
 			}
 		}
 	}
-	if !a.allMapped {
+	if !a.allMapped[long] {
 		return errors.New("allreduces in place are not direct")
+	}
+	// Their short ones may be from the heap all the same.
+	if err := alike(ctx, c, heap, shortElements); err != nil {
+		return err
+	}
+	if a.allMapped != [lengths]bool{long: true} {
+		return fmt.Errorf("mapped is %v after short ones from the heap", a.allMapped)
 	}
 	return free()
 }

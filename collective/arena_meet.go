@@ -141,14 +141,15 @@ func (m *meeting) hold(ctx context.Context) error {
 	}
 	first := m.first
 	m.first = m.waitedFor()
-	if m.entry.way == bySlots {
+	direct := m.entry.way == byDirect || m.entry.readsMapped && m.mappable()
+	if m.entry.way == bySlots && !direct {
 		if m.entry.kind == plan.Barrier && first != nobody {
 			return m.behind(ctx, first)
 		}
 		return m.throughSlots(ctx)
 	}
 	defer m.boundSaved()
-	if m.entry.way == byDirect || m.entry.readsMapped && m.allMapped || m.entry.readsFar && m.pace.direct() {
+	if direct || m.entry.readsFar && m.pace.direct() {
 		return m.direct(ctx)
 	}
 	return m.throughPieces(ctx)
@@ -176,7 +177,10 @@ func (m *meeting) begin(ctx context.Context) error {
 		}
 		votes += m.parts[r][at+callAt] & votesMask
 	}
-	m.pace.far, m.allMapped = some(votes, farVote), some(votes, mappedVote) && !some(votes, heapVote)
+	m.pace.far = some(votes, farVote)
+	for l, votes := range [lengths]uint64{long: votes, short: votes >> shortVotes} {
+		m.allMapped[l] = some(votes, mappedVote) && !some(votes, heapVote)
+	}
 	return nil
 }
 

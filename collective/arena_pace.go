@@ -56,8 +56,9 @@ func (p *pace) judge() {
 // Votes, which are added up over the ranks. They share a word with the number of the call, which is above them.
 const (
 	farVote    = 1       // the others are far
-	heapVote   = 1 << 8  // this rank's buffers were not from mpi.Alloc
-	mappedVote = 1 << 16 // they were
+	heapVote   = 1 << 5  // this rank's buffers were not from mpi.Alloc, in long collectives
+	mappedVote = 1 << 10 // they were
+	shortVotes = 10      // by so many bits further the same of short ones
 
 	votesBase   = heapVote / farVote // more than there are ranks
 	votesMask   = 1<<numberShift - 1

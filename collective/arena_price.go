@@ -31,10 +31,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
-	divided, cross := m.Shares(p.RanksPerCore), m.Cross
-	if cross == 0 {
-		cross = m.Host.OneWay.Alpha()
-	}
+	divided, cross := m.Shares(p.RanksPerCore), crossing(m)
 	if divided > 1 {
 		cross += m.Switch
 	}
@@ -85,6 +82,14 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	return cross + others*(fetch+combined)
 }
 
+// crossing is how long a word takes from rank to rank.
+func crossing(m *plan.Model) float64 {
+	if m.Cross == 0 {
+		return m.Host.OneWay.Alpha()
+	}
+	return m.Cross
+}
+
 // access is how ranks get at each other's buffers, and what that costs.
 type access struct {
 	copied  plan.Curve // of bytes that are copied out of another's
@@ -132,18 +137,32 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 	return turns + others*combined
 }
 
-// readsMapped reports whether a collective that goes through pieces is direct where all buffers are mapped: unless pieces
-// were asked for, and where it is cheaper. Who combines saves less than who copies, and waits once more, which
-// costs ranks that share processors a turn of all: not for what fits into a few pieces.
+// mappedSeconds is the price of a direct collective on buffers that are mapped. The figures of long ones, from
+// which it follows, do not show the crossings.
+func mappedSeconds(p *plan.Problem, m *plan.Model) float64 {
+	seconds := directSeconds(p, m, byMapping(m))
+	if fitsSlot(p) {
+		seconds += 2 * crossing(m)
+	}
+	return seconds
+}
+
+// readsMapped reports whether a collective that goes through memory is direct where all buffers are mapped: unless that way
+// was asked for, and where it is cheaper. Who combines saves less than who copies, and waits once more, which
+// costs ranks that share processors a turn of all: not for what fits into a few pieces. Of what fits into slots only
+// that is direct of which all ranks wait for all: for others it would be once more than they wait now.
 func (f *Config) readsMapped(p *plan.Problem, canRead bool) bool {
 	const few = 4
-	if _, forced := f.Force[p.Kind]; forced || !canRead || !reads(p.Kind) || fitsSlot(p) {
+	if _, forced := f.Force[p.Kind]; forced || !canRead || !reads(p.Kind) {
+		return false
+	}
+	if fitsSlot(p) && (p.TotalBytes() <= inlineBytes || p.Kind != plan.Allgather && p.Kind != plan.Alltoall) {
 		return false
 	}
 	if p.RanksPerCore > 1 && p.Kind.Reduces() && p.TotalBytes() <= few*pieceBytes {
 		return false
 	}
-	return directSeconds(p, f.Model, byMapping(f.Model)) < memorySeconds(p, f.Model)
+	return mappedSeconds(p, f.Model) < memorySeconds(p, f.Model)
 }
 
 // arenaWays are the ways of an arena to do a collective, and their prices.

@@ -16,6 +16,7 @@ import (
 //
 // Cost: one crossing of a cache line, and as many bytes read as are received.
 func (m *meeting) throughSlots(ctx context.Context) error {
+	m.noteBuffers()
 	m.show(m.contribution())
 	if err := m.compareCalls(ctx); err != nil {
 		return err
@@ -140,7 +141,7 @@ func (m *meeting) show(vector []byte) {
 	words := a.parts[a.me][at : at+slotWords]
 	words[1] = binary.NativeEndian.Uint64(m.signature[:])
 	words[2] = binary.NativeEndian.Uint64(m.signature[8:])
-	words[callAt] = uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote
+	words[callAt] = uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote[long] | a.bufferVote[short]<<shortVotes
 	if n := len(vector); n <= inlineBytes {
 		copy(a.bytesAt(a.me, at+slotHead, n), vector)
 	} else {

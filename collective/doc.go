@@ -39,6 +39,6 @@
 // learn of it when they meet in a later one; with Config.CheckAll in the call itself.
 //
 // Nothing is allocated per call after the first of its shape, but for Alltoallv and Ialltoallv with CheckAll, unless
-// the shapes in use on a communicator need more than 64 MiB together, or their plans more than 16 MiB. Ranks of one host are quickest with long
-// vectors from mpi.Alloc, which they read as memory of their own.
+// the shapes in use on a communicator need more than 64 MiB together, or their plans more than 16 MiB. Ranks of one host are quickest with
+// vectors from mpi.Alloc, which they read as memory of their own: long ones, and those of a few KiB in an allgather or alltoall.
 package collective

@@ -148,7 +148,7 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 			e.Plan, e.Why = name, why
 		}
 		if e.Plan == MemoryPlan && f.readsMapped(p, has.read) {
-			e.Why += fmt.Sprintf(", direct if all vectors are from mpi.Alloc: %.2f µs", 1e6*directSeconds(p, f.Model, byMapping(f.Model)))
+			e.Why += fmt.Sprintf(", direct if all vectors are from mpi.Alloc: %.2f µs", 1e6*mappedSeconds(p, f.Model))
 		}
 	}
 	if has.library && whyLibrary != "" {

@@ -73,8 +73,9 @@ type entry struct {
 	plan     *plan.Plan
 	way      way  // but for byMessages the plan is empty
 	readsFar bool // by pieces only while the ranks are near
-	// readsMapped: by pieces only while not all ranks' buffers can be mapped.
+	// readsMapped: through memory only while not all ranks' buffers can be mapped.
 	readsMapped bool
+	length      length
 	starts      []int // of the blocks of Counts, in bytes; nil: they are alike
 	combine     kernel.Func
 	signature   signature // but for its trail
@@ -280,6 +281,9 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		}
 	}
 	p := s.problem(c, e)
+	if fitsSlot(p) {
+		e.length = short
+	}
 	compared := s.config.comparesFirst(p)
 	here, open := "", false
 	if e.here {
@@ -290,12 +294,14 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		e.way, e.signature, here = byLibrary, e.sign(noOp), LibraryPlan
 	case here == DirectPlan:
 		e.way, e.signature = byDirect, e.sign(directCode)
-	case here == MemoryPlan && fitsSlot(p):
-		e.way, e.signature = bySlots, e.sign(memoryCode)
 	case here == MemoryPlan:
 		e.way, e.signature = byPieces, e.sign(memoryCode)
-		e.readsFar = open && s.canRead() && reads(p.Kind)
 		e.readsMapped = s.config.readsMapped(p, s.canRead())
+		if e.length == short {
+			e.way = bySlots
+		} else {
+			e.readsFar = open && s.canRead() && reads(p.Kind)
+		}
 	default:
 		planner, index := s.choose(p)
 		e.plan = planner.Build(p)
