@@ -16,9 +16,15 @@ const (
 	DirectPlan = "direct"
 )
 
-// callShare is the part of a crossing that is the call itself, which ranks that wait for nobody make,
-// too: measured between neighbours.
-const callShare = 0.6
+const (
+	// callShare is the part of a crossing that is the call itself, which ranks that wait for nobody make,
+	// too: measured between neighbours.
+	callShare = 0.6
+	// ledCall is how long a call takes whose root has been here before: it left the barrier in front of it first, so that
+	// what it shows is there. What is left of a crossing is ledShare, the line that is fetched. Measured between
+	// neighbours and between ranks that are far from each other, where a crossing takes twice as long.
+	ledCall, ledShare = 0.11e-6, 0.3
+)
 
 // memorySeconds is the price of a collective through memory that the ranks share: the crossings, what a
 // rank gives, takes and combines, and its own block. Giving and taking go on at the same time: m.Given, or
@@ -55,31 +61,41 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	}
 	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
 	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }
+	led := waiting(others)
+	if fitsSlot(p) {
+		led = min(led, ledCall+ledShare*crossing(m)*others/ranks)
+	}
 	switch p.Kind {
 	case plan.Barrier:
 		return cross
 	case plan.Bcast:
-		return waiting(others) + fetch
+		return led + fetch
 	case plan.Scatter:
-		return waiting(others) + fetch + copied + dealt // the others wait for the root's own block, too
+		return led + fetch + copied + dealt // the others wait for the root's own block, too
 	case plan.Gather:
 		return waiting(1) + (2*others*fetch+copied)/ranks
 	case plan.Reduce:
 		return waiting(1) + others*(2*fetch+instead)/ranks
 	case plan.Scan, plan.Exscan: // all but one give, and take from half of the others in the mean
-		return cross + others*((1/ranks+0.5)*fetch+instead/2) + copied/ranks
+		if !fitsSlot(p) {
+			led = cross
+		}
+		return led + others*((1/ranks+0.5)*fetch+instead/2) + copied/ranks
 	case plan.Allgather:
 		return cross + others*exchanged + copied
 	case plan.Alltoall:
 		return cross + others*exchanged + copied + dealt/2
 	case plan.ReduceScatter:
+		if fitsSlot(p) {
+			return cross + others*(exchanged+instead) + dealt
+		}
 		return cross + others*(fetch+combined) + dealt
 	case plan.Allreduce:
 		if reduced {
 			return cross + others*(2*fetch+combined+copied) + copied
 		}
 	}
-	return cross + others*(fetch+combined)
+	return cross + others*(exchanged+instead)
 }
 
 // crossing is how long a word takes from rank to rank.
