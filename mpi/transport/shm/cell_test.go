@@ -84,8 +84,12 @@ func FuzzCells(f *testing.F) {
 		if ep.broken != nil && !errors.Is(ep.broken, errMalformed) {
 			t.Errorf("a malformed cell is reported as %v", ep.broken)
 		}
-		if ep.broken == nil && ep.in.next != uint64(min(n, cells)) {
-			t.Errorf("%d of %d cells taken without an error", ep.in.next, n)
+		read := ep.in.next
+		if ep.in.parts > 0 {
+			read++ // a run that may still grow
+		}
+		if ep.broken == nil && read != uint64(min(n, cells)) {
+			t.Errorf("%d of %d cells taken without an error", read, n)
 		}
 	})
 }

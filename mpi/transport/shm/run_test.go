@@ -2,7 +2,9 @@ package shm
 
 import (
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
@@ -115,5 +117,54 @@ func TestAnsweredMessagesShareNothing(t *testing.T) {
 			rs[1-from].Poll(rs[1-from])
 			rs[1-from].mu.Unlock()
 		}
+	}
+}
+
+// A run only ever grows. A peer that changes it otherwise after some of it has been read is lost, and nothing is read twice.
+func TestRunsOnlyGrow(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(w0 uint64) uint64
+	}{
+		{"fewer messages", func(w0 uint64) uint64 { return w0 - oneMore }},
+		{"none", func(w0 uint64) uint64 { return w0 &^ countBits }},
+		{"more than there is room for", func(w0 uint64) uint64 { return w0 | countBits }},
+		{"another length", func(w0 uint64) uint64 { return (w0 ^ 1<<48) + oneMore }},
+		{"another kind", func(w0 uint64) uint64 { return (w0 ^ 1<<32) + oneMore }},
+		{"another form", func(w0 uint64) uint64 { return w0&^(0xff<<40) | uint64(formShort)<<40 }},
+		{"another number", func(w0 uint64) uint64 { return w0 + 1 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rs := openWorld(t, 2, nil)
+			meetAll(t, rs)
+			poll := func() {
+				rs[1].mu.Lock()
+				defer rs[1].mu.Unlock()
+				rs[1].Poll(rs[1])
+			}
+			came := 0
+			rs[1].onto = func(int, *transport.Header, []byte) { came++ }
+			h := transport.Header{Kind: kindEager, Bytes: 8}
+			const count = runAfter + 3 // the last three in a run
+			for range count {
+				if rs[0].Send(1, &h, make([]byte, 8)) != transport.Sent {
+					t.Fatal("no room")
+				}
+			}
+			poll()
+			in := &rs[1].endpoint(0).in
+			if came != count || in.parts != 3 {
+				t.Fatalf("%d messages came, %d of a run", came, in.parts)
+			}
+			w := &in.cells[in.next&cellMask][0]
+			atomic.StoreUint64(w, c.change(atomic.LoadUint64(w)))
+			poll()
+			if broken := rs[1].endpoint(0).broken; !errors.Is(broken, errMalformed) {
+				t.Errorf("reported as %v", broken)
+			}
+			if came != count {
+				t.Errorf("%d messages came of %d", came, count)
+			}
+		})
 	}
 }
