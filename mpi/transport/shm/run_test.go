@@ -88,12 +88,20 @@ func TestRunsKeepOrder(t *testing.T) {
 			}
 		}
 	}
-	if out.next != in.next || out.next > count*4/5 {
-		t.Errorf("%d cells written, %d read for %d messages, more than half of which are short enough to share", out.next, in.next, count)
+	if read := cellsRead(in); out.next != read || out.next > count*4/5 {
+		t.Errorf("%d cells written, %d read for %d messages, more than half of which are short enough to share", out.next, read, count)
 	}
 	if byTake == 0 {
 		t.Error("no message was taken")
 	}
+}
+
+// cellsRead counts a run that has been read and may still grow.
+func cellsRead(in *inbox) uint64 {
+	if in.parts > 0 {
+		return in.next + 1
+	}
+	return in.next
 }
 
 // What is answered one by one has cells of its own, which the sender does not touch again.
