@@ -141,15 +141,15 @@ func (m *meeting) hold(ctx context.Context) error {
 	}
 	first := m.first
 	m.first = m.waitedFor()
-	direct := m.entry.way == byDirect || m.entry.readsMapped && m.mappable()
-	if m.entry.way == bySlots && !direct {
+	mapped := m.entry.readsMapped && m.mappable()
+	if m.entry.way == bySlots && !mapped {
 		if m.entry.kind == plan.Barrier && first != nobody {
 			return m.behind(ctx, first)
 		}
 		return m.throughSlots(ctx)
 	}
 	defer m.boundSaved()
-	if direct || m.entry.readsFar && m.pace.direct() {
+	if m.entry.way == byDirect || mapped || m.entry.readsFar && m.pace.direct() {
 		return m.direct(ctx)
 	}
 	return m.throughPieces(ctx)

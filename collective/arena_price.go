@@ -61,9 +61,10 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	}
 	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
 	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }
-	led := waiting(others)
+	led, scanned, reducing := waiting(others), cross, fetch+combined
 	if fitsSlot(p) {
 		led = min(led, ledCall+ledShare*crossing(m)*others/ranks)
+		scanned, reducing = led, exchanged+instead
 	}
 	switch p.Kind {
 	case plan.Barrier:
@@ -77,25 +78,19 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	case plan.Reduce:
 		return waiting(1) + others*(2*fetch+instead)/ranks
 	case plan.Scan, plan.Exscan: // all but one give, and take from half of the others in the mean
-		if !fitsSlot(p) {
-			led = cross
-		}
-		return led + others*((1/ranks+0.5)*fetch+instead/2) + copied/ranks
+		return scanned + others*((1/ranks+0.5)*fetch+instead/2) + copied/ranks
 	case plan.Allgather:
 		return cross + others*exchanged + copied
 	case plan.Alltoall:
 		return cross + others*exchanged + copied + dealt/2
 	case plan.ReduceScatter:
-		if fitsSlot(p) {
-			return cross + others*(exchanged+instead) + dealt
-		}
-		return cross + others*(fetch+combined) + dealt
+		return cross + others*reducing + dealt
 	case plan.Allreduce:
 		if reduced {
 			return cross + others*(2*fetch+combined+copied) + copied
 		}
 	}
-	return cross + others*(exchanged+instead)
+	return cross + others*reducing
 }
 
 // crossing is how long a word takes from rank to rank.

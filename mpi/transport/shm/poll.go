@@ -118,10 +118,13 @@ func (p *Provider) cool(ep *endpoint) {
 
 // drain hands over what a peer has sent.
 func (ep *endpoint) drain(s transport.Sink) (n int) {
+	if ep.reading {
+		return 0
+	}
 	in := &ep.in
 	w0, ok := ep.look()
-	if !ok || ep.reading {
-		if ep.hungup && !ok {
+	if !ok {
+		if ep.hungup {
 			ep.fail(errHangup)
 		}
 		return 0
@@ -233,7 +236,7 @@ func (p *Provider) pending() bool {
 		if ep.state != up {
 			continue
 		}
-		if _, ok := ep.look(); ok || ep.hungup {
+		if ep.reading || ep.hungup || ep.arrived() {
 			p.sweepAll = true
 			return true
 		}

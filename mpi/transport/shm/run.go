@@ -83,13 +83,20 @@ func (ep *endpoint) extend(h *transport.Header, envelope uint64, payload []byte)
 	return true
 }
 
-// look loads word 0 of the cell to be read next, and reports whether there is something in it that has not been read.
+// look loads word 0 of the cell to be read next, and reports whether there is something in it that has not been read. It
+// may go on to the next cell: not while one is being read.
 func (ep *endpoint) look() (w0 uint64, ok bool) {
 	in := &ep.in
 	if w0, ok = in.cells[in.next&cellMask].ready(uint32(in.next + 1)); in.parts != 0 {
 		return ep.lookFurther(w0)
 	}
 	return w0, ok
+}
+
+// arrived reports whether there is something that has not been read.
+func (ep *endpoint) arrived() bool {
+	_, ok := ep.look()
+	return ok
 }
 
 // lookFurther is look where a run has been read as far as it went.

@@ -36,15 +36,27 @@ func TestRunsKeepOrder(t *testing.T) {
 		}
 		came++
 	}
+	like := message{tag: 1, n: 8}
+	buf := make([]byte, shortBytes)
+	var send func() bool
 	rs[1].onto = func(_ int, h *transport.Header, payload []byte) {
 		if int(h.Bytes) != len(payload) || h.Kind != kindEager {
 			t.Fatalf("message %d: header %+v of %d B", came, *h, len(payload))
 		}
 		arrived(int(h.Tag), payload)
+		switch random.IntN(8) {
+		case 0: // while it is read
+			if len(sent) < count {
+				send()
+			}
+			rs[1].Poll(rs[1])
+		case 1:
+			if !rs[1].pending() {
+				t.Fatalf("message %d is being read, and there is nothing to do", came)
+			}
+		}
 	}
-	like := message{tag: 1, n: 8}
-	buf := make([]byte, shortBytes)
-	send := func() bool {
+	send = func() bool {
 		if random.IntN(8) == 0 {
 			like = message{tag: random.IntN(3), n: random.IntN(shortBytes + 1)}
 		}
