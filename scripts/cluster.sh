@@ -30,7 +30,8 @@
 # FISTERRA_LAB_CONF   further lines for slurm.conf; the last one for a key counts
 set -u
 export PATH=$PATH:/usr/sbin:/sbin   # where the daemons are, and not everybody looks
-HERE=$(dirname "$(readlink -f "$0")")
+HERE=${BASH_SOURCE[0]%/*}
+[ "$HERE" != "${BASH_SOURCE[0]}" ] || HERE=.
 LINK=$HERE/../build/cluster
 MARK=.fisterra-lab                   # in the directory of every cluster: down removes no other
 . "$HERE/cluster/conf.sh"
@@ -50,10 +51,13 @@ pids() { # name -> sets OWNER and INIT
   [ -s "$LAB/nodes/$1" ] || die "$1 is off"
   read -r OWNER INIT <"$LAB/nodes/$1"
 }
-alive() { [ -d "/proc/$1" ] && ! grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
+alive() { # pid: it is there and no zombie
+  local stat
+  { read -r stat <"/proc/$1/stat"; } 2>/dev/null && [[ ${stat##*) } != Z* ]]
+}
 inside() { # name cmd...: in all its namespaces
   pids "$1"; shift
-  nsenter -t "$INIT" -n -u -m -i -p --wd="$PWD" -- env SLURM_CONF="$LAB/slurm.conf" "$@"
+  SLURM_CONF=$LAB/slurm.conf nsenter -t "$INIT" -n -u -m -i -p --wd="$PWD" -- "$@"
 }
 # 'ip link ... netns PID' is looked up in the caller's pid namespace: enter ctl's network only.
 bridge() { pids ctl; nsenter -t "$INIT" -n ip "$@"; }
@@ -61,7 +65,7 @@ until_ok() { # seconds cmd...: poll cheaply until it succeeds
   local end=$((${EPOCHREALTIME/./} + $1 * 1000000)); shift
   until "$@" 2>/dev/null; do
     [ "${EPOCHREALTIME/./}" -lt "$end" ] || return 1
-    sleep 0.02
+    pause 0.05
   done
 }
 
@@ -91,6 +95,7 @@ wire() { # index...: both cables of each node, in one go
 }
 start_node() { spawn "$(nodename "$1")" $(($1 + 1)) slurmd -D -N "$(nodename "$1")" -f "$LAB/slurm.conf"; }
 idle() { # count: that many nodes are idle
+  pause 0.1
   [ "$(inside ctl sinfo -h -N -p main -t idle -o %N | sort -u | wc -l)" = "$1" ]
 }
 
@@ -140,7 +145,9 @@ up() {
 
 # Ends the cluster when its owner is gone, however that ended.
 watch() {
-  tail --pid="$1" -f /dev/null
+  tail --pid="$1" -f /dev/null &
+  trap 'kill $!; exit' TERM
+  wait $!
   rm -f "$LAB/watch"
   down
 }
@@ -182,6 +189,7 @@ boot() {
 }
 # A node that Slurm has not missed yet counts as idle all along: its slurmd must answer, too.
 registered() {
+  pause 0.1
   [ -e "$LAB/state.$1/ready" ] && inside ctl timeout 1 bash -c "exec 3<>/dev/tcp/$1/6818" &&
     [ "$(inside ctl sinfo -h -n "$1" -N -p main -o %t)" = idle ]
 }

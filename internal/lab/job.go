@@ -70,7 +70,7 @@ func (s *Slurm) Await(ctx context.Context, id, what string, wanted func(Job) boo
 		ctx, cancel = context.WithTimeout(ctx, Patience)
 		defer cancel()
 	}
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(200 * time.Millisecond) // each look is five processes, on a machine with other work
 	defer tick.Stop()
 	for {
 		// A busy controller may be late once.

@@ -7,6 +7,11 @@ MUNGE_SOCKET=/run/lab/munge.socket   # Slurm's way to munged, also while the def
 
 nodename() { printf '%s%02d\n' "$PREFIX" $(($1 + 1)); }
 
+pause() { # seconds; `sleep` would be a process each time, which is what a busy machine has too many of
+  [ -n "${NEVER:-}" ] || exec {NEVER}<> <(:)   # a pipe in which nothing comes
+  read -rt "$1" -u "$NEVER" _ || :
+}
+
 write_conf() { # nodes cpus -> $LAB/{slurm.conf,hosts,passwd,group}, one directory per node
   local n=$1 cpus=$2 me i name
   me=$(id -un)
@@ -44,7 +49,7 @@ AuthType=auth/munge
 CredType=cred/munge
 # A requeued job waits until its old credential has expired: 120 s by default. A step whose launch takes longer than that
 # on a busy machine is refused.
-AuthInfo=socket=$MUNGE_SOCKET,cred_expire=10
+AuthInfo=socket=$MUNGE_SOCKET,cred_expire=30
 SlurmctldPidFile=$LAB/state.ctl/slurmctld.pid
 SlurmdPidFile=$LAB/state.%n/slurmd.pid
 SlurmctldLogFile=$LAB/log/slurmctld.log

@@ -23,7 +23,7 @@ wait_for() { # what cmd...: 60 s, then the node gives up
       echo "node $NAME: no $what after 60 s" >&2
       exit 1
     fi
-    sleep 0.01
+    pause 0.05
   done
 }
 
