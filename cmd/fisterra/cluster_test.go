@@ -22,6 +22,9 @@ import (
 // longWait is for what takes seconds at most, on a machine that may be slow and have other work.
 const longWait = 4 * time.Minute
 
+// runLimit is for a run that goes on while a test does several things that may take longWait each.
+const runLimit = 15 * time.Minute
+
 // onCluster brings up a cluster of four nodes with four cpus each.
 func onCluster(t *testing.T, conf ...string) *lab.Slurm {
 	t.Helper()
@@ -137,7 +140,7 @@ var (
 // what starts the ranks.
 func startStep(t *testing.T, s *lab.Slurm, dir string, prefix []string, args ...string) *step {
 	t.Helper()
-	return awaitStep(t, s, dir, s.Command(within(t, 5*time.Minute), words(prefix, lab.Fisterra(t), "train --checkpoint-every 25 --checkpoint", dir+"/state", "--out", dir, args)...))
+	return awaitStep(t, s, dir, s.Command(within(t, runLimit), words(prefix, lab.Fisterra(t), "train --checkpoint-every 25 --checkpoint", dir+"/state", "--out", dir, args)...))
 }
 
 func awaitStep(t *testing.T, s *lab.Slurm, dir string, cmd *lab.Cmd) *step {

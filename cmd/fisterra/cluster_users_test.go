@@ -25,10 +25,12 @@ func TestClusterTwoUsers(t *testing.T) {
 	on := words("srun -p shared -n1 --nodelist", s.Nodes[0])
 	start := func(user, transport string) *step {
 		dir := filepath.Join(s.Home(user), "out")
-		return awaitStep(t, s, dir, s.CommandAs(within(t, 5*time.Minute), user, words("srun -p shared -n4 --kill-on-bad-exit=0 --wait=0", lab.Fisterra(t),
+		return awaitStep(t, s, dir, s.CommandAs(within(t, runLimit), user, words("srun -p shared -n4 --kill-on-bad-exit=0 --wait=0", lab.Fisterra(t),
 			"train --checkpoint-every 25 --checkpoint", dir+"/state", "--out", dir, "--transport", transport, endless)...))
 	}
 	runs := map[string]*step{lab.Users[0]: start(lab.Users[0], "tcp"), lab.Users[1]: start(lab.Users[1], "auto")}
+	// The one in shared memory waits for no network, and would keep the processors from all other tests.
+	runs[lab.Users[1]].schedule("--idle")
 	others := map[string]string{lab.Users[0]: lab.Users[1], lab.Users[1]: lab.Users[0]}
 	stranger := s.TestBinary()
 
@@ -74,13 +76,14 @@ func TestClusterTwoUsers(t *testing.T) {
 			if len(doors) < len(stepRoles) {
 				t.Fatalf("the four ranks of %s listen at %v only", mine, doors)
 			}
-			r := s.As(within(t, 5*time.Minute), other, words(on, "env", doorsVariable+"="+strings.Join(doors, ","), stranger, "-test.run=^TestClusterDialledByStranger$ -test.v")...)
+			r := s.As(within(t, runLimit), other, words(on, "env", doorsVariable+"="+strings.Join(doors, ","), stranger, "-test.run=^TestClusterDialledByStranger$ -test.v")...)
 			if want := fmt.Sprintf("%d doors stay closed", len(doors)); r.Code != 0 || !strings.Contains(r.Stdout, want) {
 				t.Errorf("%s at the doors of %s: want %q: %v", other, mine, want, r)
 			}
 		})
 	}
 	for name, x := range runs {
+		x.schedule("--other")
 		before := x.saves()
 		eventually(t, longWait, "the run of "+name+" goes on", x.dir, func() bool { return x.saves() > before && x.running() }, x.state)
 		if r := s.As(t.Context(), name, "scancel", "-s", "USR1", "--me"); r.Code != 0 {
@@ -90,6 +93,16 @@ func TestClusterTwoUsers(t *testing.T) {
 			t.Errorf("%s: exit code %d\n%s", name, code, x.state())
 		}
 		x.gone(stepRoles...)
+	}
+}
+
+// schedule gives the processes of a step another policy: see chrt(1).
+func (x *step) schedule(policy string) {
+	x.t.Helper()
+	for name, pid := range x.pids {
+		if r := x.s.On(x.t.Context(), x.node(name), "chrt", "--all-tasks", policy, "--pid", "0", fmt.Sprint(pid)); r.Code != 0 {
+			x.t.Fatal(r)
+		}
 	}
 }
 
@@ -168,7 +181,7 @@ func TestClusterStranger(t *testing.T) {
 	script := `env | grep '^SLURM' >"$HOME/env-$SLURM_PROCID" && mv "$HOME/env-$SLURM_PROCID" "$HOME/env.$SLURM_PROCID" # all of it or nothing
 [ "$SLURM_PROCID" = 0 ] || until [ -e "$HOME/let" ]; do sleep 0.05; done
 exec "$0" "$@"`
-	cmd := s.CommandAs(within(t, 5*time.Minute), mine, words(on, "-n2 bash -c", []string{script}, lab.Fisterra(t), "train --ps 1 --workers 1 --epochs 1 --json --peer-timeout 1m --start-timeout 5m")...)
+	cmd := s.CommandAs(within(t, runLimit), mine, words(on, "-n2 bash -c", []string{script}, lab.Fisterra(t), "train --ps 1 --workers 1 --epochs 1 --json --peer-timeout 1m --start-timeout 5m")...)
 	out := newOutput()
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
