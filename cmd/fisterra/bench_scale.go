@@ -64,7 +64,8 @@ func benchScaleCommand(env environment) *cobra.Command {
 core of this machine. Messages carry sizes, not bytes. It prints the simulated time against the lower
 bound of the model, ⌈log₂P⌉α + 2(P−1)/P·nβ + (P−1)/P·nγ for allreduce. That bound gives each rank a link of its
 own and lets nothing overlap or stay within a node, so times below it are possible; the column "node bound" is
-what the ranks of a node need at least, who share their node's link and copy for themselves.`,
+what the ranks of a node need at least, who share their node's link and copy for themselves. Below the table
+a chart shows the same times, and --plot draws them.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			x, err := s.simulation()
@@ -188,5 +189,8 @@ func (s *scaleFlags) simulate(ctx context.Context, env environment, x *simulatio
 		return nil
 	})
 	t.Flush() // what there is before an error
-	return points, err
+	if err != nil || s.format != "table" {
+		return points, err
+	}
+	return points, bench.ScaleChart(env.stdout, points)
 }
