@@ -65,8 +65,8 @@ type launched struct {
 }
 
 // launch runs a program once for a group.
-func launch(ctx context.Context, p *program, g group, s sandbox, budget time.Duration) (launched, error) {
-	ctx, cancel := context.WithTimeout(ctx, launchTime)
+func launch(outer context.Context, p *program, g group, s sandbox, budget time.Duration) (launched, error) {
+	ctx, cancel := context.WithTimeout(outer, launchTime)
 	defer cancel()
 	args, env := p.command(g, budget)
 	if g.transport == "tcp" {
@@ -78,23 +78,51 @@ func launch(ctx context.Context, p *program, g group, s sandbox, budget time.Dur
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	var out, errs bytes.Buffer
+	var errs bytes.Buffer
+	out := printed{of: g, complete: func() {
+		if p.endTime > 0 {
+			time.AfterFunc(p.endTime, cancel)
+		}
+	}}
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	busy, began := busyTime(), time.Now()
 	err := cmd.Run()
+	if err != nil && out.done && p.endTime > 0 && errors.Is(ctx.Err(), context.Canceled) && outer.Err() == nil {
+		fmt.Fprintf(os.Stderr, "peers: %s has measured %s, but had not ended %v later: it was ended\n", p.name, g.name(), p.endTime)
+		return parse(out.text.String(), g) // what it used of the processors nobody knows
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return launched{}, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, lastLines(errs.String()+out.String(), 6))
+		return launched{}, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, lastLines(errs.String()+out.text.String(), 6))
 	}
-	l, err := parse(out.String(), g)
+	l, err := parse(out.text.String(), g)
 	if err != nil {
-		return launched{}, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, lastLines(errs.String()+out.String(), 6))
+		return launched{}, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, lastLines(errs.String()+out.text.String(), 6))
 	}
 	own := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	l.foreign = max(0, (busyTime()-busy-own).Seconds()/time.Since(began).Seconds())
 	return l, nil
+}
+
+// printed is what a program of a group has printed so far. It calls complete when that is every result.
+type printed struct {
+	text     bytes.Buffer
+	of       group
+	complete func()
+	done     bool
+}
+
+func (r *printed) Write(p []byte) (int, error) {
+	n, err := r.text.Write(p)
+	if !r.done {
+		if _, missing := parse(r.text.String(), r.of); missing == nil {
+			r.done = true
+			r.complete()
+		}
+	}
+	return n, err
 }
 
 // busyTime is the time all cores of this machine have spent on something since it started.

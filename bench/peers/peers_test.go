@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -212,6 +213,40 @@ func TestFisterraTakesTheCongestionControl(t *testing.T) {
 		t.Errorf("under %s: %v", s.congestion, err)
 	} else {
 		t.Logf("under %s: %+v", s.congestion, l.rows)
+	}
+}
+
+// A program that has printed every result and does not end is ended, if that is allowed, and its results count; not those
+// of one that fails or still owes some.
+func TestLaunchOfAProgramThatDoesNotEnd(t *testing.T) {
+	g := group{"latency", "shm", 2, []int{8, 64}}
+	const first, second = "latency 8 2 1.5 1.4 1.6 11", "latency 64 2 2.5 2.4 2.6 11"
+	for name, tc := range map[string]struct {
+		script string
+		want   string // of the error
+	}{
+		"all":   {"echo " + first + "; echo " + second + "; exec sleep 1000", ""},
+		"fails": {"echo " + first + "; echo " + second + "; exit 3", "exit status 3"},
+		"ends":  {"echo " + first + "; echo " + second, ""},
+		"one":   {"echo " + first, "no row for 64 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &program{name: name, endTime: 50 * time.Millisecond, command: func(group, time.Duration) (args, env []string) {
+				return []string{"sh", "-c", tc.script}, nil
+			}}
+			l, err := launch(t.Context(), p, g, sandbox{}, 0)
+			if tc.want == "" && (err != nil || len(l.rows) != 2 || l.rows[1].Median != 2.5) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%+v, %v; want the error %q", l, err, tc.want)
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	p := &program{name: "must end", command: func(group, time.Duration) (args, env []string) {
+		return []string{"sh", "-c", "echo " + first + "; echo " + second + "; exec sleep 1000"}, nil
+	}}
+	if l, err := launch(ctx, p, g, sandbox{}, 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%+v, %v", l, err)
 	}
 }
 

@@ -21,7 +21,13 @@ type program struct {
 	can func(group) bool
 	// command is its command line, and env what it needs beyond this process's environment.
 	command func(g group, budget time.Duration) (args, env []string)
+	// endTime is how long it may take to end once it has printed every result, before it is ended and they count; 0: it has to
+	// end by itself.
+	endTime time.Duration
 }
+
+// finalizeTime is how long a library may take to finalize: MPICH over tcp now and then never comes back from it.
+const finalizeTime = 20 * time.Second
 
 // compiled says how a peer's programs are made. Absent compilers are named, not skipped in silence.
 type compiled struct {
@@ -92,8 +98,8 @@ func (l library) peer(src, dir string, level func(library string) string, cores 
 		}
 	}
 	return &program{
-		name: l.name,
-		can:  func(g group) bool { return !g.overLibrary() || g.over(l.name) },
+		name: l.name, endTime: finalizeTime,
+		can: func(g group) bool { return !g.overLibrary() || g.over(l.name) },
 		command: func(g group, budget time.Duration) ([]string, []string) {
 			args, env := l.launch(g, cores)
 			thread := level(l.name)
