@@ -6,7 +6,7 @@ PKG ?= ./...
 # The tests of each package have to end by themselves, whatever hangs.
 TESTTIMEOUT ?= 25m
 # Tests that say they may run beside others: on a cluster, or with processes of their own, and mostly waiting.
-PARALLEL ?= 4
+PARALLEL ?= 3
 FUZZTIME ?= 10s
 SOAKTIME ?= 10m
 LAUNCHES ?= 7
