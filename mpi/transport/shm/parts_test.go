@@ -141,8 +141,19 @@ func partImport(r *testRank, in *bufio.Reader) error {
 	return nil
 }
 
-// withDescriptors runs work in a process that may open left more descriptors.
+// withDescriptors runs work in a process that may open left more descriptors, and again if that works: a descriptor that
+// another goroutine has given back meanwhile is one more.
 func withDescriptors(left int, work func() error) error {
+	const tries = 20
+	for range tries {
+		if err := limitDescriptors(left, work); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func limitDescriptors(left int, work func() error) error {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		return err
