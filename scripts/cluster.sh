@@ -30,8 +30,9 @@
 # FISTERRA_LAB_CONF   further lines for slurm.conf; the last one for a key counts
 set -u
 export PATH=$PATH:/usr/sbin:/sbin   # where the daemons are, and not everybody looks
-HERE=${BASH_SOURCE[0]%/*}
-[ "$HERE" != "${BASH_SOURCE[0]}" ] || HERE=.
+SELF=${BASH_SOURCE[0]}
+[ ! -L "$SELF" ] || SELF=$(readlink -f "$SELF")
+case $SELF in */*) HERE=${SELF%/*};; *) HERE=.;; esac
 LINK=$HERE/../build/cluster
 MARK=.fisterra-lab                   # in the directory of every cluster: down removes no other
 . "$HERE/cluster/conf.sh"
@@ -95,7 +96,7 @@ wire() { # index...: both cables of each node, in one go
 }
 start_node() { spawn "$(nodename "$1")" $(($1 + 1)) slurmd -D -N "$(nodename "$1")" -f "$LAB/slurm.conf"; }
 idle() { # count: that many nodes are idle
-  pause 0.1
+  pause 0.1   # a look is several processes
   [ "$(inside ctl sinfo -h -N -p main -t idle -o %N | sort -u | wc -l)" = "$1" ]
 }
 
@@ -189,7 +190,7 @@ boot() {
 }
 # A node that Slurm has not missed yet counts as idle all along: its slurmd must answer, too.
 registered() {
-  pause 0.1
+  pause 0.1   # as in idle
   [ -e "$LAB/state.$1/ready" ] && inside ctl timeout 1 bash -c "exec 3<>/dev/tcp/$1/6818" &&
     [ "$(inside ctl sinfo -h -n "$1" -N -p main -o %t)" = idle ]
 }

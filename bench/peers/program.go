@@ -26,7 +26,7 @@ type program struct {
 	endTime time.Duration
 }
 
-// finalizeTime is how long a library may take to finalize: MPICH over tcp now and then never comes back from it.
+// finalizeTime is how long a library may take to finalize: MPICH over tcp was seen to stay in it for minutes.
 const finalizeTime = 20 * time.Second
 
 // compiled says how a peer's programs are made. Absent compilers are named, not skipped in silence.
