@@ -28,7 +28,7 @@ func (p *play) says(messages ...[]uint64) {
 func TestGivenUpIsHeardWhileAMessageWaits(t *testing.T) {
 	for why, narrow := range map[string]func(*peer){
 		"no credit":       func(p *peer) { p.credit = 0 },
-		"a large message": func(p *peer) { p.caps.RendezvousBytes = 8 },
+		"a large message": func(p *peer) { p.caps.RendezvousBytes, p.instantBytes = 8, 8 },
 	} {
 		t.Run(why, func(t *testing.T) {
 			p := newPlay(0, []string{"2"})

@@ -36,7 +36,6 @@ func Locate[T Elem](c *Comm, buf []T) (at Location, ok bool) {
 	if err != nil || len(handle) > 8 {
 		return Location{}, false
 	}
-	s.located = true
 	var b [8]byte
 	copy(b[:], handle)
 	return Location{nativeWord(b), offset}, true

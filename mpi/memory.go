@@ -30,7 +30,6 @@ type slab struct {
 	pages   shm.Pages
 	handles map[transport.Mapper][]byte // by which peers import it
 	windows int                         // that lie in it, and Shareds
-	located bool                        // peers may have mapped it by Comm.Map
 	shared  bool                        // in one at some time: peers may use it for longer than this rank
 }
 
@@ -81,6 +80,11 @@ func Alloc[T Elem](c *Comm, n int) ([]T, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.slabs = append(m.slabs, s)
+	if mapper := c.dev.mapper(); mapper != nil {
+		if _, err := s.export(mapper); err != nil { // messages go without
+			c.world.log.Debug("memory from Alloc is not exported", "err", err)
+		}
+	}
 	if r, ok := c.dev.(registrar); ok {
 		r.keepMemory(s.mem)
 	}
@@ -165,7 +169,7 @@ func (s *slab) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(
 // Their mappings stay, of zeros. What has been in a window they may still use (Window.Release). Huge pages stay:
 // the pool may have none left for a peer that touches its mapping, which would end the peer.
 func (s *slab) empty() {
-	if s.located && !s.shared && s.pages == shm.OrdinaryPages {
+	if len(s.handles) > 0 && !s.shared && s.pages == shm.OrdinaryPages {
 		_ = unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
 	}
 }
@@ -205,7 +209,7 @@ func (m *memory) export(by transport.Mapper, buf []byte) (s *slab, handle []byte
 // export returns the handle by which peers import the slab. The memory is locked.
 func (s *slab) export(by transport.Mapper) (handle []byte, err error) {
 	if handle = s.handles[by]; handle == nil {
-		if handle, err = by.Export(s.fd, len(s.mem)); err == nil {
+		if handle, err = by.Export(s.fd, s.mem); err == nil {
 			s.handles[by] = handle
 		}
 	}

@@ -26,9 +26,11 @@ type peer struct {
 	memory   transport.Memory // nil: cannot pull
 	taker    transport.Taker  // nil: arrivals come by Poll only
 	caps     transport.Caps
-	credit   int // bytes that may still be sent eagerly
-	owed     int // bytes consumed and not yet credited back
-	held     int // bytes of its eager messages that no receive has asked for yet
+	// instantBytes is the size from which a send looks for other ways than an eager message.
+	instantBytes int
+	credit       int // bytes that may still be sent eagerly
+	owed         int // bytes consumed and not yet credited back
+	held         int // bytes of its eager messages that no receive has asked for yet
 	// Announcements of large messages that no receive has asked for yet.
 	announced int
 	out       outbox
@@ -124,6 +126,10 @@ func (e *engine) newPeer(rank int) *peer {
 		p.taker, _ = p.provider.(transport.Taker)
 		p.caps = p.provider.Caps()
 		p.credit = p.caps.CreditBytes
+		p.instantBytes = p.caps.RendezvousBytes
+		if p.memory != nil {
+			p.instantBytes = min(p.instantBytes, p.caps.PullBytes)
+		}
 	}
 	e.peers[rank] = p
 	return p

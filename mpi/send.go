@@ -40,7 +40,7 @@ func (e *engine) isend(c *Comm, buf []byte, dst, tag int) Request {
 func (e *engine) sendNow(c *Comm, buf []byte, world, tag int) bool {
 	p := e.peers[world]
 	n := len(buf)
-	if p == nil || !p.out.empty() || n >= p.caps.RendezvousBytes || n+transport.EnvelopeBytes > p.credit || p.lost != nil || !c.sound() {
+	if p == nil || !p.out.empty() || n >= p.instantBytes || n+transport.EnvelopeBytes > p.credit || p.lost != nil || !c.sound() {
 		return false
 	}
 	h := &e.hdr
@@ -84,6 +84,9 @@ func (e *engine) offer(p *peer, o *op) transport.Outcome {
 	n := len(o.buf)
 	h := &e.hdr
 	*h = transport.Header{Kind: kindEager, Context: o.env.context, Tag: o.env.tag, Bytes: uint64(n)}
+	if p.memory != nil && n >= p.caps.PullBytes && n > 0 && !o.exposed {
+		o.key, o.exposed = p.memory.Expose(p.rank, o.buf)
+	}
 	if cost := n + transport.EnvelopeBytes; (n < p.caps.RendezvousBytes || n == 0) && n <= p.caps.EagerBytes && cost <= p.credit && !o.exposed {
 		out := e.outcome(p, p.provider.Send(p.rank, h, o.buf))
 		switch out {
@@ -97,13 +100,8 @@ func (e *engine) offer(p *peer, o *op) transport.Outcome {
 	}
 	h.Kind, h.Token = kindRTS, o.token()
 	var key []byte
-	if p.memory != nil && n >= p.caps.PullBytes && n > 0 {
-		if !o.exposed {
-			o.key, o.exposed = p.memory.Expose(p.rank, o.buf)
-		}
-		if o.exposed {
-			key = o.key[:]
-		}
+	if o.exposed {
+		key = o.key[:]
 	}
 	out := e.outcome(p, p.provider.Send(p.rank, h, key))
 	switch out {

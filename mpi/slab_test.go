@@ -17,7 +17,7 @@ func TestEmptySlab(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.close()
-		s.pages, s.located, s.mem[0] = pages, true, 7 // the machine may have no huge pages
+		s.pages, s.handles[nil], s.mem[0] = pages, nil, 7 // the machine may have no huge pages
 		if s.empty(); s.mem[0] != want {
 			t.Errorf("pages of kind %d: found %d, want %d", pages, s.mem[0], want)
 		}

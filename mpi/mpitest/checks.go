@@ -72,6 +72,7 @@ func Checks() []Check {
 		{"WindowLock", 4, false, oneSided(checkWindowLock)},
 		{"WindowGiveUp", 3, false, oneSided(checkWindowGiveUp)},
 		{"Map", 2, false, checkMap},
+		{"AllocMessages", 2, false, checkAllocMessages},
 		{"AllocShared", 4, false, checkAllocShared},
 		{"Large", 2, false, checkLarge},
 	}

@@ -231,3 +231,65 @@ func gatherRound(ctx context.Context, c *mpi.Comm) error {
 	}
 	return nil
 }
+
+// checkAllocMessages: messages arrive as they were sent, out of memory from Alloc and into it or not, however often that is
+// freed and got again, at the same address perhaps.
+func checkAllocMessages(ctx context.Context, c *mpi.Comm) error {
+	const room, lives, rounds = 3 << 20, 4, 6
+	peer := 1 - c.Rank()
+	heap := make([]byte, room)
+	for life := range lives {
+		mem, err := mpi.Alloc[byte](c, room)
+		if err != nil {
+			return err
+		}
+		for round := range rounds {
+			for i, n := range []int{1, 8<<10 + 1, 16 << 10, 64<<10 + 3, 300 << 10, room - 5} {
+				out, in := mem[5:][:n], heap[:n] // each of the four pairs comes about
+				if (round+life)&1 != c.Rank() {
+					out = heap[:n]
+				}
+				if round&2 != 0 {
+					in = mem[:n]
+				}
+				seed := byte(life*rounds + round + i)
+				for side := range 2 {
+					if side == c.Rank() {
+						fillFrom(out, seed)
+						err = mpi.Send(ctx, c, out, peer, 0)
+					} else {
+						clear(in)
+						_, err = mpi.Recv(ctx, c, in, peer, 0)
+					}
+					if err != nil {
+						return err
+					}
+					if at := differsFrom(in, seed); side != c.Rank() && at >= 0 {
+						return fmt.Errorf("life %d, round %d, %d bytes: byte %d is %d", life, round, n, at, in[at])
+					}
+				}
+			}
+		}
+		if err := mpi.Free(c, mem); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fillFrom fills a buffer so that bytes depend on their place and the seed.
+func fillFrom(b []byte, seed byte) {
+	for i := range b {
+		b[i] = byte(i) ^ byte(i>>8)*31 ^ seed
+	}
+}
+
+// differsFrom returns the first place at which b is not what fillFrom makes of it, -1 if there is none.
+func differsFrom(b []byte, seed byte) int {
+	for i := range b {
+		if b[i] != byte(i)^byte(i>>8)*31^seed {
+			return i
+		}
+	}
+	return -1
+}

@@ -72,7 +72,7 @@ type Caps struct {
 	// Pull (if the provider implements Memory) or Data messages instead of
 	// eager ones. Measured, at most EagerBytes.
 	RendezvousBytes int
-	// PullBytes is the size from which Pull is better than Data messages;
+	// PullBytes is the size from which Pull may be better than any other message, if Expose agrees;
 	// ignored without Memory.
 	PullBytes int
 	// CreditBytes bounds what one peer may have sent eagerly and this rank
@@ -149,7 +149,7 @@ type Provider interface {
 // Memory is implemented by providers that copy straight between the memory of
 // two ranks (one copy instead of two).
 type Memory interface {
-	// Expose lets peer pull buf, once. The returned key travels in the
+	// Expose lets peer pull buf, once, unless another way is better. The returned key travels in the
 	// payload of a message of the engine's. The memory belongs to the provider until
 	// Withdraw has returned.
 	Expose(peer int, buf []byte) (Key, bool)
@@ -205,9 +205,10 @@ type Crowder interface {
 // (memory from mpi.Alloc) into their own address space. Its methods may be called by any goroutine,
 // without the world's lock, also while Poll runs and after Close.
 type Mapper interface {
-	// Export registers a segment (a memfd of the given size) so that peers can import
-	// it by the returned handle for as long as it stays exported.
-	Export(fd int, sizeBytes int) (handle []byte, err error)
+	// Export registers a segment, a memfd that this rank has mapped whole as mem, so that peers can import
+	// it by the returned handle for as long as it stays exported, and the provider may have peers map it for messages out of
+	// mem and into it. Descriptor and mapping stay the caller's, to be closed after Unexport.
+	Export(fd int, mem []byte) (handle []byte, err error)
 	// Unexport ends that, unless Close has ended it already.
 	Unexport(handle []byte)
 	// Import maps a peer's segment. It may do a short round trip on a socket,

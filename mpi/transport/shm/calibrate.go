@@ -41,6 +41,8 @@ type habit struct {
 	// slow is how long a byte takes into the ring of a peer that is far, in nanoseconds (memcopy.Crossing): as long as a copy by
 	// the kernel, half of which it takes near, or longer.
 	slow float64
+	// once is how long a byte of a copy within this rank takes, in nanoseconds.
+	once float64
 	// paced: long messages are pulled only from where the ring shows that that is quicker.
 	paced bool
 }
@@ -54,11 +56,11 @@ func calibrate(copies int) habit {
 	}
 	switch {
 	case copies == 1 || copies == 0 && err == nil && kernel < ringOverCopy*once:
-		return habit{rendezvousBytes: pullFrom, pullBytes: pullFrom, slow: kernel}
+		return habit{rendezvousBytes: pullFrom, pullBytes: pullFrom, slow: kernel, once: once}
 	case copies == 2 || err != nil:
-		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull, slow: kernel}
+		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull, slow: kernel, once: once}
 	}
-	return habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, slow: kernel, paced: true}
+	return habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, slow: kernel, once: once, paced: true}
 }
 
 // copyPerByte is how many nanoseconds a copy of a byte takes within this rank.

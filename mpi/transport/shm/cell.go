@@ -36,7 +36,7 @@ const (
 	// formAbort: the payload ends before all of it was sent.
 	formAbort
 	// formHelp: word 1 slot and generation of an exposure that is being pulled,
-	// word 2 where to, word 3 how many bytes.
+	// word 2 where to, word 3 how many bytes, words 4 and 5 the place of that if the exposing rank has mapped it.
 	formHelp
 	// formRun: word 1 context and tag, from word 2 on payloads of one length, each beginning a
 	// word, to which the sender may add. Length (8 bits) and number (8) are in word 0.

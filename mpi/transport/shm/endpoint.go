@@ -38,9 +38,10 @@ type endpoint struct {
 	reading bool  // a drain is under way
 	hot     bool  // polled every time
 
-	link *link // what the two ranks share
-	vm   bool  // process_vm_* works, both ways
-	pid  int
+	link     *link // what the two ranks share
+	vm       bool  // process_vm_* works, both ways
+	slotless bool  // there is no memory for the slots of exposures
+	pid      int
 
 	board  *board // the peer's
 	bell   int    // the peer's
@@ -51,6 +52,7 @@ type endpoint struct {
 	out outbox
 
 	exposures *exposures
+	mapped    int // pulls out of mapped memory, so far
 	pulls     int // of this rank from the peer, under way
 	copying   int // copies of this rank to or from the peer's memory, under way
 }
@@ -69,9 +71,10 @@ type outbox struct {
 	unanswered int    // short messages since heard changed
 	heard      uint64 // position of the peer's next cell at the last of them
 
-	blocked  bool // there was no room: find out about credit before sleeping
-	streams  []departure
-	crossing memcopy.Crossing
+	blocked   bool // there was no room: find out about credit before sleeping
+	streams   []departure
+	crossing  memcopy.Crossing
+	freshness freshness
 }
 
 // inbox is the receiving side: cells from the peer.

@@ -28,15 +28,15 @@ import (
 // directions: the operation ends, the loss is reported, and the memory is the
 // caller's.
 func TestKillInFlight(t *testing.T) {
-	for _, part := range []string{"expose", "pull"} {
+	for _, how := range []struct{ part, memory string }{{"expose", ownMemory}, {"pull", ownMemory}, {"expose", mappedMemory}, {"pull", mappedMemory}} {
 		const rounds = 6
-		met := 0 // rounds in which the peer was killed before the end of a transfer
+		part, met := how.part+" "+how.memory, 0 // rounds in which the peer was killed before the end of a transfer
 		for round, deadline := 0, time.Now().Add(patience); round < rounds || met == 0; round++ {
 			if round >= rounds && time.Now().After(deadline) {
 				t.Fatalf("%s: %d peers were killed, and none of them before the end of a transfer", part, round)
 			}
 			t.Run(fmt.Sprintf("%s/%d", part, round), func(t *testing.T) {
-				if killInFlight(t, part, time.Duration(5+3*(round%rounds))*time.Millisecond) {
+				if killInFlight(t, how.part, how.memory, time.Duration(5+3*(round%rounds))*time.Millisecond) {
 					met++
 				}
 			})
@@ -49,17 +49,17 @@ func TestKillInFlight(t *testing.T) {
 }
 
 // killInFlight kills a peer so long after the first transfer with it, and reports whether one was left undone.
-func killInFlight(t *testing.T, part string, after time.Duration) (met bool) {
+func killInFlight(t *testing.T, part, memory string, after time.Duration) (met bool) {
 	const n = 32 << 20
 	r := openRank(t, 0, 2, func(cfg *Config) { cfg.Copies = 1 })
-	p := start(t, r, part, copies("one"))
+	p := start(t, r, part, onceIn(memory))
 	p.say(t, strconv.Itoa(n))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.until(func() bool { r.endpoint(1).meet(); return r.endpoint(1).state == up }); err != nil {
 		t.Fatal(err)
 	}
-	buf := pattern(n, 1)
+	buf := bufferFor(t, r, n, memory)
 	transfer := func() error { return r.recv(buf) }
 	if part == "pull" {
 		transfer = func() error { return r.send(1, buf) }
@@ -99,17 +99,24 @@ func killInFlight(t *testing.T, part string, after time.Duration) (met bool) {
 // and lets the peer run on: what it still does must not touch the memory
 // after the pull has completed.
 func TestStoppedPeer(t *testing.T) {
+	for _, memory := range []string{ownMemory, mappedMemory} {
+		t.Run(memory, func(t *testing.T) { stoppedPeer(t, memory) })
+	}
+}
+
+func stoppedPeer(t *testing.T, memory string) {
 	const n = 16 << 20
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
 	r := openRank(t, 0, 2, func(cfg *Config) { cfg.Copies = 1 })
-	p := start(t, r, "expose", copies("one"))
+	p := start(t, r, "expose", onceIn(memory))
 	p.say(t, strconv.Itoa(n))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	want := pattern(n, 5)
+	dst := bufferFor(t, r, n, memory)
 	var key transport.Key
 	keys := 0
 	r.onto = func(_ int, h *transport.Header, payload []byte) {
@@ -126,7 +133,7 @@ func TestStoppedPeer(t *testing.T) {
 		if err := r.until(func() bool { return keys > round }); err != nil {
 			t.Fatal(err)
 		}
-		dst := make([]byte, n)
+		clear(dst)
 		op := uint64(100 + round)
 		r.Pull(1, key, dst, op)
 		over := func() bool { _, ok := r.pulled[op]; return ok }

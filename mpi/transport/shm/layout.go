@@ -45,7 +45,9 @@ type pairHead struct {
 type slot struct {
 	state  atomic.Uint64 // a claim
 	helped atomic.Uint64 // units that the exposing rank has written, helpFailed on top
-	_      [48]byte
+	at     spot          // of the exposed memory, if the puller has mapped it
+	pace   pace          // of the pull; the puller's to say before the slot is free
+	_      [24]byte
 	read   atomic.Uint64 // units that the pulling rank has read
 	_      [56]byte
 }

@@ -8,17 +8,18 @@ import (
 
 // link is what two ranks share.
 type link struct {
-	mem    []byte        // the pair's segment
-	memory int           // its memfd
-	board  []byte        // the peer's
-	bell   int           // the peer's
-	conn   *net.UnixConn // closed with the link, but never nil: attend and Import use it at any time
-	pid    int
-	vm     bool
-	path   string        // how large messages go, in words
-	ended  chan struct{} // closed at the end of the socket, which is the peer's
-	failed chan struct{} // closed when fault says why this rank has given the socket up
-	fault  error
+	mem     []byte        // the pair's segment
+	memory  int           // its memfd
+	board   []byte        // the peer's
+	bell    int           // the peer's
+	conn    *net.UnixConn // closed with the link, but never nil: attend and Import use it at any time
+	pid     int
+	vm      bool
+	path    string // how large messages go, in words
+	sharing sharing
+	ended   chan struct{} // closed at the end of the socket, which is the peer's
+	failed  chan struct{} // closed when fault says why this rank has given the socket up
+	fault   error
 }
 
 func newLink(conn *net.UnixConn) *link {
@@ -28,6 +29,7 @@ func newLink(conn *net.UnixConn) *link {
 // close gives back what was shared with the peer. Nothing but the socket may be in use.
 func (l *link) close() {
 	l.conn.Close()
+	l.sharing.close()
 	for _, mem := range [][]byte{l.mem, l.board} {
 		if mem != nil {
 			unix.Munmap(mem)

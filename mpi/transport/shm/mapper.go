@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,14 +15,21 @@ import (
 // After the handshake a pair's socket carries the descriptors of segments that
 // one rank exports and the other imports, and its end is the peer's.
 //
-//	ask     'a', number of the question, handle
-//	answer  'm', number of the question, size; the segment
-//	        'n', number of the question, why not
+//	ask       'a', number of the question, handle
+//	answer    'm', number of the question, size; the segment
+//	          'n', number of the question, why not
+//	offer     'o', number of a segment, size; the segment, for messages (mapped.go)
+//	taken     't', number of a segment that has been mapped for them
+//	withdraw  'w', number of a segment that was offered
 
 const (
 	packetAsk  = 'a'
 	packetMap  = 'm'
 	packetNone = 'n'
+
+	packetOffer    = 'o'
+	packetTaken    = 't'
+	packetWithdraw = 'w'
 
 	packetHead = 1 + 8
 )
@@ -30,6 +38,7 @@ const (
 const handleBytes = 8
 
 type exports struct {
+	areas    atomic.Pointer[[]area] // of the segments, by address
 	mu       sync.Mutex
 	next     uint64
 	segments map[uint64]export
@@ -38,8 +47,8 @@ type exports struct {
 }
 
 type export struct {
-	fd        int
-	sizeBytes int
+	fd  int
+	mem []byte
 }
 
 // errNoDescriptor: the kernel leaves out what this process may not open.
@@ -51,45 +60,55 @@ type imported struct {
 	err  error
 }
 
-// Export lets peers map a segment. The descriptor stays the caller's; the
-// provider keeps one of its own.
-func (p *Provider) Export(fd int, sizeBytes int) (handle []byte, err error) {
+// Export lets peers map a segment, which this rank has mapped as mem.
+func (p *Provider) Export(fd int, mem []byte) (handle []byte, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("shm: export descriptor %d: %w", fd, err)
 	}
-	if sizeBytes <= 0 || st.Size < int64(sizeBytes) {
-		return nil, fmt.Errorf("shm: export %d bytes of a segment of %d", sizeBytes, st.Size)
-	}
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("shm: export descriptor %d: %w", fd, err)
+	if len(mem) == 0 || st.Size != int64(len(mem)) {
+		return nil, fmt.Errorf("shm: export %d bytes of a segment of %d", len(mem), st.Size)
 	}
 	x := &p.exports
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.segments == nil {
-		unix.Close(own)
 		return nil, fmt.Errorf("shm: export descriptor %d: %w", fd, errClosed)
 	}
 	x.next++
-	x.segments[x.next] = export{own, sizeBytes}
+	x.segments[x.next] = export{fd, mem}
+	x.chart()
 	return binary.BigEndian.AppendUint64(nil, x.next), nil
 }
 
-// Unexport ends an export. Peers that have mapped the segment keep it.
+// Unexport ends an export. Peers that have imported the segment keep it.
 func (p *Provider) Unexport(handle []byte) {
 	if len(handle) != handleBytes {
 		return
 	}
-	x := &p.exports
+	number := binary.BigEndian.Uint64(handle)
+	if !p.exports.remove(number) {
+		return
+	}
+	p.meetings.mu.Lock()
+	defer p.meetings.mu.Unlock()
+	for _, t := range p.meetings.byRank {
+		if t.link != nil {
+			t.link.withdraw(number)
+		}
+	}
+}
+
+// remove has a segment neither sent nor offered any more. It reports whether there was one.
+func (x *exports) remove(number uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	number := binary.BigEndian.Uint64(handle)
-	if e, ok := x.segments[number]; ok {
-		unix.Close(e.fd)
-		delete(x.segments, number)
+	if _, ok := x.segments[number]; !ok {
+		return false
 	}
+	delete(x.segments, number)
+	x.chart()
+	return true
 }
 
 // Import maps a segment that a peer exports. It waits for the peer's answer, until ctx ends
@@ -256,6 +275,18 @@ func (p *Provider) packet(l *link, b []byte, fds []int) error {
 			reply <- imported{err: errors.New(string(rest))}
 		}
 		return nil
+	case kind == packetOffer && len(rest) == 8 && len(fds) <= 1:
+		defer closeAll(fds)
+		if len(fds) == 0 { // this process has none left
+			return nil
+		}
+		return p.accept(l, question, binary.BigEndian.Uint64(rest), fds[0])
+	case kind == packetTaken && len(rest) == 0 && len(fds) == 0:
+		l.sharing.taken(question)
+		return nil
+	case kind == packetWithdraw && len(rest) == 0 && len(fds) == 0:
+		l.sharing.forget(question)
+		return nil
 	default:
 		closeAll(fds)
 		return errMalformed
@@ -266,14 +297,14 @@ func (p *Provider) packet(l *link, b []byte, fds []int) error {
 // answers in the socket is lost.
 func (x *exports) answer(conn *net.UnixConn, question, number uint64) error {
 	x.mu.Lock()
-	defer x.mu.Unlock() // the descriptor must not be closed meanwhile
+	defer x.mu.Unlock() // the descriptor is the owner's to close after Unexport
 	none := binary.BigEndian.AppendUint64([]byte{packetNone}, question)
 	e, ok := x.segments[number]
 	if !ok {
 		return sendPacket(conn, fmt.Append(none, "it exports no segment ", number))
 	}
 	b := binary.BigEndian.AppendUint64([]byte{packetMap}, question)
-	err := sendPacket(conn, binary.BigEndian.AppendUint64(b, uint64(e.sizeBytes)), e.fd)
+	err := sendPacket(conn, binary.BigEndian.AppendUint64(b, uint64(len(e.mem))), e.fd)
 	if errors.Is(err, unix.ETOOMANYREFS) { // see party.write; a later question may be answered
 		return sendPacket(conn, append(none, "its user has too many descriptors in flight"...))
 	}
@@ -284,8 +315,6 @@ func (x *exports) answer(conn *net.UnixConn, question, number uint64) error {
 func (x *exports) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, e := range x.segments {
-		unix.Close(e.fd)
-	}
 	x.segments = nil
+	x.areas.Store(nil)
 }

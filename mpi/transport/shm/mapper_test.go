@@ -20,15 +20,33 @@ import (
 // exportSegment has a rank export a segment of its own.
 func exportSegment(t *testing.T, r *testRank, sizeBytes int) (handle []byte) {
 	t.Helper()
-	fd, err := CreateSegment("fisterra-test", sizeBytes, sizeBytes, OrdinaryPages)
+	handle, _ = exported(t, r, sizeBytes)
+	return handle
+}
+
+// exported is memory that a rank exports until the end of the test.
+func exported(t *testing.T, r *testRank, sizeBytes int) (handle, mem []byte) {
+	t.Helper()
+	fd, handle, mem, err := r.export(sizeBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
-	if handle, err = r.Export(fd, sizeBytes); err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() {
+		r.Unexport(handle)
+		unix.Munmap(mem)
+		unix.Close(fd)
+	})
+	return handle, mem
+}
+
+// bufferFor is memory for a long message of a rank.
+func bufferFor(t *testing.T, r *testRank, n int, memory string) []byte {
+	t.Helper()
+	if memory != mappedMemory {
+		return make([]byte, n)
 	}
-	return handle
+	_, mem := exported(t, r, n)
+	return mem
 }
 
 // TestMapWithoutDescriptor: an Import that gets no descriptor fails, and the next one does not.

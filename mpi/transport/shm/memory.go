@@ -32,6 +32,8 @@ type exposure struct {
 	buf      []byte
 	dst      uintptr // where the peer pulls it to
 	n        int     // how much of it
+	into     *mapped // where that is mapped here, as mem
+	mem      []byte
 }
 
 // pull is a transfer from a peer's memory into this rank's.
@@ -41,6 +43,9 @@ type pull struct {
 	op       uint64
 	dst      []byte
 	src      uintptr
+	from     *mapped // where the peer's memory is mapped here, as mem
+	mem      []byte
+	pace     pace
 	units    uint32
 	done     uint32 // units copied by this rank
 	inflight int
@@ -63,15 +68,22 @@ func keyParts(k transport.Key) (src uintptr, n uint64, gen uint32, number uint16
 		binary.NativeEndian.Uint32(k[16:]), binary.NativeEndian.Uint16(k[20:])
 }
 
-// Expose lets a peer pull buf. It is refused where the kernel does not let the
-// two processes copy (see Path), before they have met, and while the ring is quicker.
+// Expose lets a peer pull buf: memory that the peer has mapped, or such as the kernel lets the
+// two processes copy (see Path). It is refused before they have met, and while another way is quicker.
 func (p *Provider) Expose(peer int, buf []byte) (transport.Key, bool) {
 	ep := p.endpoint(peer)
 	if ep.state != up {
 		ep.meet()
 		return transport.Key{}, false
 	}
-	if !ep.vm || len(buf) == 0 || p.habit.paced && !p.crowded && !(len(buf) >= farPullBytes && ep.out.crossing.Around()) {
+	if len(buf) == 0 || ep.slotless {
+		return transport.Key{}, false
+	}
+	at := spot{}
+	if len(buf) >= mappedFrom && (len(buf) >= farPullBytes || !ep.out.freshness.around(len(buf))) {
+		at = ep.shown(buf)
+	}
+	if at.segment == 0 && !ep.copyable(len(buf)) {
 		return transport.Key{}, false
 	}
 	if ep.exposures == nil && !ep.openExposures() {
@@ -91,15 +103,24 @@ func (p *Provider) Expose(peer int, buf []byte) (transport.Key, bool) {
 	x.live++
 	e.slot.helped.Store(0)
 	e.slot.read.Store(0)
+	e.slot.at, e.slot.pace = at, paceUnknown
 	e.slot.state.Store(uint64(exposed(e.gen)))
 	return e.key(number), true
+}
+
+// copyable reports whether the kernel's copies are to move n bytes of this rank's memory to the peer.
+func (ep *endpoint) copyable(n int) bool {
+	if ep.vm && ep.p.habit.paced && !ep.p.crowded {
+		return n >= farPullBytes && ep.out.crossing.Around()
+	}
+	return ep.vm
 }
 
 // openExposures backs the slots with memory, when they are first used.
 func (ep *endpoint) openExposures() bool {
 	at := slotsAt + ep.direction()*slotsBytes
 	if err := back(ep.link.memory, at, slotsBytes); err != nil {
-		ep.vm = false
+		ep.slotless = true
 		ep.p.cfg.Log.Warn("shm: large messages are copied twice", "peer", ep.rank, "err", err)
 		return false
 	}
@@ -164,7 +185,11 @@ func (p *Provider) Withdraw(peer int, key transport.Key) bool {
 		return false
 	}
 	p.awaited = slices.DeleteFunc(p.awaited, func(a *exposure) bool { return a == e })
-	e.live, e.buf = false, nil
+	if claim(e.slot.state.Load()).phase() == phaseFree {
+		ep.out.freshness.judge(e.slot.pace)
+	}
+	ep.link.sharing.drop(e.into)
+	e.live, e.buf, e.into, e.mem = false, nil, nil, nil
 	x.live--
 	p.helps = slices.DeleteFunc(p.helps, func(h *exposure) bool { return h == e })
 	if claim(e.slot.state.Load()).phase() == phaseFree {
@@ -222,21 +247,41 @@ func (p *Provider) Pull(peer int, key transport.Key, dst []byte, op uint64) tran
 	}
 	p.pulls = append(p.pulls, pl)
 	ep.pulls++
-	pl.shared = ep.shares(len(dst))
+	pl.from, pl.mem = ep.link.sharing.use(pl.slot.at, len(dst))
+	if pl.from == nil && !ep.vm {
+		pl.shut(fmt.Errorf("%d bytes at %d of segment %d of rank %d: %w", len(dst), pl.slot.at.offsetBytes, pl.slot.at.segment, peer, errMalformed))
+		return transport.Sent
+	}
+	to := spot{}
+	if len(dst) >= helpBytes {
+		to = ep.shown(dst)
+	}
+	pl.shared = ep.shares(pl, to)
 	if pl.shared && (ep.out.next < ep.out.limit || ep.refresh()) {
 		c := ep.nextCell()
 		c[1] = uint64(number) | uint64(gen)<<32
 		c[2], c[3] = uint64(procmem.AddressOf(dst)), uint64(len(dst))
+		c[4], c[5] = to.segment, to.offsetBytes
 		ep.post(0, formHelp, 0)
 	}
 	return transport.Sent
 }
 
-// shares reports whether the peer is asked to copy a part of a pull. A short one is not worth that;
+// shares reports whether the peer is asked to copy a part of a pull to a place. A short one is not worth that;
 // where ranks share processors this one would take the core from the peer to wait for it; and
 // one that is sent something meanwhile has as much to copy itself.
-func (ep *endpoint) shares(n int) bool {
-	return n >= helpBytes && !ep.p.crowded && (ep.exposures == nil || ep.exposures.live == 0)
+func (ep *endpoint) shares(pl *pull, to spot) bool {
+	if ep.p.crowded || ep.exposures != nil && ep.exposures.live > 0 {
+		return false
+	}
+	switch n := len(pl.dst); {
+	case to.segment != 0 && pl.from != nil:
+		return n >= mappedHelpBytes
+	case to.segment != 0 || pl.from == nil:
+		return n >= helpBytes
+	default:
+		return ep.vm && n >= mixedHelpBytes
+	}
 }
 
 func (p *Provider) newPull() *pull {
@@ -261,6 +306,10 @@ func (ep *endpoint) help(c *cell) error {
 	}
 	if c[3] > uint64(len(e.buf)) {
 		return fmt.Errorf("a request for help with %d bytes of %d: %w", c[3], len(e.buf), errMalformed)
+	}
+	e.into, e.mem = ep.link.sharing.use(spot{c[4], c[5]}, int(c[3]))
+	if e.into == nil && !ep.vm {
+		return fmt.Errorf("a request for help with %d bytes at %d of segment %d: %w", c[3], c[5], c[4], errMalformed)
 	}
 	e.helping, e.dst, e.n = true, uintptr(c[2]), int(c[3])
 	ep.p.helps = append(ep.p.helps, e)
@@ -341,7 +390,9 @@ func (p *Provider) settle() {
 		if !over {
 			return false
 		}
+		pl.slot.pace = pl.pace
 		pl.slot.state.Store(0)
+		pl.ep.link.sharing.drop(pl.from)
 		pl.ep.pulls--
 		if err != nil {
 			pl.ep.notify() // it may wait for its memory

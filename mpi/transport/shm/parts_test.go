@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,11 @@ func partExpose(r *testRank, in *bufio.Reader) error {
 	if err != nil {
 		return err
 	}
-	buf := pattern(n, 5)
+	buf, err := r.buffer(n, os.Getenv(memoryVariable))
+	if err != nil {
+		return err
+	}
+	copy(buf, pattern(n, 5))
 	var key transport.Key
 	var ok bool
 	for len(r.lost) == 0 {
@@ -46,7 +51,10 @@ func partPull(r *testRank, in *bufio.Reader) error {
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, n)
+	buf, err := r.buffer(n, os.Getenv(memoryVariable))
+	if err != nil {
+		return err
+	}
 	for len(r.lost) == 0 {
 		if err := r.recv(buf); err != nil {
 			return err

@@ -82,9 +82,17 @@ type process struct {
 	out *bufio.Reader
 }
 
+// memoryVariable says what memory the process has its messages in (testRank.buffer).
+const memoryVariable = "FISTERRA_TEST_MEMORY"
+
 // copies tells the process how often to copy large messages.
 func copies(number string) func(*exec.Cmd) {
 	return func(c *exec.Cmd) { c.Env = append(c.Env, "FISTERRA_TEST_COPIES="+number) }
+}
+
+// onceIn has the process copy them once, in such memory.
+func onceIn(memory string) func(*exec.Cmd) {
+	return func(c *exec.Cmd) { c.Env = append(c.Env, "FISTERRA_TEST_COPIES=one", memoryVariable+"="+memory) }
 }
 
 // start starts rank 1 and connects r to it.

@@ -193,6 +193,9 @@ func (p *Provider) Caps() transport.Caps {
 	if p.crowded && h.paced {
 		h.rendezvousBytes, h.pullBytes = pullFrom, pullFrom
 	}
+	if p.cfg.Copies != 2 {
+		h.pullBytes = min(h.pullBytes, mappedFrom)
+	}
 	return transport.Caps{
 		EagerBytes: eagerBytes, RendezvousBytes: h.rendezvousBytes, PullBytes: h.pullBytes,
 		CreditBytes: creditLimit, SameHost: true,

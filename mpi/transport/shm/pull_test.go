@@ -88,8 +88,8 @@ func TestCrowdPulls(t *testing.T) {
 	rs := openWorld(t, 2, nil)
 	rs[0].habit = habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, slow: 1, paced: true}
 	meetAll(t, rs)
-	if c := rs[0].Caps(); c.PullBytes != streamFrom {
-		t.Fatalf("pulled from %d B on, want %d", c.PullBytes, streamFrom)
+	if c := rs[0].Caps(); c.PullBytes != mappedFrom {
+		t.Fatalf("pulled from %d B on, want %d", c.PullBytes, mappedFrom)
 	}
 	rs[0].Crowd()
 	if c := rs[0].Caps(); c.PullBytes != pullFrom || c.RendezvousBytes != pullFrom {

@@ -240,6 +240,32 @@ func (r *testRank) recv(buf []byte) error {
 	return r.until(func() bool { return r.got >= want || len(r.lost) > 0 })
 }
 
+// export makes memory that peers can map.
+func (r *testRank) export(sizeBytes int) (fd int, handle, mem []byte, err error) {
+	if fd, err = CreateSegment("fisterra-test", sizeBytes, sizeBytes, OrdinaryPages); err != nil {
+		return -1, nil, nil, err
+	}
+	if mem, err = mapSegment(fd, sizeBytes); err == nil {
+		handle, err = r.Export(fd, mem)
+	}
+	return fd, handle, mem, err
+}
+
+// ownMemory and mappedMemory are where the long messages of a rank lie.
+const (
+	ownMemory    = "own"
+	mappedMemory = "mapped"
+)
+
+// buffer is memory for a long message of this rank, for as long as its process lives.
+func (r *testRank) buffer(n int, memory string) ([]byte, error) {
+	if memory != mappedMemory {
+		return make([]byte, n), nil
+	}
+	_, _, mem, err := r.export(n)
+	return mem, err
+}
+
 // pattern fills a buffer so that every byte depends on its place and the seed.
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)

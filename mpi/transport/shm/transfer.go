@@ -48,7 +48,11 @@ func (p *Provider) nextCopy(c *copier) (*pull, *exposure) {
 			pl.ep.copying++
 			lo, hi := int(from)*unitBytes, min(int(to)*unitBytes, len(pl.dst))
 			c.pid, c.write, c.local, c.remote = pl.ep.pid, false, pl.dst[lo:hi], pl.src+uintptr(lo)
-			c.units = to - from
+			c.units, c.whole = to-from, len(pl.dst)
+			c.timed = false
+			if pl.from != nil {
+				c.mapped, c.timed = pl.mem[lo:hi], pl.ep.times(len(pl.dst))
+			}
 			return pl, nil
 		}
 	}
@@ -59,7 +63,11 @@ func (p *Provider) nextCopy(c *copier) (*pull, *exposure) {
 			e.ep.copying++
 			lo, hi := int(from)*unitBytes, min(int(to)*unitBytes, e.n)
 			c.pid, c.write, c.local, c.remote = e.ep.pid, true, e.buf[lo:hi], e.dst+uintptr(lo)
-			c.units = to - from
+			c.units, c.whole = to-from, e.n
+			c.timed = false
+			if e.into != nil {
+				c.mapped = e.mem[lo:hi]
+			}
 			return nil, e
 		}
 		p.helps = slices.Delete(p.helps, 0, 1)
@@ -109,6 +117,9 @@ func (pl *pull) copied(c *copier) {
 	pl.ep.stopCopy()
 	pl.done += c.units
 	pl.slot.read.Add(uint64(c.units))
+	if c.timed {
+		pl.pace = paceOf(c.took, len(c.local), pl.ep.p.habit.once)
+	}
 	switch {
 	case errors.Is(c.err, unix.ESRCH): // the peer has died, and its socket has not said so yet
 		pl.shut(errHangup)
@@ -162,6 +173,6 @@ func (p *Provider) takeCopier() *copier {
 }
 
 func (p *Provider) giveCopier(c *copier) {
-	c.local = nil
+	c.local, c.mapped = nil, nil
 	c.next, p.copiers = p.copiers, c
 }

@@ -1,6 +1,11 @@
 package shm
 
-import "github.com/fisterra-hpc/fisterra/internal/procmem"
+import (
+	"time"
+
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
+)
 
 // copier is one copy between the memory of this process and of a peer's, in a
 // form that Sink.Outside can run without an allocation.
@@ -9,6 +14,10 @@ type copier struct {
 	write  bool // to the peer; else from it
 	local  []byte
 	remote uintptr
+	mapped []byte // the remote memory, if it is mapped here
+	whole  int    // bytes of the transfer
+	timed  bool
+	took   time.Duration // if timed
 	err    error
 	units  uint32 // what was claimed
 	run    func() // copy, bound once
@@ -23,9 +32,31 @@ func newCopier() *copier {
 
 // copy moves c.local whole. A claim has mostBytes at most: see procmem.Read.
 func (c *copier) copy() {
-	if c.write {
+	switch {
+	case c.mapped != nil && c.write:
+		c.within(c.mapped, c.local)
+	case c.mapped != nil:
+		c.within(c.local, c.mapped)
+	case c.write:
 		c.err = procmem.Write(c.pid, c.local, c.remote)
-	} else {
+	default:
 		c.err = procmem.Read(c.pid, c.local, c.remote)
+	}
+}
+
+// within copies within this process.
+func (c *copier) within(dst, src []byte) {
+	c.err = nil
+	var begun time.Time
+	if c.timed {
+		begun = time.Now()
+	}
+	if memcopy.Fits(c.whole) {
+		memcopy.Copy(dst, src)
+	} else {
+		memcopy.Piece(dst, src)
+	}
+	if c.timed {
+		c.took = time.Since(begun)
 	}
 }

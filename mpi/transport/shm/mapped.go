@@ -1,0 +1,239 @@
+package shm
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/internal/procmem"
+)
+
+// Between segments that both ranks have mapped, a large message is a copy within
+// each of them: neither the kernel nor a ring is in between. The first message out of an exported segment, or
+// into one, has its rank offer the segment to the peer, and goes another way; the
+// peer maps what it is offered and says so.
+
+const (
+	// mappedFrom is the shortest message that takes less time so than eagerly.
+	mappedFrom = 16 << 10
+	// mappedHelpBytes: below this the puller copies alone.
+	mappedHelpBytes = 128 << 10
+	// mixedHelpBytes: below this, too, if the peer needs the kernel to help.
+	mixedHelpBytes = 512 << 10
+	// mostMapped bounds how many segments of a peer are mapped at the same time.
+	mostMapped = 1024
+	// populateBytes is the longest segment whose pages are all mapped at once.
+	populateBytes = 64 << 20
+)
+
+// spot is where in an exported segment some memory lies. Segment 0 is none.
+type spot struct {
+	segment     uint64
+	offsetBytes uint64
+}
+
+// area is the memory of an exported segment.
+type area struct {
+	start   uintptr
+	n       uintptr
+	segment uint64
+}
+
+func areaOf(mem []byte, segment uint64) area {
+	return area{uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), segment}
+}
+
+// find says where in an exported segment buf lies whole.
+func (x *exports) find(buf []byte) spot {
+	areas := x.areas.Load()
+	if areas == nil {
+		return spot{}
+	}
+	b := areaOf(buf, 0)
+	i, found := slices.BinarySearchFunc(*areas, b.start, func(a area, start uintptr) int { return cmp.Compare(a.start, start) })
+	if !found {
+		i--
+	}
+	if i < 0 || b.start-(*areas)[i].start+b.n > (*areas)[i].n {
+		return spot{}
+	}
+	return spot{(*areas)[i].segment, uint64(b.start - (*areas)[i].start)}
+}
+
+// chart makes the areas what the exported segments are. The exports are locked.
+func (x *exports) chart() {
+	areas := make([]area, 0, len(x.segments))
+	for number, e := range x.segments {
+		areas = append(areas, areaOf(e.mem, number))
+	}
+	slices.SortFunc(areas, func(a, b area) int { return cmp.Compare(a.start, b.start) })
+	x.areas.Store(&areas)
+}
+
+// sharing is what two ranks have mapped of each other for their messages.
+type sharing struct {
+	mu      sync.Mutex
+	offered map[uint64]bool // segments of this rank: whether the peer has mapped them
+	mapped  map[uint64]*mapped
+	closed  bool
+}
+
+// mapped is a segment of a peer in this process.
+type mapped struct {
+	mem       []byte
+	number    uint64
+	users     int  // transfers that may reach into it
+	withdrawn bool // to be unmapped after them
+}
+
+// shown is where in a segment that the peer has mapped buf lies. If it lies in another, that is offered.
+func (ep *endpoint) shown(buf []byte) spot {
+	at := ep.p.exports.find(buf)
+	if at.segment == 0 || ep.p.cfg.Copies == 2 {
+		return spot{}
+	}
+	s := &ep.link.sharing
+	s.mu.Lock()
+	done, offered := s.offered[at.segment]
+	s.mu.Unlock()
+	switch {
+	case done:
+		return at
+	case !offered:
+		ep.p.exports.offer(ep.link, at.segment)
+	}
+	return spot{}
+}
+
+// offer sends a segment to the peer, unless the socket is full.
+func (x *exports) offer(l *link, number uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e, ok := x.segments[number]
+	if !ok {
+		return
+	}
+	s := &l.sharing
+	s.mu.Lock() // the answer waits
+	defer s.mu.Unlock()
+	b := binary.BigEndian.AppendUint64([]byte{packetOffer}, number)
+	err := sendPacket(l.conn, binary.BigEndian.AppendUint64(b, uint64(len(e.mem))), e.fd)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ETOOMANYREFS) || s.closed {
+		return // the next message tries again
+	}
+	if s.offered == nil {
+		s.offered = map[uint64]bool{}
+	}
+	s.offered[number] = false
+}
+
+// withdraw tells the peer that a segment is exported no more, if that was offered.
+func (l *link) withdraw(number uint64) {
+	s := &l.sharing
+	s.mu.Lock()
+	_, offered := s.offered[number]
+	delete(s.offered, number)
+	s.mu.Unlock()
+	if offered {
+		_ = sendPacket(l.conn, binary.BigEndian.AppendUint64([]byte{packetWithdraw}, number)) // else it stays mapped until the link ends
+	}
+}
+
+// taken notes that the peer has mapped a segment, unless that has been withdrawn meanwhile.
+func (s *sharing) taken(number uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, offered := s.offered[number]; offered {
+		s.offered[number] = true
+	}
+}
+
+// accept maps a segment that the peer offers, and tells it. What cannot be mapped is used in other ways.
+func (p *Provider) accept(l *link, number, sizeBytes uint64, fd int) error {
+	mem, err := mapSegment(fd, int(sizeBytes))
+	if err != nil {
+		p.cfg.Log.Debug("shm: memory that a peer offers is not mapped", "err", err)
+		return nil
+	}
+	if len(mem) <= populateBytes {
+		procmem.Populate(mem)
+	}
+	if !l.sharing.keep(number, mem) {
+		return unix.Munmap(mem)
+	}
+	return sendPacket(l.conn, binary.BigEndian.AppendUint64([]byte{packetTaken}, number))
+}
+
+// keep adds a segment, if there is room for it.
+func (s *sharing) keep(number uint64, mem []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.mapped) >= mostMapped || s.mapped[number] != nil {
+		return false
+	}
+	if s.mapped == nil {
+		s.mapped = map[uint64]*mapped{}
+	}
+	s.mapped[number] = &mapped{mem: mem, number: number}
+	return true
+}
+
+// use views n bytes of a segment of the peer, until drop. It returns nil if they are not mapped.
+func (s *sharing) use(at spot, n int) (*mapped, []byte) {
+	if at.segment == 0 {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.mapped[at.segment]
+	if m == nil || m.withdrawn || at.offsetBytes > uint64(len(m.mem)) || uint64(n) > uint64(len(m.mem))-at.offsetBytes {
+		return nil, nil
+	}
+	m.users++
+	return m, m.mem[at.offsetBytes:][:n:n]
+}
+
+// drop ends one use of a segment.
+func (s *sharing) drop(m *mapped) {
+	if m == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.users--
+	s.tidy(m)
+}
+
+// forget ends the peer's offer of a segment.
+func (s *sharing) forget(number uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.mapped[number]; m != nil {
+		m.withdrawn = true
+		s.tidy(m)
+	}
+}
+
+// tidy unmaps a segment that nobody needs any more.
+func (s *sharing) tidy(m *mapped) {
+	if m.withdrawn && m.users == 0 && s.mapped[m.number] == m {
+		delete(s.mapped, m.number)
+		_ = unix.Munmap(m.mem) // a whole mapping: nothing can be wrong with it
+	}
+}
+
+// close unmaps everything, and lets nothing more be mapped. No copy is under way.
+func (s *sharing) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, m := range s.mapped {
+		_ = unix.Munmap(m.mem)
+	}
+	s.mapped, s.offered = nil, nil
+}
