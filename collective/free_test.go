@@ -72,7 +72,7 @@ func TestFreeReleasesTheArena(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if want := size * (size + 2); first != before+want { // a mapping in each rank, its descriptor and the export
+		if want := size * (size + 1); first != before+want { // a mapping in each rank, and its descriptor
 			return fmt.Errorf("an arena of %d ranks has %d mappings and descriptors, want %d", size, first-before, want)
 		}
 		for range communicators {

@@ -56,7 +56,7 @@ type heldMemory struct {
 // Alloc returns n zeroed elements of memory that the Go runtime does not
 // manage: it never moves or goes back to the system before Free, the other
 // ranks of the host can map it, and it consists of huge pages if the system has
-// free ones. Windows on it are accessed by those ranks without the help of
+// free ones. Large messages out of it to them are copied once, without the kernel. Windows on it are accessed by those ranks without the help of
 // this one (NewWindow). It may hold no Go pointers, which no Elem has.
 //
 // On the system's MPI library registrations of this memory with the network's cards are

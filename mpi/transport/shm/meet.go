@@ -201,17 +201,18 @@ func (l *link) adopt(memory, bell int) (err error) {
 func (l *link) judge(p *party, theirs, mine bool, why error) {
 	l.pid = int(p.cred.Pid)
 	l.vm = theirs && mine && p.cfg.Copies != 2
+	const mapped = "one copy where memory is mapped, else "
 	switch {
 	case p.cfg.Copies == 2:
 		l.path = "two copies through a ring, as configured"
 	case l.vm && p.habit.paced:
-		l.path = "two copies through a ring, one by the kernel where that is quicker"
+		l.path = mapped + "two through a ring, or one by the kernel where that is quicker"
 	case l.vm:
-		l.path = "one copy by process_vm_readv and process_vm_writev of both ranks"
+		l.path = mapped + "one by process_vm_readv and process_vm_writev of both ranks"
 	case why != nil:
-		l.path = "two copies through a ring: " + why.Error()
+		l.path = mapped + "two through a ring: " + why.Error()
 	default:
-		l.path = "two copies through a ring: the peer may not copy this process's memory"
+		l.path = mapped + "two through a ring: the peer may not copy this process's memory"
 	}
 }
 

@@ -5,9 +5,9 @@
 // is, and share one sealed memfd from then on. Small messages are cells of a
 // ring with a single producer and a single consumer: one cache line each, or one
 // for several of a stream, without a system call or an allocation. Payloads that do not fit go through a
-// ring of bytes. Large messages go through it, too, or are copied once, straight from
-// the sender's memory to the receiver's, by process_vm_readv of the receiver and
-// process_vm_writev of the sender at the same time: whichever is quicker on this
+// ring of bytes. Large messages are copied once, straight from the sender's memory to the receiver's, by both ranks at the
+// same time, where that memory is mapped (mapped.go, freshness.go). Others go through the ring, or are copied by process_vm_readv of the receiver and
+// process_vm_writev of the sender: whichever is quicker on this
 // processor (calibrate.go) and between these two ranks (memcopy.Crossing), where the kernel allows it.
 //
 // A rank that has polled in vain arms its bell, an eventfd, which peers ring
