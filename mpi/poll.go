@@ -11,10 +11,9 @@ import (
 
 const (
 	// A rank spins this long before it yields when every rank of the host has a
-	// core; where there are more ranks than cores it looks so many times, since whom it
+	// core; where there are more ranks than cores it yields after one look in vain, since whom it
 	// waits for most likely waits for the core.
-	spinAlone    = 50 * time.Microsecond
-	crowdedPolls = 4
+	spinAlone = 50 * time.Microsecond
 	// Where every rank has a core and a yield takes longer than dearYield all the same, another
 	// program got it, for a time slice. Each further yield would cost one more: the
 	// rank spins for spinBesides instead, and half as long every time that was in vain.
@@ -87,11 +86,12 @@ type spell struct {
 
 // spunOut counts one more poll in vain, and reports whether it is time to give the core away.
 func (e *engine) spunOut(s *spell) bool {
+	if e.crowded {
+		return true
+	}
 	s.polls++
 	e.pause.Pass()
 	switch {
-	case e.crowded:
-		return s.polls >= crowdedPolls
 	case s.polls%clockPolls != 0:
 		return false
 	case s.polls == clockPolls:
@@ -103,17 +103,13 @@ func (e *engine) spunOut(s *spell) bool {
 
 // glance is the beginning of a wait: it polls for about as long as an answer from a
 // rank of this host takes, so that the rest of waiting is not paid for by those who
-// hardly wait.
+// hardly wait: who shares a core waits for a switch.
 func (e *engine) glance(o *op) {
-	if e.leader != leaderNone || e.sleeper != nil || o.phase == phaseFinished {
+	if e.leader != leaderNone || e.sleeper != nil || e.crowded || o.phase == phaseFinished {
 		return
 	}
 	e.leader = leaderCaller
-	polls := glancePolls
-	if e.crowded {
-		polls = crowdedPolls
-	}
-	for i := 0; i < polls && e.contended.Load() == 0; i++ {
+	for i := 0; i < glancePolls && e.contended.Load() == 0; i++ {
 		if e.poll() == 0 {
 			e.pause.Pass()
 		} else if o.phase == phaseFinished {

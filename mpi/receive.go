@@ -50,10 +50,10 @@ func (e *engine) recvNow(c *Comm, buf []byte, src, tag int) (int, bool) {
 	h.Kind, h.Context, h.Tag = kindEager, c.context, int32(tag)
 	looks := takeLooks
 	if e.crowded {
-		looks = looksAtOnce
+		looks = 1
 	}
 	for i := 0; i < looks && e.contended.Load() == 0; i += looksAtOnce {
-		n, found := p.taker.Take(p.rank, h, buf, looksAtOnce)
+		n, found := p.taker.Take(p.rank, h, buf, min(looks, looksAtOnce))
 		switch found {
 		case transport.Taken:
 			e.oweCredit(p, n)
