@@ -13,17 +13,20 @@ import (
 // The point-to-point operations, as OSU defines them:
 //
 //	latency  half a round trip of blocking Send and Recv between ranks 0 and 1
+//	fresh    the same, and each message is written by a copy before it is sent, and read by one when it has come
 //	bw       a window of Isend/Irecv, then a short answer
 //	bibw     the same in both directions at once
 //	mbw_mr   bw between rank i and i+P/2, for all i at once
 //	pairs    every rank exchanges one message with every other in P−1 rounds
 //
-// Send and receive buffers are separate and never rewritten while time is taken.
+// Send and receive buffers are separate and, but for fresh, never rewritten while time is taken. What is not rewritten stays
+// in the caches of both ranks, and is quicker to send than what a program has just computed.
 var messageOps = map[string]struct {
 	kind Kind
 	run  func(*messages, context.Context, int, *laps) (float64, error)
 }{
 	"latency": {Latency, (*messages).latency},
+	"fresh":   {Latency, (*messages).fresh},
 	"bw":      {Windows, (*messages).bw},
 	"bibw":    {Windows, (*messages).bibw},
 	"mbw_mr":  {Windows, (*messages).bw},
@@ -41,6 +44,7 @@ type messages struct {
 	c          *mpi.Comm
 	window     int
 	send, recv []byte
+	made, used []byte // of the rank's own: what fresh writes, and what it has read
 	requests   []mpi.Request
 	answer     []byte
 }
@@ -94,9 +98,19 @@ func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 	if err != nil {
 		return err
 	}
+	var made, used []byte
+	if op == "fresh" {
+		if err := affords(most, most); err != nil {
+			return err
+		}
+		made, used = make([]byte, most), make([]byte, most)
+	}
 	t := timer{c: c, kind: x.kind, o: o}
 	for _, n := range o.Sizes {
 		m := &messages{c: c, window: o.Window, send: send[:n], recv: recv[:n], requests: make([]mpi.Request, 2*o.Window), answer: make([]byte, 4)}
+		if op == "fresh" {
+			m.made, m.used = made[:n], used[:n]
+		}
 		l := o.rootLaps(c)
 		samples, calls, err := t.checked(ctx, n, func(ctx context.Context) error { return m.verify(ctx, op) },
 			func(ctx context.Context, count int, l *laps) (float64, error) { return x.run(m, ctx, count, l) }, l)
@@ -137,7 +151,7 @@ func slowestPair(all [][]float64) []float64 {
 func (m *messages) lap(op string, us float64) float64 {
 	window := float64(len(m.send)*m.window) / us
 	switch op {
-	case "latency":
+	case "latency", "fresh":
 		return us / 2
 	case "bw":
 		return window
@@ -171,6 +185,36 @@ func (m *messages) latency(ctx context.Context, count int, l *laps) (float64, er
 				return 0, err
 			}
 		}
+	}
+	return microseconds(start) / float64(2*count), nil
+}
+
+// fresh is latency as programs have it, which compute what they send and use what they receive. All of it is timed.
+func (m *messages) fresh(ctx context.Context, count int, l *laps) (float64, error) {
+	peer := 1 - m.c.Rank()
+	send := func() error {
+		copy(m.send, m.made)
+		return mpi.Send(ctx, m.c, m.send, peer, tagPing)
+	}
+	recv := func() error {
+		_, err := mpi.Recv(ctx, m.c, m.recv, peer, tagPing)
+		copy(m.used, m.recv)
+		return err
+	}
+	first, second := send, recv
+	if m.c.Rank() != 0 {
+		first, second = recv, send
+	}
+	start := time.Now()
+	l.begin()
+	for range count {
+		if err := first(); err != nil {
+			return 0, err
+		}
+		if err := second(); err != nil {
+			return 0, err
+		}
+		l.next()
 	}
 	return microseconds(start) / float64(2*count), nil
 }
@@ -280,7 +324,9 @@ func (m *messages) fill() {
 	for i := range m.send {
 		m.send[i] = pattern(m.c.Rank(), i)
 	}
+	copy(m.made, m.send)
 	clear(m.recv)
+	clear(m.used)
 }
 
 // exchange runs the operation's pattern once and checks what comes.
@@ -291,6 +337,12 @@ func (m *messages) exchange(ctx context.Context, op string) error {
 	switch op {
 	case "latency":
 		if _, err = m.latency(ctx, 1, nil); err == nil {
+			err = m.check(1 - m.c.Rank())
+		}
+	case "fresh":
+		clear(m.send) // it is written again
+		if _, err = m.fresh(ctx, 1, nil); err == nil {
+			copy(m.recv, m.used)
 			err = m.check(1 - m.c.Rank())
 		}
 	case "pairs":

@@ -41,6 +41,7 @@ func Operations() []Operation {
 	}
 	ops := []Operation{
 		message("latency", "half a round trip of blocking messages", "Latency Test", 4*mib),
+		message("fresh", "the same, of messages that are written before and read after", "Fresh Latency Test", 4*mib),
 		message("bw", "bandwidth of a window of messages", "Bandwidth Test", 4*mib),
 		message("bibw", "bandwidth in both directions at once", "Bi-Directional Bandwidth Test", 4*mib),
 		message("mbw_mr", "bandwidth and message rate of pairs of ranks", "Multiple Bandwidth / Message Rate Test", 4*mib),

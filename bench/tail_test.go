@@ -81,7 +81,7 @@ func TestLapsAreAveragedOverRanks(t *testing.T) {
 func TestLapOfMessages(t *testing.T) {
 	mpitest.Run(t, 4, func(_ context.Context, c *mpi.Comm) error {
 		m := &messages{c: c, window: 64, send: make([]byte, 1000)}
-		for op, want := range map[string]float64{"latency": 5, "pairs": 10, "bw": 6400, "bibw": 12800, "mbw_mr": 12800} {
+		for op, want := range map[string]float64{"latency": 5, "fresh": 5, "pairs": 10, "bw": 6400, "bibw": 12800, "mbw_mr": 12800} {
 			if got := m.lap(op, 10); math.Abs(got-want) > 1e-9 {
 				return fmt.Errorf("%s: %g, want %g", op, got, want)
 			}

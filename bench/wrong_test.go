@@ -47,7 +47,7 @@ func TestMessagesFindAWrongByte(t *testing.T) {
 	for _, k := range []struct {
 		op       string
 		corrupts []int
-	}{{"latency", []int{0, 1}}, {"bw", []int{0}}, {"mbw_mr", []int{0}}, {"bibw", []int{0, 1}}, {"pairs", []int{0, 1}}} {
+	}{{"latency", []int{0, 1}}, {"fresh", []int{0, 1}}, {"bw", []int{0}}, {"mbw_mr", []int{0}}, {"bibw", []int{0, 1}}, {"pairs", []int{0, 1}}} {
 		for _, corrupts := range k.corrupts {
 			for _, wrong := range []byte{0, 1} { // the bits that are wrong; none: nothing is found
 				err := besides(t, corrupts, func(ctx context.Context, c *mpi.Comm) error {
@@ -60,6 +60,7 @@ func TestMessagesFindAWrongByte(t *testing.T) {
 					m := newMessages(c, size)
 					m.fill()
 					m.send[at] ^= wrong
+					m.made[at] ^= wrong
 					return errors.Join(barrier(ctx, c), m.exchange(ctx, k.op), barrier(ctx, c), barrier(ctx, c))
 				})
 				if wrong == 0 && err != nil {
@@ -103,7 +104,7 @@ func TestCollectivesRefuseSizes(t *testing.T) {
 
 func newMessages(c *mpi.Comm, size int) *messages {
 	return &messages{c: c, window: defaultWindow, send: make([]byte, size), recv: make([]byte, size),
-		requests: make([]mpi.Request, 2*defaultWindow), answer: make([]byte, 4)}
+		made: make([]byte, size), used: make([]byte, size), requests: make([]mpi.Request, 2*defaultWindow), answer: make([]byte, 4)}
 }
 
 func TestOneSidedFindsAWrongByte(t *testing.T) {

@@ -289,7 +289,7 @@ func TestMPIPeersMeasure(t *testing.T) {
 	small := []group{
 		{"latency", "shm", 2, []int{0, 8, 4096, 1 << 20}}, {"latency", "tcp", 2, []int{8, 65536}},
 		{"bw", "shm", 2, []int{65536}}, {"bibw", "shm", 2, []int{4096}}, {"mbw_mr", "shm", 2, []int{8}},
-		{"pairs", "shm", 4, []int{8}}, {"barrier", "shm", 2, []int{0}}, {"allreduce", "tcp", 2, []int{8, 4000}},
+		{"fresh", "shm", 2, []int{40000}}, {"pairs", "shm", 4, []int{8}}, {"barrier", "shm", 2, []int{0}}, {"allreduce", "tcp", 2, []int{8, 4000}},
 		{"reduce_scatter", "tcp", 2, []int{8, 4000}}, {"scan", "tcp", 2, []int{8}},
 	}
 	// Two ranks, and three for a remainder: with more ranks than cores MPICH takes milliseconds a call.

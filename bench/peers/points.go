@@ -20,7 +20,7 @@ func (g group) name() string { return fmt.Sprintf("%s/%s/%d", g.op, g.transport,
 // pointToPoint tells p2p.c's operations from collectives.c's.
 func (g group) pointToPoint() bool {
 	switch g.op {
-	case "latency", "bw", "bibw", "mbw_mr", "pairs":
+	case "latency", "fresh", "bw", "bibw", "mbw_mr", "pairs":
 		return true
 	}
 	return false
@@ -55,6 +55,7 @@ func groups() []group {
 	others := []string{"reduce", "gather", "scatter", "scan"}
 	all := []group{
 		{"latency", "shm", 2, messages},
+		{"fresh", "shm", 2, messages},
 		{"bw", "shm", 2, messages},
 		{"mbw_mr", "shm", 2, []int{8}},
 		{"latency", "tcp", 2, messages},

@@ -72,7 +72,7 @@ func TestBenchPrintsColumnsAsOSU(t *testing.T) {
 				sizes, sizesFlag = []float64{64 << 10, 128 << 10}, "64K:128K"
 			}
 			args := []string{"bench", op.Name, "-m", sizesFlag, "-i", "20", "-x", "2", "-c", "-z"}
-			want := map[string][]string{"latency": latency, "pairs": latency, "put": latency, "get": latency,
+			want := map[string][]string{"latency": latency, "fresh": latency, "pairs": latency, "put": latency, "get": latency,
 				"bw": append([]string{"Bandwidth (MB/s)"}, bandwidth...), "bibw": append([]string{"Bandwidth (MB/s)"}, bandwidth...),
 				"mbw_mr": append([]string{"MB/s", "Messages/s"}, bandwidth...)}[op.Name]
 			switch op.Kind {

@@ -1,17 +1,19 @@
 /* Point to point with the system's MPI library.
  *
  *   latency  half a round trip of blocking Send and Recv between ranks 0 and 1
+ *   fresh    the same, and each message is written by a copy before it is sent, and read by one when it has come
  *   bw       time per message: a window of Isend/Irecv, then a short answer
  *   bibw     the same in both directions at once, time per message of one direction
  *   mbw_mr   bw between rank i and i+P/2 for all i at once, time per message over all pairs
  *   pairs    every rank exchanges one message with every other in P-1 rounds, time per round
  *
- * Send and receive buffers are separate and never rewritten while time is taken; the
+ * Send and receive buffers are separate and, but for fresh, never rewritten while time is taken; the
  * messages of one window share theirs. What arrives is checked before anything is timed.
  */
 #include "peer.h"
 
 static char *sendbuf, *recvbuf;
+static char *made, *used; /* what fresh writes, and what it has read */
 static MPI_Request *requests;
 
 static unsigned char pattern(int rank, size_t i) { return (unsigned char)(i * 7 + i / 251 + rank * 13 + 1); }
@@ -40,6 +42,27 @@ static double latency(size_t bytes, int count, const struct options *o) {
       MPI_Recv(recvbuf, (int)bytes, MPI_BYTE, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
       MPI_Send(sendbuf, (int)bytes, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
     }
+  }
+  return (now_us() - t) / (2.0 * count);
+}
+
+static void send_fresh(size_t bytes, int peer) {
+  memcpy(sendbuf, made, bytes);
+  MPI_Send(sendbuf, (int)bytes, MPI_BYTE, peer, 1, MPI_COMM_WORLD);
+}
+
+static void recv_fresh(size_t bytes, int peer) {
+  MPI_Recv(recvbuf, (int)bytes, MPI_BYTE, peer, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  memcpy(used, recvbuf, bytes);
+}
+
+static double fresh(size_t bytes, int count, const struct options *o) {
+  (void)o;
+  double t = now_us();
+  for (int i = 0; i < count; i++) {
+    if (world_rank == 0) send_fresh(bytes, 1);
+    recv_fresh(bytes, 1 - world_rank);
+    if (world_rank == 1) send_fresh(bytes, 0);
   }
   return (now_us() - t) / (2.0 * count);
 }
@@ -107,6 +130,13 @@ static void verify(const char *op, size_t bytes, const struct options *o) {
   if (strcmp(op, "latency") == 0) {
     latency(bytes, 1, o);
     if (world_rank < 2) check(bytes, 1 - world_rank);
+  } else if (strcmp(op, "fresh") == 0) {
+    memcpy(made, sendbuf, bytes);
+    memset(sendbuf, 0, bytes);
+    memset(used, 0, bytes);
+    fresh(bytes, 1, o);
+    memcpy(recvbuf, used, bytes);
+    check(bytes, 1 - world_rank);
   } else if (strcmp(op, "pairs") == 0) {
     for (int r = 0; r < world_size - 1; r++) {
       int p = partner(r);
@@ -124,7 +154,7 @@ static void verify(const char *op, size_t bytes, const struct options *o) {
 
 int main(int argc, char **argv) {
   static const struct { const char *name; batch_fn batch; int ranks; } ops[] = {
-      {"latency", latency, 2}, {"bw", bw, 2}, {"bibw", bibw, 2}, {"mbw_mr", mbw_mr, 0}, {"pairs", pairs, 0}};
+      {"latency", latency, 2}, {"fresh", fresh, 2}, {"bw", bw, 2}, {"bibw", bibw, 2}, {"mbw_mr", mbw_mr, 0}, {"pairs", pairs, 0}};
   struct options o;
   size_t most = 0;
   start(argc, argv, &o);
@@ -132,6 +162,8 @@ int main(int argc, char **argv) {
   if (most > 1u << 30) fail("sizes end at", "1 GiB");
   sendbuf = buffer(most);
   recvbuf = buffer(most);
+  made = buffer(most);
+  used = buffer(most);
   requests = malloc(2 * o.window * sizeof *requests);
   if (requests == NULL) fail("out of memory", "requests");
   int known = 0;
@@ -139,7 +171,7 @@ int main(int argc, char **argv) {
     if (strcmp(ops[k].name, o.op) != 0) continue;
     known = 1;
     if (world_size < 2 || (ops[k].ranks != 0 && world_size != ops[k].ranks) || world_size % 2 != 0)
-      fail("wants an even number of ranks, 2 for latency, bw and bibw", o.op);
+      fail("wants an even number of ranks, 2 for latency, fresh, bw and bibw", o.op);
     for (int i = 0; i < o.nsizes; i++) {
       verify(o.op, o.sizes[i], &o);
       measure(o.op, o.sizes[i], ops[k].batch, &o);
