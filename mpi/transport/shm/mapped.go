@@ -153,7 +153,7 @@ func (s *sharing) taken(number uint64) {
 	}
 }
 
-// accept maps a segment that the peer offers, and tells it. What cannot be mapped is used in other ways.
+// accept maps a segment that the peer offers, and tells it. What cannot be mapped, or told of, goes other ways.
 func (p *Provider) accept(l *link, number, sizeBytes uint64, fd int) error {
 	mem, err := mapSegment(fd, int(sizeBytes))
 	if err != nil {
@@ -166,7 +166,12 @@ func (p *Provider) accept(l *link, number, sizeBytes uint64, fd int) error {
 	if !l.sharing.keep(number, mem) {
 		return unix.Munmap(mem)
 	}
-	return sendPacket(l.conn, binary.BigEndian.AppendUint64([]byte{packetTaken}, number))
+	err = sendPacket(l.conn, binary.BigEndian.AppendUint64([]byte{packetTaken}, number))
+	if errors.Is(err, unix.EAGAIN) {
+		l.sharing.forget(number)
+		return nil
+	}
+	return err
 }
 
 // keep adds a segment, if there is room for it.

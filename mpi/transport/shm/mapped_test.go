@@ -227,6 +227,14 @@ func TestOfferToStopped(t *testing.T) {
 	if r.exports.offer(l, number); len(l.sharing.offered) != 0 {
 		t.Error("taken for offered")
 	}
+	fd, err := CreateSegment("fisterra-test", importBytes, importBytes, OrdinaryPages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := r.accept(l, 1, importBytes, fd); err != nil || len(l.sharing.mapped) != 0 {
+		t.Errorf("accepting what it offers: %v, and %d segments are mapped", err, len(l.sharing.mapped))
+	}
 	buf := make([]byte, maxPacket)
 	if _, _, err := readPacket(theirs, buf); err != nil {
 		t.Fatal(err)
