@@ -236,7 +236,6 @@ func gatherRound(ctx context.Context, c *mpi.Comm) error {
 // freed and got again, at the same address perhaps.
 func checkAllocMessages(ctx context.Context, c *mpi.Comm) error {
 	const room, lives, rounds = 3 << 20, 4, 6
-	peer := 1 - c.Rank()
 	heap := make([]byte, room)
 	for life := range lives {
 		mem, err := mpi.Alloc[byte](c, room)
@@ -252,20 +251,10 @@ func checkAllocMessages(ctx context.Context, c *mpi.Comm) error {
 				if round&2 != 0 {
 					in = mem[:n]
 				}
-				seed := byte(life*rounds + round + i)
-				for side := range 2 {
-					if side == c.Rank() {
-						fillFrom(out, seed)
-						err = mpi.Send(ctx, c, out, peer, 0)
-					} else {
-						clear(in)
-						_, err = mpi.Recv(ctx, c, in, peer, 0)
-					}
-					if err != nil {
-						return err
-					}
-					if at := differsFrom(in, seed); side != c.Rank() && at >= 0 {
-						return fmt.Errorf("life %d, round %d, %d bytes: byte %d is %d", life, round, n, at, in[at])
+				id := uint64(100*(life*rounds+round) + i)
+				for sender := range 2 {
+					if err := passFilled(ctx, c, sender, out, in, id); err != nil {
+						return fmt.Errorf("life %d, round %d: %w", life, round, err)
 					}
 				}
 			}
@@ -277,19 +266,15 @@ func checkAllocMessages(ctx context.Context, c *mpi.Comm) error {
 	return nil
 }
 
-// fillFrom fills a buffer so that bytes depend on their place and the seed.
-func fillFrom(b []byte, seed byte) {
-	for i := range b {
-		b[i] = byte(i) ^ byte(i>>8)*31 ^ seed
+// passFilled has one of two ranks fill out and send it, and the other receive it in in.
+func passFilled(ctx context.Context, c *mpi.Comm, sender int, out, in []byte, id uint64) error {
+	if c.Rank() == sender {
+		fill(out, id)
+		return mpi.Send(ctx, c, out, 1-sender, 0)
 	}
-}
-
-// differsFrom returns the first place at which b is not what fillFrom makes of it, -1 if there is none.
-func differsFrom(b []byte, seed byte) int {
-	for i := range b {
-		if b[i] != byte(i)^byte(i>>8)*31^seed {
-			return i
-		}
+	clear(in)
+	if _, err := mpi.Recv(ctx, c, in, sender, 0); err != nil {
+		return err
 	}
-	return -1
+	return verify(in, id)
 }

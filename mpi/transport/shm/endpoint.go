@@ -51,10 +51,10 @@ type endpoint struct {
 	in  inbox
 	out outbox
 
-	exposures *exposures
-	mapped    int // pulls out of mapped memory, so far
-	pulls     int // of this rank from the peer, under way
-	copying   int // copies of this rank to or from the peer's memory, under way
+	exposures   *exposures
+	mappedPulls int // out of mapped memory, so far
+	pulls       int // of this rank from the peer, under way
+	copying     int // copies of this rank to or from the peer's memory, under way
 }
 
 // outbox is the sending side of a pair: cells to the peer.

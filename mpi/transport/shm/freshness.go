@@ -32,8 +32,8 @@ const (
 
 // times reports whether a pull of n bytes is to be timed.
 func (ep *endpoint) times(n int) bool {
-	ep.mapped++
-	return n < farPullBytes && (n >= timedBytes || ep.mapped%timedPulls == 0)
+	ep.mappedPulls++
+	return n < farPullBytes && (n >= timedBytes || ep.mappedPulls%timedPulls == 0)
 }
 
 // paceOf judges a copy, where one within this rank takes once nanoseconds a byte.
@@ -42,6 +42,12 @@ func paceOf(took time.Duration, nBytes int, once float64) pace {
 		return paceSlow
 	}
 	return paceQuick
+}
+
+// diverts reports whether the next message out of mapped memory, of n bytes, goes through the ring.
+// Kernel copies read fresh lines as any others, and are no way around.
+func (ep *endpoint) diverts(n int) bool {
+	return n < farPullBytes && !ep.copyable(n) && ep.out.freshness.around(n)
 }
 
 // freshness is what the paces of a peer's pulls have shown.

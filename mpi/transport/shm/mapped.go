@@ -48,31 +48,33 @@ func areaOf(mem []byte, segment uint64) area {
 	return area{uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), segment}
 }
 
+// areas are those of all segments, by address. They are looked up without a lock, and so replaced, never changed.
+type areas []area
+
 // find says where in an exported segment buf lies whole.
-func (x *exports) find(buf []byte) spot {
-	areas := x.areas.Load()
-	if areas == nil {
-		return spot{}
-	}
+func (as areas) find(buf []byte) spot {
 	b := areaOf(buf, 0)
-	i, found := slices.BinarySearchFunc(*areas, b.start, func(a area, start uintptr) int { return cmp.Compare(a.start, start) })
+	i, found := as.search(b.start)
 	if !found {
 		i--
 	}
-	if i < 0 || b.start-(*areas)[i].start+b.n > (*areas)[i].n {
+	if i < 0 || b.start-as[i].start+b.n > as[i].n {
 		return spot{}
 	}
-	return spot{(*areas)[i].segment, uint64(b.start - (*areas)[i].start)}
+	return spot{as[i].segment, uint64(b.start - as[i].start)}
 }
 
-// chart makes the areas what the exported segments are. The exports are locked.
-func (x *exports) chart() {
-	areas := make([]area, 0, len(x.segments))
-	for number, e := range x.segments {
-		areas = append(areas, areaOf(e.mem, number))
-	}
-	slices.SortFunc(areas, func(a, b area) int { return cmp.Compare(a.start, b.start) })
-	x.areas.Store(&areas)
+func (as areas) search(start uintptr) (int, bool) {
+	return slices.BinarySearchFunc(as, start, func(a area, start uintptr) int { return cmp.Compare(a.start, start) })
+}
+
+func (as areas) with(a area) *areas {
+	i, _ := as.search(a.start)
+	return new(slices.Insert(slices.Clone(as), i, a))
+}
+
+func (as areas) without(a area) *areas {
+	return new(slices.DeleteFunc(slices.Clone(as), func(b area) bool { return b == a }))
 }
 
 // sharing is what two ranks have mapped of each other for their messages.
@@ -91,9 +93,18 @@ type mapped struct {
 	withdrawn bool // to be unmapped after them
 }
 
+// part is a part of a segment, in use.
+type part struct {
+	of  *mapped
+	mem []byte
+}
+
+// there reports whether there is one.
+func (p part) there() bool { return p.of != nil }
+
 // shown is where in a segment that the peer has mapped buf lies. If it lies in another, that is offered.
 func (ep *endpoint) shown(buf []byte) spot {
-	at := ep.p.exports.find(buf)
+	at := ep.p.exports.areas.Load().find(buf)
 	if at.segment == 0 || ep.p.cfg.Copies == 2 {
 		return spot{}
 	}
@@ -188,30 +199,30 @@ func (s *sharing) keep(number uint64, mem []byte) bool {
 	return true
 }
 
-// use views n bytes of a segment of the peer, until drop. It returns nil if they are not mapped.
-func (s *sharing) use(at spot, n int) (*mapped, []byte) {
+// use views n bytes of a segment of the peer, until drop. There is no part if they are not mapped.
+func (s *sharing) use(at spot, n int) part {
 	if at.segment == 0 {
-		return nil, nil
+		return part{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.mapped[at.segment]
 	if m == nil || m.withdrawn || at.offsetBytes > uint64(len(m.mem)) || uint64(n) > uint64(len(m.mem))-at.offsetBytes {
-		return nil, nil
+		return part{}
 	}
 	m.users++
-	return m, m.mem[at.offsetBytes:][:n:n]
+	return part{m, m.mem[at.offsetBytes:][:n:n]}
 }
 
-// drop ends one use of a segment.
-func (s *sharing) drop(m *mapped) {
-	if m == nil {
+// drop ends the use of a part, if there is one.
+func (s *sharing) drop(p part) {
+	if !p.there() {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.users--
-	s.tidy(m)
+	p.of.users--
+	s.tidy(p.of)
 }
 
 // forget ends the peer's offer of a segment.

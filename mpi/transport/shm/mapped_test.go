@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -282,11 +281,12 @@ func TestMappedElsewhere(t *testing.T) {
 // TestSegmentsByAddress: memory is found in the segment that has it whole.
 func TestSegmentsByAddress(t *testing.T) {
 	mem := make([]byte, 100)
-	x := exports{segments: map[uint64]export{1: {mem: mem[10:30]}, 2: {mem: mem[30:40]}, 3: {mem: mem[60:90]}}}
-	if got := x.find(mem[10:20]); got != (spot{}) {
+	var none areas
+	if got := none.find(mem[10:20]); got != (spot{}) {
 		t.Errorf("found %v before anything is exported", got)
 	}
-	x.chart()
+	second := areaOf(mem[30:40], 2)
+	as := none.with(second).with(areaOf(mem[60:90], 3)).with(areaOf(mem[10:30], 1))
 	for _, c := range []struct {
 		from, to int
 		want     spot
@@ -294,15 +294,18 @@ func TestSegmentsByAddress(t *testing.T) {
 		{10, 30, spot{1, 0}}, {10, 31, spot{}}, {9, 12, spot{}}, {29, 30, spot{1, 19}}, {30, 40, spot{2, 0}}, {35, 41, spot{}},
 		{0, 5, spot{}}, {45, 50, spot{}}, {60, 61, spot{3, 0}}, {89, 90, spot{3, 29}}, {85, 91, spot{}}, {90, 95, spot{}}, {0, 100, spot{}},
 	} {
-		if got := x.find(mem[c.from:c.to]); got != c.want {
+		if got := as.find(mem[c.from:c.to]); got != c.want {
 			t.Errorf("bytes %d to %d: %v, want %v", c.from, c.to, got, c.want)
 		}
 	}
-	x.remove(2)
-	if got := x.find(mem[30:40]); got != (spot{}) {
+	rest := as.without(second)
+	if got := rest.find(mem[30:40]); got != (spot{}) {
 		t.Errorf("found %v, which was removed", got)
 	}
-	if got := fmt.Sprint(x.find(mem[60:90])); got != "{3 0}" {
-		t.Errorf("found %s after another was removed", got)
+	if got, want := rest.find(mem[60:90]), (spot{3, 0}); got != want {
+		t.Errorf("found %v after another was removed, want %v", got, want)
+	}
+	if got, want := as.find(mem[30:40]), (spot{2, 0}); got != want {
+		t.Errorf("found %v in the areas of before, want %v", got, want)
 	}
 }

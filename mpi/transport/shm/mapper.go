@@ -38,7 +38,7 @@ const (
 const handleBytes = 8
 
 type exports struct {
-	areas    atomic.Pointer[[]area] // of the segments, by address
+	areas    atomic.Pointer[areas] // of the segments
 	mu       sync.Mutex
 	next     uint64
 	segments map[uint64]export
@@ -77,7 +77,7 @@ func (p *Provider) Export(fd int, mem []byte) (handle []byte, err error) {
 	}
 	x.next++
 	x.segments[x.next] = export{fd, mem}
-	x.chart()
+	x.areas.Store(x.areas.Load().with(areaOf(mem, x.next)))
 	return binary.BigEndian.AppendUint64(nil, x.next), nil
 }
 
@@ -103,11 +103,12 @@ func (p *Provider) Unexport(handle []byte) {
 func (x *exports) remove(number uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if _, ok := x.segments[number]; !ok {
+	e, ok := x.segments[number]
+	if !ok {
 		return false
 	}
 	delete(x.segments, number)
-	x.chart()
+	x.areas.Store(x.areas.Load().without(areaOf(e.mem, number)))
 	return true
 }
 
@@ -316,5 +317,5 @@ func (x *exports) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.segments = nil
-	x.areas.Store(nil)
+	x.areas.Store(new(areas))
 }

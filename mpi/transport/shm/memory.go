@@ -32,8 +32,7 @@ type exposure struct {
 	buf      []byte
 	dst      uintptr // where the peer pulls it to
 	n        int     // how much of it
-	into     *mapped // where that is mapped here, as mem
-	mem      []byte
+	into     part    // which is that, if it is mapped here
 }
 
 // pull is a transfer from a peer's memory into this rank's.
@@ -43,8 +42,7 @@ type pull struct {
 	op       uint64
 	dst      []byte
 	src      uintptr
-	from     *mapped // where the peer's memory is mapped here, as mem
-	mem      []byte
+	from     part // the peer's memory, if it is mapped here
 	pace     pace
 	units    uint32
 	done     uint32 // units copied by this rank
@@ -80,10 +78,10 @@ func (p *Provider) Expose(peer int, buf []byte) (transport.Key, bool) {
 		return transport.Key{}, false
 	}
 	at := spot{}
-	if len(buf) >= mappedFrom && (len(buf) >= farPullBytes || !ep.out.freshness.around(len(buf))) {
+	if len(buf) >= mappedFrom {
 		at = ep.shown(buf)
 	}
-	if at.segment == 0 && !ep.copyable(len(buf)) {
+	if mapped := at.segment != 0; mapped && ep.diverts(len(buf)) || !mapped && !ep.copyable(len(buf)) {
 		return transport.Key{}, false
 	}
 	if ep.exposures == nil && !ep.openExposures() {
@@ -189,7 +187,7 @@ func (p *Provider) Withdraw(peer int, key transport.Key) bool {
 		ep.out.freshness.judge(e.slot.pace)
 	}
 	ep.link.sharing.drop(e.into)
-	e.live, e.buf, e.into, e.mem = false, nil, nil, nil
+	e.live, e.buf, e.into = false, nil, part{}
 	x.live--
 	p.helps = slices.DeleteFunc(p.helps, func(h *exposure) bool { return h == e })
 	if claim(e.slot.state.Load()).phase() == phaseFree {
@@ -247,8 +245,8 @@ func (p *Provider) Pull(peer int, key transport.Key, dst []byte, op uint64) tran
 	}
 	p.pulls = append(p.pulls, pl)
 	ep.pulls++
-	pl.from, pl.mem = ep.link.sharing.use(pl.slot.at, len(dst))
-	if pl.from == nil && !ep.vm {
+	pl.from = ep.link.sharing.use(pl.slot.at, len(dst))
+	if !pl.from.there() && !ep.vm {
 		pl.shut(fmt.Errorf("%d bytes at %d of segment %d of rank %d: %w", len(dst), pl.slot.at.offsetBytes, pl.slot.at.segment, peer, errMalformed))
 		return transport.Sent
 	}
@@ -275,9 +273,9 @@ func (ep *endpoint) shares(pl *pull, to spot) bool {
 		return false
 	}
 	switch n := len(pl.dst); {
-	case to.segment != 0 && pl.from != nil:
+	case to.segment != 0 && pl.from.there():
 		return n >= mappedHelpBytes
-	case to.segment != 0 || pl.from == nil:
+	case to.segment != 0 || !pl.from.there():
 		return n >= helpBytes
 	default:
 		return ep.vm && n >= mixedHelpBytes
@@ -307,8 +305,8 @@ func (ep *endpoint) help(c *cell) error {
 	if c[3] > uint64(len(e.buf)) {
 		return fmt.Errorf("a request for help with %d bytes of %d: %w", c[3], len(e.buf), errMalformed)
 	}
-	e.into, e.mem = ep.link.sharing.use(spot{c[4], c[5]}, int(c[3]))
-	if e.into == nil && !ep.vm {
+	e.into = ep.link.sharing.use(spot{c[4], c[5]}, int(c[3]))
+	if !e.into.there() && !ep.vm {
 		return fmt.Errorf("a request for help with %d bytes at %d of segment %d: %w", c[3], c[5], c[4], errMalformed)
 	}
 	e.helping, e.dst, e.n = true, uintptr(c[2]), int(c[3])

@@ -140,6 +140,7 @@ func Open(cfg Config) (p *Provider, err error) {
 	p.meetings.byRank = map[int]*encounter{}
 	p.meetings.addresses = map[int]address{}
 	p.exports.segments = map[uint64]export{}
+	p.exports.areas.Store(new(areas))
 	p.exports.asked = map[uint64]chan imported{}
 	p.habit, p.pause = calibrate(cfg.Copies), osyield.NewPause()
 	p.ctx, p.cancel = context.WithCancel(context.Background())

@@ -50,8 +50,8 @@ func (p *Provider) nextCopy(c *copier) (*pull, *exposure) {
 			c.pid, c.write, c.local, c.remote = pl.ep.pid, false, pl.dst[lo:hi], pl.src+uintptr(lo)
 			c.units, c.whole = to-from, len(pl.dst)
 			c.timed = false
-			if pl.from != nil {
-				c.mapped, c.timed = pl.mem[lo:hi], pl.ep.times(len(pl.dst))
+			if pl.from.there() {
+				c.mapped, c.timed = pl.from.mem[lo:hi], pl.ep.times(len(pl.dst))
 			}
 			return pl, nil
 		}
@@ -65,8 +65,8 @@ func (p *Provider) nextCopy(c *copier) (*pull, *exposure) {
 			c.pid, c.write, c.local, c.remote = e.ep.pid, true, e.buf[lo:hi], e.dst+uintptr(lo)
 			c.units, c.whole = to-from, e.n
 			c.timed = false
-			if e.into != nil {
-				c.mapped = e.mem[lo:hi]
+			if e.into.there() {
+				c.mapped = e.into.mem[lo:hi]
 			}
 			return nil, e
 		}
