@@ -57,9 +57,6 @@ type Config struct {
 	// system's default, except that BBR, whose pacing halves the bandwidth of loopback
 	// and cluster links, is replaced by cubic where that is available.
 	CongestionControl string
-	// SendBufferBytes and ReceiveBufferBytes set the kernel's buffers; 0
-	// leaves them to the kernel's tuning, which measured best.
-	SendBufferBytes, ReceiveBufferBytes int
 }
 
 // Provider is transport.Provider over TCP.
