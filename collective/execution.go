@@ -271,8 +271,8 @@ func (x *execution) send(st *plan.Step, stage int) int {
 		x.give(b, st.Peer)
 		return stage
 	}
-	for i := range x.entry.plan.Parts(st.N) {
-		from, n := x.entry.plan.Piece(st.N, i)
+	for i := range st.Parts() {
+		from, n := st.Piece(i)
 		x.give(b[from*size:][:n*size], st.Peer)
 	}
 	return stage

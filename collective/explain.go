@@ -41,7 +41,7 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	s := stateOf(c)
 	s.mu.Lock()
 	p := problemOf(kind, s.rank, s.size, bytes, s.hosts(c))
-	p.RanksPerCore = s.ranksPerCore(c)
+	p.NetPartBytes, p.RanksPerCore = s.config.Model.NetPartBytes, s.ranksPerCore(c)
 	config, given := s.config, s.given
 	has := means{shared: s.arena.Load() != nil || !s.arenaSettled.Load() && s.arenaSuits(c), read: s.canRead()}
 	s.mu.Unlock()
@@ -104,7 +104,7 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	}
 	nodes := plan.NewNodes(at.Ranks, host)
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
-	p.RanksPerCore = at.RanksPerCore
+	p.NetPartBytes, p.RanksPerCore = f.Model.NetPartBytes, at.RanksPerCore
 	e := f.explain(p, means{
 		shared:  (at.Transport == "shm" || at.Transport == "mpi" && f.Library != LibraryAlways) && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena),
 		read:    true,

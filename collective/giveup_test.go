@@ -26,7 +26,9 @@ func TestGivingUpPartsIsNoMismatch(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			err = errors.Join(Configure(d, Config{Force: map[plan.Kind]string{plan.Reduce: "binomial"}, StallAfter: -1}), Barrier(ctx, c))
+			model := DefaultModel(d)
+			model.NetPartBytes = plan.PartBytes
+			err = errors.Join(Configure(d, Config{Model: model, Force: map[plan.Kind]string{plan.Reduce: "binomial"}, StallAfter: -1}), Barrier(ctx, c))
 			if err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -23,18 +24,19 @@ type incoming struct {
 	posted   int
 	finished int
 	signed   bool
-	stage    int // its place in stage (signed) or parts
-	window   int // parts under way at once
-	first    int // place of its requests in receives, window of them
+	stage    int  // its place in stage (signed) or parts
+	inPlace  bool // a fold that is received where its result goes
+	window   int  // parts under way at once
+	first    int  // place of its requests in receives, window of them
 }
 
 // expect notes a receive and where it will land.
 func (x *execution) expect(st *plan.Step, stage, parts *int) {
 	size := x.entry.typ.size
 	m := incoming{step: *st, bytes: st.N * size, part: st.N * size, count: 1, window: 1, signed: x.signed(st.N), first: len(x.receives)}
-	if st.Action == plan.Fold && x.entry.plan.Parts(st.N) > 1 {
-		m.count = x.entry.plan.Parts(st.N)
-		m.part = x.entry.plan.Part * size
+	if st.Action == plan.Fold && st.Parts() > 1 {
+		m.count = st.Parts()
+		m.part = st.Part * size
 		m.window = m.count
 		if transport, _ := x.shadow.Transport(int(st.Peer)); transport == "shm" {
 			m.window = nearWindow
@@ -47,11 +49,19 @@ func (x *execution) expect(st *plan.Step, stage, parts *int) {
 	case m.signed:
 		m.stage = *stage
 		*stage += stageBytes(m.bytes)
+	case st.Action == plan.Fold && x.foldsInPlace(st):
+		m.inPlace = true
 	case st.Action == plan.Fold:
 		m.stage = *parts
 		*parts += m.window * m.part
 	}
 	x.incoming = append(x.incoming, m)
+}
+
+// foldsInPlace reports whether a fold is received where its result goes, which spares the caches another place: its
+// operand lies elsewhere. Nobody else needs that memory before: see plan.Verify.
+func (x *execution) foldsInPlace(st *plan.Step) bool {
+	return !memcopy.Overlap(x.span(st.Dst, st.N), x.span(st.A, st.N))
 }
 
 // stageBytes is what a signed message takes, kept aligned for any element.
@@ -62,6 +72,9 @@ func (x *execution) landing(m *incoming, i int) []byte {
 	switch {
 	case m.signed:
 		return x.stage[m.stage:][:signatureBytes+m.bytes]
+	case m.inPlace:
+		from, n := x.piece(m, i)
+		return x.span(m.step.Dst, m.step.N)[from:][:n]
 	case m.step.Action == plan.Fold:
 		_, n := x.piece(m, i)
 		return x.parts[m.stage+i%m.window*m.part:][:n]
@@ -74,7 +87,7 @@ func (x *execution) piece(m *incoming, i int) (from, n int) {
 	if m.count == 1 {
 		return 0, m.bytes
 	}
-	from, n = x.entry.plan.Piece(m.step.N, i)
+	from, n = m.step.Piece(i)
 	return from * x.entry.typ.size, n * x.entry.typ.size
 }
 

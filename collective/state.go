@@ -397,7 +397,8 @@ func (s *state) problem(c *mpi.Comm, e *entry) *plan.Problem {
 	return &plan.Problem{
 		Kind: e.kind, Rank: s.rank, Size: s.size, Root: e.root,
 		Count: e.count, Counts: e.counts[0], SendCounts: e.counts[1], RecvCounts: e.counts[2],
-		ElemBytes: e.typ.size, InPlace: e.inPlace, Ordered: e.op.ordered(), Nodes: s.hosts(c), RanksPerCore: s.ranksPerCore(c),
+		ElemBytes: e.typ.size, InPlace: e.inPlace, Ordered: e.op.ordered(), Nodes: s.hosts(c),
+		NetPartBytes: s.config.Model.NetPartBytes, RanksPerCore: s.ranksPerCore(c),
 	}
 }
 

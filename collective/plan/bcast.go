@@ -52,7 +52,12 @@ func bcastChain(segmentBytes int) func(*Problem) *Plan {
 	}
 }
 
-func chainName(segmentBytes int) string { return fmt.Sprintf("chain/%dK", segmentBytes>>10) }
+func chainName(segmentBytes int) string {
+	if segmentBytes >= 1<<20 {
+		return fmt.Sprintf("chain/%dM", segmentBytes>>20)
+	}
+	return fmt.Sprintf("chain/%dK", segmentBytes>>10)
+}
 
 // segment is a number of elements of about the given size.
 func (p *Problem) segment(bytes int) int { return max(1, bytes/max(1, p.ElemBytes)) }

@@ -5,12 +5,13 @@ import "math/bits"
 // builder collects the steps of one rank.
 type builder struct {
 	*Problem
-	plan  Plan
-	taken int  // elements of scratch in use
-	still bool // rounds without steps stay, so that all ranks count alike
+	plan              Plan
+	taken             int  // elements of scratch in use
+	hostPart, netPart int  // elements, see part
+	still             bool // rounds without steps stay, so that all ranks count alike
 }
 
-// PartBytes is the size of the messages in which data to be reduced travel:
+// PartBytes is the size of the messages in which data to be reduced travel, but for Problem.NetPartBytes:
 // small enough that a part is still in the second-level cache when it is
 // added, large enough to be moved at full bandwidth.
 const PartBytes = 256 << 10
@@ -19,13 +20,25 @@ const PartBytes = 256 << 10
 // for vectors far longer than any cache, parts that fit gain nothing.
 const maxParts = 256
 
-// partBytes is the size of parts for a collective on so many bytes in all.
-func partBytes(total int) int { return max(PartBytes, (total+maxParts-1)/maxParts) }
+// partBytes is the size of parts within a host and between hosts.
+func (p *Problem) partBytes() (host, net int) {
+	host = max(PartBytes, (p.TotalBytes()+maxParts-1)/maxParts)
+	return host, max(host, p.NetPartBytes)
+}
 
 func newBuilder(p *Problem, name string) *builder {
 	b := &builder{Problem: p, plan: Plan{Name: name}}
-	b.plan.Part = max(1, partBytes(p.TotalBytes())/max(1, p.ElemBytes))
+	host, net := p.partBytes()
+	b.hostPart, b.netPart = max(1, host/max(1, p.ElemBytes)), max(1, net/max(1, p.ElemBytes))
 	return b
+}
+
+// part is how many elements of data to be reduced one message to or from a peer has.
+func (b *builder) part(peer int) int {
+	if b.Nodes != nil && b.Nodes.Of[peer] != b.Nodes.Of[b.Rank] {
+		return b.netPart
+	}
+	return b.hostPart
 }
 
 // work reserves n elements of scratch.
@@ -72,21 +85,21 @@ func (b *builder) get(peer int, dst Loc, n int) {
 
 func (b *builder) putParts(peer int, src Loc, n int) {
 	if n > 0 {
-		b.add(Step{Action: PutParts, Peer: int32(peer), N: n, A: src})
+		b.add(Step{Action: PutParts, Peer: int32(peer), N: n, Part: b.part(peer), A: src})
 	}
 }
 
 // fold stores a op incoming in dst: peer's operands come after those in a.
 func (b *builder) fold(peer int, dst, a Loc, n int) {
 	if n > 0 {
-		b.add(Step{Action: Fold, Peer: int32(peer), N: n, Dst: dst, A: a})
+		b.add(Step{Action: Fold, Peer: int32(peer), N: n, Part: b.part(peer), Dst: dst, A: a})
 	}
 }
 
 // foldLeft stores incoming op a in dst: peer's operands come first.
 func (b *builder) foldLeft(peer int, dst, a Loc, n int) {
 	if n > 0 {
-		b.add(Step{Action: Fold, Left: true, Peer: int32(peer), N: n, Dst: dst, A: a})
+		b.add(Step{Action: Fold, Left: true, Peer: int32(peer), N: n, Part: b.part(peer), Dst: dst, A: a})
 	}
 }
 

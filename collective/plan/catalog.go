@@ -47,6 +47,7 @@ const (
 	smallChain  = 16 << 10
 	mediumChain = 64 << 10
 	largeChain  = 256 << 10
+	longChain   = 2 << 20
 )
 
 // Planners lists the planners of a collective, simple ones first.
@@ -85,6 +86,7 @@ func movers() []Planner {
 		{Bcast, chainName(smallChain), barnett, bcastChain(smallChain), nil, chainCost(smallChain)},
 		{Bcast, chainName(mediumChain), barnett, bcastChain(mediumChain), nil, chainCost(mediumChain)},
 		{Bcast, chainName(largeChain), barnett, bcastChain(largeChain), nil, chainCost(largeChain)},
+		{Bcast, chainName(longChain), barnett, bcastChain(longChain), nil, chainCost(longChain)},
 		{Bcast, "scatter+ring", thakur, bcastScatterRing, nil, (*costing).scatterRing},
 		{Bcast, "scatter+bruck", thakur, bcastScatterBruck, nil, (*costing).scatterBruck},
 		{Bcast, "node+binomial", karonis, bcastNode, severalNodes, (*costing).nodeBcast},
@@ -114,6 +116,7 @@ func reducers() []Planner {
 		{Reduce, "binomial", thakur, reduceBinomial, nil, (*costing).treeReduce},
 		{Reduce, chainName(smallChain), barnett, reduceChain(smallChain), nil, foldingChainCost(smallChain)},
 		{Reduce, chainName(largeChain), barnett, reduceChain(largeChain), nil, foldingChainCost(largeChain)},
+		{Reduce, chainName(longChain), barnett, reduceChain(longChain), nil, foldingChainCost(longChain)},
 		{Reduce, "rabenseifner", rabenseif, reduceRabenseifner, commutes, (*costing).rabenseifnerReduce},
 		{Reduce, "circulant", traeff, reduceCirculant, commutes, (*costing).circulantReduce},
 		{Reduce, "node+binomial", karonis, reduceNode, orderedNodes, (*costing).nodeReduce},
@@ -138,9 +141,11 @@ func reducers() []Planner {
 
 		{Scan, "doubling", hillis, scanDoubling, nil, (*costing).doublingScan},
 		{Scan, chainName(mediumChain), barnett, scanChain(mediumChain), nil, foldingChainCost(mediumChain)},
+		{Scan, chainName(longChain), barnett, scanChain(longChain), nil, foldingChainCost(longChain)},
 		{Scan, "node+doubling", sanders, scanNode, consecutiveNodes, (*costing).nodeScan},
 		{Exscan, "doubling", hillis, exscanDoubling, nil, (*costing).doublingScan},
 		{Exscan, chainName(mediumChain), barnett, exscanChain(mediumChain), nil, foldingChainCost(mediumChain)},
+		{Exscan, chainName(longChain), barnett, exscanChain(longChain), nil, foldingChainCost(longChain)},
 		{Exscan, "node+doubling", sanders, exscanNode, consecutiveNodes, (*costing).nodeScan},
 	}
 }

@@ -5,13 +5,14 @@ package plan
 // same figures: nothing in here depends on the own rank.
 type costing struct {
 	*Model
-	size  int     // ranks
-	n     int     // bytes of the vector, or of all blocks together
-	block float64 // average bytes of a block
-	nodes int
-	local int  // ranks on the fullest node
-	near  bool // neighbouring ranks share nodes
-	dealt bool // ranks are dealt to the nodes in turn
+	size              int     // ranks
+	n                 int     // bytes of the vector, or of all blocks together
+	block             float64 // average bytes of a block
+	nodes             int
+	local             int     // ranks on the fullest node
+	near              bool    // neighbouring ranks share nodes
+	dealt             bool    // ranks are dealt to the nodes in turn
+	hostPart, netPart float64 // bytes of a message whose data are reduced on arrival
 }
 
 func newCosting(p *Problem, m *Model) *costing {
@@ -22,6 +23,8 @@ func newCosting(p *Problem, m *Model) *costing {
 	} else {
 		c.block = float64(c.n) / float64(p.Size)
 	}
+	host, net := p.partBytes()
+	c.hostPart, c.netPart = float64(host), float64(net)
 	if p.Nodes != nil {
 		c.nodes, c.local, c.near = len(p.Nodes.Members), p.Nodes.Largest(), p.Nodes.Consecutive
 		c.dealt = p.Nodes.dealt()
@@ -81,22 +84,34 @@ func (c *costing) fold(bytes float64) float64 {
 	return c.Combine.At(int(bytes))
 }
 
-// parted is the time t(bytes) of data that travels in parts.
-func (c *costing) parted(bytes float64, t func(float64) float64) float64 {
-	part := float64(partBytes(c.n))
+// parted is the time t(bytes) of data that travels in parts of so many bytes.
+func parted(bytes, part float64, t func(float64) float64) float64 {
 	if bytes <= part {
 		return t(bytes)
 	}
 	return bytes / part * t(part)
 }
 
+// part is the size of parts that travel over a distance.
+func (c *costing) part(distance int) float64 {
+	if c.inside(distance) {
+		return c.hostPart
+	}
+	return c.netPart
+}
+
 // swapFold is a swap whose data are reduced on arrival.
 func (c *costing) swapFold(distance int, bytes float64) float64 {
-	return c.parted(bytes, func(b float64) float64 { return c.swap(distance, b) + c.fold(b) })
+	return parted(bytes, c.part(distance), func(b float64) float64 { return c.swap(distance, b) + c.fold(b) })
 }
 
 func (c *costing) passFold(distance int, bytes float64) float64 {
-	return c.parted(bytes, func(b float64) float64 { return c.pass(distance, b) + c.fold(b) })
+	return parted(bytes, c.part(distance), func(b float64) float64 { return c.pass(distance, b) + c.fold(b) })
+}
+
+// nextFold is a step of a ring whose data are reduced on arrival.
+func (c *costing) nextFold(bytes float64) float64 {
+	return parted(bytes, c.part(1), func(b float64) float64 { return c.next(b) + c.fold(b) })
 }
 
 // over sums a step over the distances 1, 2, 4, ... below size.

@@ -31,11 +31,14 @@ func (c *costing) circulantReduce() float64 {
 	return c.circulantReduceScatter() + over(c.size, func(d int) float64 { return c.pass(d, c.cut(d)) })
 }
 
+// hostPassFold is a message inside a node whose data are reduced on arrival.
+func (c *costing) hostPassFold(bytes float64) float64 {
+	return parted(bytes, c.hostPart, func(b float64) float64 { return c.Host.OneWay.At(int(b)) + c.fold(b) })
+}
+
 func (c *costing) nodeReduce() float64 {
-	one := func(l Link) func(float64) float64 {
-		return func(b float64) float64 { return l.OneWay.At(int(b)) + c.fold(b) }
-	}
-	return float64(rounds2(c.local))*c.parted(c.all(), one(c.Host)) + float64(rounds2(c.nodes))*c.parted(c.all(), one(c.Net))
+	return float64(rounds2(c.local))*c.hostPassFold(c.all()) +
+		float64(rounds2(c.nodes))*parted(c.all(), c.netPart, func(b float64) float64 { return c.Net.OneWay.At(int(b)) + c.fold(b) })
 }
 
 func (c *costing) doublingAllreduce() float64 {
@@ -59,17 +62,15 @@ func (c *costing) circulantAllreduce() float64 {
 }
 
 func (c *costing) ringAllreduce() float64 {
-	step := c.parted(c.share(), func(b float64) float64 { return c.next(b) + c.fold(b) })
-	return float64(c.size-1)*step + c.ringAllgather()
+	return float64(c.size-1)*c.nextFold(c.share()) + c.ringAllgather()
 }
 
 func (c *costing) nodeAllreduce() float64 {
-	one := func(b float64) float64 { return c.Host.OneWay.At(int(b)) + c.fold(b) }
 	extra := 0.0
 	if !isPow2(c.nodes) {
 		extra = 2 * c.Net.OneWay.At(c.n)
 	}
-	return float64(rounds2(c.local))*c.parted(c.all(), one) + c.within(c.all()) +
+	return float64(rounds2(c.local))*c.hostPassFold(c.all()) + c.within(c.all()) +
 		over(below2(c.nodes), func(int) float64 { return c.net(1, c.all()) + c.fold(c.all()) }) + extra
 }
 
@@ -107,14 +108,14 @@ func slicedCost(segments int) func(*costing) float64 {
 // slicedInside is the reduce-scatter and allgather of n bytes inside the nodes.
 func (c *costing) slicedInside(n float64) float64 {
 	return c.inNodes(n, func(messages int, b float64) float64 {
-		return c.several(messages, b, c.folded(c.hostSwap)) + c.several(messages, b, c.hostSwap)
+		return c.several(messages, b, c.hostSwapFold) + c.several(messages, b, c.hostSwap)
 	})
 }
 
 // slicedBetween is the allreduce of n bytes in slices among the nodes.
 func (c *costing) slicedBetween(n float64, skips []int) float64 {
 	return circulant(c.nodes, skips, n/float64(c.local), func(messages int, b float64) float64 {
-		return c.several(messages, b, c.folded(c.laneSwap)) + c.several(messages, b, c.laneSwap)
+		return c.several(messages, b, c.laneSwapFold) + c.several(messages, b, c.laneSwap)
 	})
 }
 
@@ -123,11 +124,13 @@ func (c *costing) several(messages int, bytes float64, one func(float64) float64
 	return one(bytes) + float64(messages-1)*(one(bytes)-one(0)+c.Overhead)
 }
 
-// folded is an exchange whose data are reduced on arrival.
-func (c *costing) folded(swap func(float64) float64) func(float64) float64 {
-	return func(bytes float64) float64 {
-		return c.parted(bytes, func(b float64) float64 { return swap(b) + c.fold(b) })
-	}
+// hostSwapFold and laneSwapFold are exchanges of all ranks of a node whose data are reduced on arrival.
+func (c *costing) hostSwapFold(bytes float64) float64 {
+	return parted(bytes, c.hostPart, func(b float64) float64 { return c.hostSwap(b) + c.fold(b) })
+}
+
+func (c *costing) laneSwapFold(bytes float64) float64 {
+	return parted(bytes, c.netPart, func(b float64) float64 { return c.laneSwap(b) + c.fold(b) })
 }
 
 // circulant sums the steps of a circulant reduce-scatter of n bytes over size
@@ -157,7 +160,7 @@ func (c *costing) inNodes(n float64, step func(messages int, bytes float64) floa
 }
 
 func (c *costing) ringReduceScatter() float64 {
-	return float64(c.size-1) * c.parted(c.share(), func(b float64) float64 { return c.next(b) + c.fold(b) })
+	return float64(c.size-1) * c.nextFold(c.share())
 }
 
 func (c *costing) pairwiseReduceScatter() float64 {
@@ -180,9 +183,9 @@ func (c *costing) nodeScan() float64 {
 }
 
 func (c *costing) lanesReduceScatter() float64 {
-	step := func(swap func(float64) float64) func(int, float64) float64 {
-		return func(messages int, b float64) float64 { return c.several(messages, b, c.folded(swap)) }
+	step := func(swapFold func(float64) float64) func(int, float64) float64 {
+		return func(messages int, b float64) float64 { return c.several(messages, b, swapFold) }
 	}
-	return c.packing()/2 + c.inNodes(c.all(), step(c.hostSwap)) +
-		circulant(c.nodes, halvingSkips(c.nodes), c.all()/float64(c.local), step(c.laneSwap))
+	return c.packing()/2 + c.inNodes(c.all(), step(c.hostSwapFold)) +
+		circulant(c.nodes, halvingSkips(c.nodes), c.all()/float64(c.local), step(c.laneSwapFold))
 }

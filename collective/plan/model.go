@@ -98,6 +98,9 @@ type Model struct {
 	// Cross is how long the ranks of one host take to meet in shared memory, in
 	// seconds; 0: as long as the shortest message. Where several share a processor, Switch is added to it.
 	Cross float64 `json:"cross,omitempty"`
+	// NetPartBytes is Problem.NetPartBytes: how long messages over the network are best whose data are
+	// reduced on arrival. 0: as within a host.
+	NetPartBytes int `json:"network_part_bytes,omitempty"`
 	// Overhead is how long a processor is busy with a message besides its bytes.
 	Overhead float64 `json:"overhead"`
 	// Switch is how long a rank waits for its turn where several share a
@@ -200,6 +203,9 @@ func (m *Model) Check() error {
 		if !(figure.seconds >= 0) || math.IsInf(figure.seconds, 0) {
 			return fmt.Errorf("plan: model %s: %s: %g s makes no sense", m.Name, figure.name, figure.seconds)
 		}
+	}
+	if m.NetPartBytes < 0 {
+		return fmt.Errorf("plan: model %s: network_part_bytes: %d bytes make no sense", m.Name, m.NetPartBytes)
 	}
 	for _, named := range m.Curves() {
 		name, c := named.Name, *named.Curve

@@ -93,6 +93,8 @@ type Problem struct {
 	Ordered bool
 	// Nodes says which ranks share a host; nil: all do.
 	Nodes *Nodes
+	// NetPartBytes is the longest message between hosts in which data to be reduced travel; 0: PartBytes, as within them.
+	NetPartBytes int
 	// RanksPerCore is how many ranks take turns on a processor where it is most; 0
 	// is 1: each has its own.
 	RanksPerCore float64
@@ -150,7 +152,7 @@ const (
 	Put
 	// Get receives N elements from Peer into Dst.
 	Get
-	// PutParts is Put in messages of at most Plan.Part elements, matched by Fold.
+	// PutParts is Put in messages of at most Part elements, matched by Fold.
 	PutParts
 	// Fold receives what a PutParts sends and stores A op incoming in Dst
 	// (incoming op A if Left), part by part while the next ones arrive. The
@@ -168,6 +170,7 @@ type Step struct {
 	Left   bool  // the second operand stands on the left
 	Peer   int32 // rank, for messages
 	N      int
+	Part   int // elements per message of PutParts and Fold
 	Dst    Loc
 	A, B   Loc
 }
@@ -200,7 +203,6 @@ type Plan struct {
 	Steps  []Step
 	Rounds []int32 // end of each round in Steps
 	Work   int     // elements of scratch
-	Part   int     // elements per message of PutParts and Fold
 }
 
 // After is p with the rounds of a barrier before its own.
@@ -234,29 +236,29 @@ func (p *Plan) String() string {
 	return s
 }
 
-// Parts is the number of messages in which n elements travel from PutParts to Fold.
-func (p *Plan) Parts(n int) int {
-	if p.Part <= 0 || n <= p.Part {
+// Parts is the number of messages in which the elements of a PutParts or Fold travel.
+func (s *Step) Parts() int {
+	if s.Part <= 0 || s.N <= s.Part {
 		return 1
 	}
-	return (n + p.Part - 1) / p.Part
+	return (s.N + s.Part - 1) / s.Part
 }
 
-// Piece is part i of n elements: where it begins and how many it has. The last two share what is left: a short
+// Piece is part i of the elements: where it begins and how many it has. The last two share what is left: a short
 // one at the end would leave before the others are asked for, and be taken for one of them when they are given up.
-func (p *Plan) Piece(n, i int) (from, size int) {
-	parts := p.Parts(n)
-	from = i * p.Part
-	left := n - (parts-2)*p.Part // for the last two
+func (s *Step) Piece(i int) (from, size int) {
+	parts := s.Parts()
+	from = i * s.Part
+	left := s.N - (parts-2)*s.Part // for the last two
 	switch {
 	case parts == 1:
-		return 0, n
+		return 0, s.N
 	case i == parts-1:
-		return n - left/2, left / 2
+		return s.N - left/2, left / 2
 	case i == parts-2:
 		return from, left - left/2
 	}
-	return from, p.Part
+	return from, s.Part
 }
 
 // Nodes says which ranks share a host. It is the same on every rank.

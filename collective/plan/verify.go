@@ -265,7 +265,7 @@ func (v *verifier) match(from, to int32, q *queue) error {
 	known := q.known[0]
 	q.puts, q.gets, q.known = q.puts[1:], q.gets[1:], q.known[1:]
 	a, b := v.ranks[from], v.ranks[to]
-	if put.N != get.N || (put.Action == PutParts) != (get.Action == Fold) || get.Action == Fold && a.plan.Part != b.plan.Part {
+	if put.N != get.N || (put.Action == PutParts) != (get.Action == Fold) || get.Action == Fold && put.Part != get.Part {
 		return fmt.Errorf("rank %d's %q meets rank %d's %q", from, put, to, get.Step)
 	}
 	b.known = v.sets.union(b.known, known)

@@ -16,7 +16,8 @@ type region struct {
 
 // disjoint checks the memory that the steps of a round touch: within its
 // buffer, nothing written that may not be, no message in the way of another but for
-// folds, which are done in order, and local steps before messages.
+// folds, which are done in order, and local steps before messages. What a fold receives may land where its
+// result goes, unless that is one of its operands: long before the folds ahead of it are done.
 func (s *symbolic) disjoint(steps []Step) error {
 	var regions []region
 	messages := false
@@ -69,12 +70,21 @@ func (s *symbolic) disjoint(steps []Step) error {
 	}
 	for i, x := range regions {
 		for _, y := range regions[:i] {
-			if x.step != y.step && (x.write || y.write) && x.meets(y) && !(steps[x.step].Action == Fold && steps[y.step].Action == Fold) {
+			if x.step == y.step || !x.write && !y.write || !x.meets(y) {
+				continue
+			}
+			folds := steps[x.step].Action == Fold && steps[y.step].Action == Fold
+			if !folds || x.write && s.lands(steps[x.step]) {
 				return fmt.Errorf("%q and %q use the same memory at once", steps[y.step], steps[x.step])
 			}
 		}
 	}
 	return nil
+}
+
+// lands reports whether what a fold receives may land where its result goes.
+func (s *symbolic) lands(fold Step) bool {
+	return !s.region(0, fold.A, fold.N, false).meets(s.region(0, fold.Dst, fold.N, true))
 }
 
 // aliased: Send and Recv are the same memory.
