@@ -83,12 +83,16 @@ spawn() { # name address-suffix daemon...
   until_ok 60 child || die "$name did not start: $(cat "$LAB/log/$name.init")"
   echo "$owner $init" >"$LAB/nodes/$name"
 }
+# A node's cards have the same addresses after each boot: others would go on sending to those that they know, for up to half a
+# minute.
 wire() { # index...: both cables of each node, in one go
   local i net
   for i in "$@"; do
     pids "$(nodename "$i")"
-    for net in eth ib; do
-      echo "link add $net$i type veth peer name ${net}0 netns $INIT"
+    for net in eth:01 ib:02; do
+      local card=02:00:${net#*:}:00:00:$(printf %02x $((i + 1)))
+      net=${net%:*}
+      echo "link add $net$i type veth peer name ${net}0 address $card netns $INIT"
       echo "link set $net$i master br-$net up"
     done
   done >"$LAB/wires"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -84,6 +85,9 @@ func TestClusterLosesPowerAndCables(t *testing.T) {
 	reach := func() int {
 		return s.On(ctx, 0, "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/"+s.Nodes[1]+"/6818").Code
 	}
+	cards := func() string { return s.On(ctx, 1, "sh", "-c", "ip -o link show eth0; ip -o link show ib0").Stdout }
+	card := regexp.MustCompile(`link/ether \S+`)
+	before := card.FindAllString(cards(), -1)
 	steps := []struct {
 		name string
 		do   func()
@@ -104,6 +108,9 @@ func TestClusterLosesPowerAndCables(t *testing.T) {
 		if (code == 0) != step.want {
 			t.Errorf("%s: connecting to the other node's slurmd exits %d", step.name, code)
 		}
+	}
+	if after := card.FindAllString(cards(), -1); len(before) != 2 || !slices.Equal(after, before) {
+		t.Errorf("the cards of the node were %v, and are %v after the boot", before, after)
 	}
 	if r := s.Exec(ctx, "srun", "-N2", "hostname"); r.Code != 0 || len(strings.Fields(r.Stdout)) != 2 {
 		t.Errorf("a step over both nodes after the boot: %v", r)
