@@ -276,6 +276,7 @@ func (c *conn) receive(s transport.Sink) (events int) {
 			return events + 1
 		}
 		total += n
+		c.came += n
 		k := min(n, len(direct))
 		if k > 0 {
 			events += c.arrived(k, s)
