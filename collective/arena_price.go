@@ -23,7 +23,7 @@ const (
 	// ledCall is how long a call takes whose root has been here before: it left the barrier in front of it first, so that
 	// what it shows is there. What is left of a crossing is ledShare, the line that is fetched. Measured between
 	// neighbours and between ranks that are far from each other, where a crossing takes twice as long.
-	ledCall, ledShare = 0.11e-6, 0.3
+	ledCall, ledShare = 0.075e-6, 0.3
 )
 
 // memorySeconds is the price of a collective through memory that the ranks share: the crossings, what a
@@ -45,6 +45,10 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if deals(p.Kind) {
 		ring = pieces * boxBytes(p.Size)
 	}
+	whole := n
+	if p.Kind != plan.Allgather && p.Kind != plan.Alltoall { // of which the pieces go from hand to hand within the caches
+		whole = wholeBytes(p, n)
+	}
 	reduced := p.Kind == plan.Allreduce && !fitsSlot(p)
 	if reduced {
 		n /= p.Size
@@ -53,11 +57,11 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	}
 	cross *= float64(1 + n/ring)
 	given, folded := m.Given.Or(m.Host.OneWay), m.Folded.Or(m.Combine)
-	fetch, copied, combined := divided*(given.At(n)-given.Alpha()), divided*m.Copy.At(n), divided*folded.At(n)
+	fetch, copied, combined := divided*partOf(given, n, whole), divided*partOf(m.Copy, n, whole), divided*partOf(folded, n, whole)
 	instead := max(0, combined-copied) // by how much it takes longer to combine what comes than to copy it
 	exchanged := fetch + copied
 	if len(m.Pieces) > 0 {
-		exchanged = divided * (m.Pieces.At(n) - m.Pieces.Alpha())
+		exchanged = divided * partOf(m.Pieces, n, whole)
 	}
 	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
 	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }
@@ -71,10 +75,17 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		return cross
 	case plan.Bcast:
 		return led + fetch
-	case plan.Scatter:
-		return led + fetch + copied + dealt // the others wait for the root's own block, too
+	case plan.Scatter: // the others wait for the root's own block, too
+		if !fitsSlot(p) {
+			return led + others*fetch + copied
+		}
+		return led + fetch + copied + dealt
 	case plan.Gather:
-		return waiting(1) + (2*others*fetch+copied)/ranks
+		root, leaf := others*fetch+copied, fetch
+		if n > ring { // who gives has to wait for the root
+			leaf = root
+		}
+		return waiting(1) + (root+others*leaf)/ranks
 	case plan.Reduce:
 		return waiting(1) + others*(2*fetch+instead)/ranks
 	case plan.Scan, plan.Exscan: // all but one give, and take from half of the others in the mean
@@ -91,6 +102,28 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		}
 	}
 	return cross + others*reducing
+}
+
+// wholeBytes is how long the vectors of two ranks are, one to read and one to write for each, that have as little room in the
+// caches as all that the ranks read and write in a collective with blocks of n bytes. The curves are of such.
+func wholeBytes(p *plan.Problem, n int) int {
+	if fitsSlot(p) {
+		return n
+	}
+	switch ranks := p.Size; p.Kind {
+	case plan.Allgather, plan.ReduceScatter:
+		return n * ranks * (ranks + 1) / 4
+	case plan.Alltoall:
+		return n * ranks * ranks / 2
+	case plan.Gather, plan.Scatter: // most of it is the root's
+		return n * ranks
+	}
+	return n
+}
+
+// partOf is what n of so many bytes take, without what does not depend on how many.
+func partOf(c plan.Curve, n, whole int) float64 {
+	return (c.At(whole) - c.Alpha()) * float64(n) / float64(max(1, whole))
 }
 
 // crossing is how long a word takes from rank to rank.
@@ -129,7 +162,12 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 		n /= p.Size
 	}
 	divided := m.Shares(p.RanksPerCore)
-	read, copied, combined := divided*by.copied.At(n), divided*m.Copy.At(n), divided*(by.operand.At(n)+m.Combine.At(n))
+	whole := n
+	if p.Kind == plan.Allgather || p.Kind == plan.Alltoall {
+		whole = wholeBytes(p, n)
+	}
+	read, copied := divided*(by.copied.Alpha()+partOf(by.copied, n, whole)), divided*partOf(m.Copy, n, whole)
+	combined := divided * (by.operand.At(n) + m.Combine.At(n))
 	turns := 0.0
 	if divided > 1 {
 		turns = 2 * m.Switch

@@ -84,12 +84,13 @@ func (c *costing) fold(bytes float64) float64 {
 	return c.Combine.At(int(bytes))
 }
 
-// parted is the time t(bytes) of data that travels in parts of so many bytes.
+// parted is the time t(bytes) of data that travels in parts of so many bytes. What does not fit in the caches comes from
+// memory all the same.
 func parted(bytes, part float64, t func(float64) float64) float64 {
 	if bytes <= part {
 		return t(bytes)
 	}
-	return bytes / part * t(part)
+	return max(bytes/part*t(part), t(bytes))
 }
 
 // part is the size of parts that travel over a distance.
@@ -185,7 +186,7 @@ func chainCost(segmentBytes int) func(*costing) float64 {
 func foldingChainCost(segmentBytes int) func(*costing) float64 {
 	return func(c *costing) float64 {
 		steps, segment, t := c.chain(segmentBytes)
-		return steps * (t + c.fold(segment))
+		return steps * (t + max(c.fold(segment), c.fold(c.all())*segment/max(1, c.all())))
 	}
 }
 
