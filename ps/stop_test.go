@@ -105,8 +105,9 @@ func TestStopWithoutCountedSteps(t *testing.T) {
 		for _, who := range []string{"worker", "ps 0", "ps 1"} {
 			mpitest.InBubble(t, func(t *testing.T) {
 				ready := make(chan *stage, 1)
+				var asked atomic.Bool
 				s := stagePlay(t, oneTable(2, 2, 5000, mode), ready, func(ctx context.Context, w *Worker) error {
-					return untilStopped(ctx, w, "w", 5000, who, ready, func(grad, values []float64, c Contribution) error {
+					return untilStopped(ctx, w, "w", 5000, who, ready, &asked, func(grad, values []float64, c Contribution) error {
 						_, err := PushPull(ctx, w, "w", grad, values, c).Wait(ctx)
 						return err
 					})
@@ -124,11 +125,13 @@ func TestStopWithoutCountedSteps(t *testing.T) {
 func TestInterruptReachesWorkersWithoutTables(t *testing.T) {
 	for _, mode := range []Mode{Async, Sync} {
 		mpitest.InBubble(t, func(t *testing.T) {
-			ready := make(chan *stage, 1)
+			ready, asked := make(chan *stage, 1), make(chan struct{})
 			s := stagePlay(t, Config{Cluster: Counts(1, 2), Mode: mode, Rule: Rule{Rate: 1}}, ready, func(ctx context.Context, w *Worker) error {
 				if w.Chief() {
 					(<-ready).servers[0].Interrupt()
+					close(asked)
 				}
+				<-asked
 				for range 1000 {
 					if _, err := w.AddStep(ctx, 1); err != nil || w.Stopped() {
 						return err
@@ -150,8 +153,9 @@ func TestStopWithPushesBesidePS0(t *testing.T) {
 					cfg := oneTable(2, 2, 100, Async)
 					cfg.Tables = append(cfg.Tables, Table{"v", 100, Float64}) // on ps 1
 					ready := make(chan *stage, 1)
+					var asked atomic.Bool
 					s := stagePlay(t, cfg, ready, func(ctx context.Context, w *Worker) error {
-						return untilStopped(ctx, w, "v", 100, who, ready, func(grad, values []float64, c Contribution) error {
+						return untilStopped(ctx, w, "v", 100, who, ready, &asked, func(grad, values []float64, c Contribution) error {
 							c.CountStep = !addStep
 							_, err := PushPull(ctx, w, "v", grad, values, c).Wait(ctx)
 							if err == nil && addStep {
@@ -167,8 +171,9 @@ func TestStopWithPushesBesidePS0(t *testing.T) {
 	}
 }
 
-// untilStopped makes steps until the worker is told to stop, which who ("worker", the first, or "ps N") asks for at the sixth.
-func untilStopped(ctx context.Context, w *Worker, table string, n int, who string, ready <-chan *stage,
+// untilStopped makes steps until the worker is told to stop, which who ("worker", the first, or "ps N") asks for at the sixth. It
+// has to hear of that within 1,000 steps; how many it makes before depends on when the other gets a processor.
+func untilStopped(ctx context.Context, w *Worker, table string, n int, who string, ready <-chan *stage, asked *atomic.Bool,
 	step func(grad, values []float64, c Contribution) error) error {
 	grad, values := make([]float64, n), make([]float64, n)
 	if w.Chief() {
@@ -177,8 +182,11 @@ func untilStopped(ctx context.Context, w *Worker, table string, n int, who strin
 		}
 	}
 	_, err := Pull(ctx, w, table, values).Wait(ctx)
-	for i := 0; err == nil && !w.Stopped(); i++ {
-		if i == 1000 {
+	for i, since := 0, 0; err == nil && !w.Stopped(); i++ {
+		if asked.Load() {
+			since++
+		}
+		if since == 1000 {
 			return errors.New("not told to stop")
 		}
 		asks := w.Chief() && i == 5
@@ -186,6 +194,9 @@ func untilStopped(ctx context.Context, w *Worker, table string, n int, who strin
 			(<-ready).servers[who[3]-'0'].Interrupt()
 		}
 		err = step(grad, values, Contribution{Stop: asks && who == "worker"})
+		if asks {
+			asked.Store(true)
+		}
 	}
 	return err
 }
