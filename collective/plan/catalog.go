@@ -94,8 +94,8 @@ func movers() []Planner {
 
 		{Gather, "linear", elementary, gatherLinear, nil, (*costing).linearGather},
 		{Gather, "binomial", thakur, gatherBinomial, nil, (*costing).treeGather},
-		{Scatter, "linear", elementary, scatterLinear, nil, (*costing).linearGather},
-		{Scatter, "binomial", thakur, scatterBinomial, nil, (*costing).treeGather},
+		{Scatter, "linear", elementary, scatterLinear, nil, (*costing).linearScatter},
+		{Scatter, "binomial", thakur, scatterBinomial, nil, (*costing).treeScatter},
 
 		{Allgather, "bruck", bruck, allgatherBruck, nil, (*costing).bruckAllgather},
 		{Allgather, "cyclic", bruck, allgatherCyclic, nil, withOwn((*costing).cyclicAllgather)},

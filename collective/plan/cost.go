@@ -222,18 +222,26 @@ func (c *costing) nodeScatterBcast() float64 {
 	return net + host
 }
 
-// ownBlock is what the root's own block of a gather or scatter costs all: it is copied first, and
+// ownBlock is what the root's own block of a gather costs all: it is copied first, and
 // takes what is to be sent out of the caches.
 const ownBlock = 1.5
 
-func (c *costing) linearGather() float64 {
+// lastBlock is the same of a scatter: it is copied last, when no other rank copies any more.
+const lastBlock = 0.75
+
+func (c *costing) linearGather() float64 { return ownBlock*c.Copy.At(int(c.block)) + c.rootOfAll() }
+
+func (c *costing) linearScatter() float64 { return lastBlock*c.Copy.At(int(c.block)) + c.rootOfAll() }
+
+// rootOfAll is a message between the root and each of the others.
+func (c *costing) rootOfAll() float64 {
 	one := c.pass(c.size/2, c.block)
-	return ownBlock*c.Copy.At(int(c.block)) + one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
+	return one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
 }
 
-func (c *costing) treeGather() float64 {
-	return ownBlock*c.Copy.At(int(c.block)) + over(c.size, func(d int) float64 { return c.pass(d, c.cut(d)) })
-}
+func (c *costing) treeGather() float64 { return ownBlock*c.Copy.At(int(c.block)) + c.scatterDown() }
+
+func (c *costing) treeScatter() float64 { return lastBlock*c.Copy.At(int(c.block)) + c.scatterDown() }
 
 // withOwn adds that each rank puts its own block in its place.
 func withOwn(price func(*costing) float64) func(*costing) float64 {

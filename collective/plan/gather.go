@@ -129,11 +129,12 @@ func scatterLinear(p *Problem) *Plan {
 		b.get(p.Root, Loc{Recv, 0}, l.n(p.Rank))
 		return b.done()
 	}
-	p.keep(b, l)
 	for i := 1; i < p.Size; i++ {
 		r := (p.Root + i) % p.Size
 		b.put(r, Loc{Send, l.off(r)}, l.n(r))
 	}
+	b.next()
+	p.keep(b, l) // the others do not wait for that
 	return b.done()
 }
 
@@ -153,23 +154,26 @@ func scatterBinomial(p *Problem) *Plan {
 	g := everyone(p).from(p.Root)
 	t := binomialTree(g.me, g.size)
 	at := p.treeMemory(b, l, t, p.Rank == p.Root)
-	switch {
-	case p.Rank == p.Root:
-		p.keep(b, l)
-	case t.size == 1:
+	if t.size == 1 && p.Rank != p.Root {
 		b.get(g.rank(t.parent), Loc{Recv, 0}, l.n(p.Rank))
 		return b.done()
-	default:
+	}
+	if t.parent >= 0 {
 		for _, s := range p.subtreeRuns(l, g.me, t.size) {
 			b.get(g.rank(t.parent), at(s.rank), s.n)
 		}
 		b.next()
-		b.copy(Loc{Recv, 0}, at(p.Rank), l.n(p.Rank))
 	}
 	for _, c := range t.children {
 		for _, s := range p.subtreeRuns(l, c.member, c.size) {
 			b.put(g.rank(c.member), at(s.rank), s.n)
 		}
+	}
+	b.next()
+	if p.Rank == p.Root {
+		p.keep(b, l)
+	} else {
+		b.copy(Loc{Recv, 0}, at(p.Rank), l.n(p.Rank))
 	}
 	return b.done()
 }
