@@ -75,7 +75,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		return cross
 	case plan.Bcast:
 		return led + fetch
-	case plan.Scatter: // the others wait for the root's own block, too
+	case plan.Scatter: // the others wait for the root's own block, too, unless it fits in its caches
 		if !fitsSlot(p) {
 			return led + others*fetch + copied
 		}
