@@ -41,7 +41,7 @@ func Explain(kind plan.Kind, bytes int, c *mpi.Comm) Explanation {
 	s := stateOf(c)
 	s.mu.Lock()
 	p := problemOf(kind, s.rank, s.size, bytes, s.hosts(c))
-	p.NetPartBytes, p.RanksPerCore = s.config.Model.NetPartBytes, s.ranksPerCore(c)
+	p.RanksPerCore = s.ranksPerCore(c)
 	config, given := s.config, s.given
 	has := means{shared: s.arena.Load() != nil || !s.arenaSettled.Load() && s.arenaSuits(c), read: s.canRead()}
 	s.mu.Unlock()
@@ -104,7 +104,7 @@ func ExplainFor(kind plan.Kind, bytes int, at Place, f Config) Explanation {
 	}
 	nodes := plan.NewNodes(at.Ranks, host)
 	p := problemOf(kind, 0, at.Ranks, bytes, nodes)
-	p.NetPartBytes, p.RanksPerCore = f.Model.NetPartBytes, at.RanksPerCore
+	p.RanksPerCore = at.RanksPerCore
 	e := f.explain(p, means{
 		shared:  (at.Transport == "shm" || at.Transport == "mpi" && f.Library != LibraryAlways) && at.Ranks > 1 && at.Ranks <= min(at.RanksPerHost, maxArena),
 		read:    true,
@@ -130,6 +130,7 @@ func problemOf(kind plan.Kind, rank, size, bytes int, nodes *plan.Nodes) *plan.P
 
 // explain explains a problem of ranks that have such means; their order is that of (*state).entry.
 func (f *Config) explain(p *plan.Problem, has means) Explanation {
+	p.NetPartBytes = f.Model.NetPartBytes
 	e := Explanation{Kind: p.Kind, Bytes: p.TotalBytes(), Ranks: p.Size, Hosts: 1, Model: f.Model.Name}
 	if p.Nodes != nil {
 		e.Hosts = len(p.Nodes.Members)

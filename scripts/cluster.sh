@@ -83,8 +83,8 @@ spawn() { # name address-suffix daemon...
   until_ok 60 child || die "$name did not start: $(cat "$LAB/log/$name.init")"
   echo "$owner $init" >"$LAB/nodes/$name"
 }
-# A node's cards have the same addresses after each boot: others would go on sending to those that they know, for up to half a
-# minute.
+# A node's cards have the same addresses after each boot, as real ones: a neighbour that has renewed its entry within a second takes no
+# other address for it, and would send to one that is gone until its probes have failed.
 wire() { # index...: both cables of each node, in one go
   local i net
   for i in "$@"; do

@@ -21,3 +21,28 @@ func TestPiecesAreWhole(t *testing.T) {
 		}
 	}
 }
+
+// Data to be reduced travel between hosts in parts of the length that the problem gives, and within them in the usual ones.
+func TestPartsBetweenHosts(t *testing.T) {
+	const long = 4 * PartBytes
+	nodes := NewNodes(4, func(r int) string { return []string{"a", "a", "b", "b"}[r] })
+	seen := map[int]bool{}
+	for rank := range 4 {
+		p := &Problem{Kind: Reduce, Rank: rank, Size: 4, Count: 3 * long, ElemBytes: 1, Nodes: nodes, NetPartBytes: long}
+		for _, s := range reduceBinomial(p).Steps {
+			if s.Action != PutParts && s.Action != Fold {
+				continue
+			}
+			want := PartBytes
+			if nodes.Of[s.Peer] != nodes.Of[rank] {
+				want = long
+			}
+			if seen[want] = true; s.Part != want {
+				t.Errorf("rank %d: %v in parts of %d, want %d", rank, s, s.Part, want)
+			}
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("the plan has parts of %v only", seen)
+	}
+}
