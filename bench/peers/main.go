@@ -2,7 +2,7 @@
 // small programs of the project's own against each, runs all of them interleaved in several
 // launches, and prints medians and ratios as a table and as JSON. README.md has the method.
 //
-//	go run ./bench/peers [-launches 7] [-only REGEXP] [-max BYTES] [-json build/peers.json]
+//	go run ./bench/peers [-launches 7] [-only REGEXP] [-ranks LIST] [-max BYTES] [-json build/peers.json]
 package main
 
 import (
@@ -47,6 +47,9 @@ func run(ctx context.Context, args []string) int {
 	launches := flags.Int("launches", 7, "launches of every program per group")
 	budget := flags.Duration("budget", 200*time.Millisecond, "measuring time per size and launch")
 	only := flags.String("only", "", "regular expression over OP/TRANSPORT/RANKS: what to measure (default all)")
+	ranks := []int{2, 4}
+	flags.Func("ranks", "numbers of ranks of the collectives over memory, the last also that of reduce, gather, scatter, scan (default 2,4)",
+		func(text string) (err error) { ranks, err = rankCounts(text); return err })
 	most := flags.Int("max", 64*mib, "largest size in bytes")
 	path := flags.String("json", "build/peers.json", "where the rows go as JSON")
 	binary := flags.String("fisterra", "bin/fisterra", "Fisterra's command")
@@ -59,7 +62,7 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintf(os.Stderr, "peers: %q: there are flags only\n", flags.Args())
 		return 2
 	}
-	groups, err := selected(*only, *most)
+	groups, err := selected(ranks, *only, *most)
 	if err == nil && (*launches < 1 || *budget <= 0) {
 		err = fmt.Errorf("-launches %d -budget %v: want positive numbers", *launches, *budget)
 	}

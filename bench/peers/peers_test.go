@@ -111,8 +111,27 @@ func TestAdmit(t *testing.T) {
 }
 
 func TestRefusesArguments(t *testing.T) {
-	if code := run(t.Context(), []string{"-launches", "3", "latency/shm/2"}); code != 2 {
-		t.Errorf("exit code %d", code)
+	for _, args := range [][]string{{"-launches", "3", "latency/shm/2"}, {"-ranks", "1"}, {"-ranks", "2,"}, {"-ranks", "4", "-only", "/2x"}} {
+		if code := run(t.Context(), args); code != 2 {
+			t.Errorf("%q: exit code %d", args, code)
+		}
+	}
+}
+
+func TestGroupsOfRanks(t *testing.T) {
+	ranks, err := rankCounts("2, 8,16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for _, g := range groups(ranks) {
+		seen[g.name()]++
+	}
+	for name, times := range map[string]int{"allreduce/shm/2": 1, "allreduce/shm/4": 0, "bcast/shm/16": 1, "barrier/shm/8": 1,
+		"barrier/shm/16": 1, "scan/shm/16": 1, "scan/shm/8": 0, "allreduce/tcp/2": 1} {
+		if seen[name] != times {
+			t.Errorf("%s %d times, want %d", name, seen[name], times)
+		}
 	}
 }
 
@@ -171,12 +190,12 @@ func TestBuildsInADirectoryOfItsOwn(t *testing.T) {
 }
 
 func TestSelected(t *testing.T) {
-	kept, err := selected("^allreduce/(shm|tcp)/2$", 64*kib)
+	kept, err := selected([]int{2, 4}, "^allreduce/(shm|tcp)/2$", 64*kib)
 	if err != nil || len(kept) != 2 || kept[0].sizeList() != "8,4096,65536" {
 		t.Errorf("%v %v", kept, err)
 	}
 	for _, bad := range []string{"nothing", "("} {
-		if kept, err := selected(bad, mib); err == nil {
+		if kept, err := selected([]int{2, 4}, bad, mib); err == nil {
 			t.Errorf("%s selects %v", bad, kept)
 		}
 	}

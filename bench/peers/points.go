@@ -45,8 +45,9 @@ const (
 	mib = 1 << 20
 )
 
-// groups is everything that can be measured, in the order of the table.
-func groups() []group {
+// groups is everything that can be measured, in the order of the table, with collectives over memory at each of the numbers
+// of ranks.
+func groups(ranks []int) []group {
 	messages := []int{8, 4 * kib, 64 * kib, mib, 4 * mib}
 	vectors := []int{8, 4 * kib, 64 * kib, 4 * mib, 64 * mib}
 	collectives := []string{"allreduce", "bcast", "allgather", "alltoall", "reduce_scatter"}
@@ -63,14 +64,16 @@ func groups() []group {
 		{"pairs", "shm", 8, []int{8, 64 * kib}}, // more ranks than cores
 		{"barrier", "shm", 8, []int{0}},
 	}
-	for _, ranks := range []int{2, 4} {
+	for _, n := range ranks {
 		for _, op := range collectives {
-			all = append(all, group{op, "shm", ranks, vectors})
+			all = append(all, group{op, "shm", n, vectors})
 		}
-		all = append(all, group{"barrier", "shm", ranks, []int{0}})
+		if n != 8 { // has its barrier above
+			all = append(all, group{"barrier", "shm", n, []int{0}})
+		}
 	}
 	for _, op := range others {
-		all = append(all, group{op, "shm", 4, few}, group{op, "tcp", 2, few})
+		all = append(all, group{op, "shm", ranks[len(ranks)-1], few}, group{op, "tcp", 2, few})
 	}
 	for _, op := range collectives {
 		all = append(all, group{op, "tcp", 2, vectors})
@@ -83,14 +86,27 @@ func groups() []group {
 	return all
 }
 
+// rankCounts reads a list of numbers of ranks.
+func rankCounts(text string) ([]int, error) {
+	var counts []int
+	for field := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(field))
+		if err != nil || n < 2 {
+			return nil, fmt.Errorf("%q is no number of ranks: want numbers from 2 up, such as 2,4", field)
+		}
+		counts = append(counts, n)
+	}
+	return counts, nil
+}
+
 // selected keeps the groups whose name matches the expression, and the sizes up to most.
-func selected(expression string, most int) ([]group, error) {
+func selected(ranks []int, expression string, most int) ([]group, error) {
 	re, err := regexp.Compile(expression)
 	if err != nil {
 		return nil, fmt.Errorf("-only: %w", err)
 	}
 	var kept []group
-	for _, g := range groups() {
+	for _, g := range groups(ranks) {
 		if !re.MatchString(g.name()) {
 			continue
 		}
@@ -106,7 +122,7 @@ func selected(expression string, most int) ([]group, error) {
 	}
 	if len(kept) == 0 {
 		return nil, fmt.Errorf("-only %q -max %d leave nothing to measure; groups are OP/TRANSPORT/RANKS, such as %s",
-			expression, most, groups()[0].name())
+			expression, most, groups(ranks)[0].name())
 	}
 	return kept, nil
 }
