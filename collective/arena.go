@@ -27,14 +27,13 @@ type arena struct {
 	me    int
 	parts [][]uint64
 
-	fences  bool         // writers need a full fence of their own: see package fence
-	home    osyield.Home // of this rank; the engine has another for its own waits
-	pause   osyield.Pause
-	crowded bool // ranks share processors
-	spins   int  // looks at a word before the core is given away
-	yields  int  // how often it is given away before the rank sleeps
-	ahead   int  // steps of a long collective that are shown before their turn to be taken
-	store   int  // bytes of the store that are used
+	fences bool         // writers need a full fence of their own: see package fence
+	home   osyield.Home // of this rank; the engine has another for its own waits
+	pause  osyield.Pause
+	spins  int // looks at a word before the core is given away
+	yields int // how often it is given away before the rank sleeps
+	ahead  int // steps of a long collective that are shown before their turn to be taken
+	store  int // bytes of the store that are used
 
 	drop    func() // gives the memory back
 	tickets uint64 // given out, guarded by the state's lock
@@ -68,7 +67,8 @@ func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *
 	a := &arena{me: s.rank, first: nobody, parts: parts, home: osyield.NewHome(processor), pause: osyield.NewPause(), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
-		a.crowded, a.spins, a.yields, a.ahead, a.store = true, spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
+		a.home = osyield.NewCrowdedHome(processor)
+		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
 	}
 	a.next = sync.NewCond(&a.mu)
 	return a

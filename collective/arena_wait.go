@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/internal/fence"
-	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -105,25 +104,16 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 // near waits as reach does, as long as that is not worth a sleep.
 func (m *meeting) near(rank, word int, v uint64) bool {
 	w := &m.parts[rank][word]
-	if atomic.LoadUint64(w) >= v { // which says nothing of who shares a core: see osyield.Home
-		return true
-	}
 	for range m.spins {
 		if atomic.LoadUint64(w) >= v {
-			m.home.Alone()
 			return true
 		}
 		m.pause.Pass()
 	}
-	for i, start := 0, time.Now(); (i < m.yields || m.comm.Progress()) && time.Since(start) < yieldTime; i++ {
-		osyield.Yield()
-		if m.crowded {
-			m.home.Yielded()
-		}
+	start := time.Now()
+	for i, now := 0, start; (i < m.yields || m.comm.Progress()) && now.Sub(start) < yieldTime; i++ {
+		now = m.home.Yield(i, now)
 		if atomic.LoadUint64(w) >= v {
-			if i == 0 && !m.crowded {
-				m.home.Shared()
-			}
 			return true
 		}
 	}

@@ -104,6 +104,7 @@ func Assemble(a Assembly) (*World, error) {
 	}
 	e.spinTime, e.home, e.pause = spinAlone, osyield.NewHome(w.Processor()), osyield.NewPause()
 	if e.crowded = w.crowded(); e.crowded {
+		e.home = osyield.NewCrowdedHome(w.Processor())
 		for _, p := range e.providers {
 			if c, ok := p.(transport.Crowder); ok {
 				c.Crowd()

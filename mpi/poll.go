@@ -151,19 +151,12 @@ func (e *engine) yieldSome(cond condition) bool {
 	now := start
 	for i := 0; i < yields && now.Sub(start) < yieldMost || now.Sub(start) < most; i++ {
 		e.unlock()
-		osyield.Yield()
-		if e.crowded {
-			e.home.Yielded()
-		}
+		before := now
+		now = e.home.Yield(i, before)
 		e.lock()
 		if e.pollAll() > 0 || cond.met() {
-			if i == 0 && !e.crowded {
-				e.home.Shared()
-			}
 			return true
 		}
-		before := now
-		now = time.Now()
 		if !e.crowded && now.Sub(before) > dearYield {
 			e.spinTime = spinBesides
 			return e.spin(cond)

@@ -230,9 +230,6 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 			e.stepAside()
 		}
 		if n > 0 {
-			if vain.polls > 0 {
-				e.home.Alone()
-			}
 			vain = spell{}
 			if e.polls%endPolls == 0 && ctx.Err() != nil { // what comes is for others, and may go on coming
 				break

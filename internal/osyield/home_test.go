@@ -3,6 +3,7 @@ package osyield
 import (
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -64,40 +65,37 @@ func mostly(t *testing.T, start, want int, allowed *unix.CPUSet, row func()) boo
 
 func TestHome(t *testing.T) {
 	here, home, allowed := twoProcessors(t)
-	shared := func(n int) func(*Home) {
+	yields := func(n, nth int, took time.Duration) func(*Home) {
 		return func(h *Home) {
 			for range n {
-				h.Shared()
+				h.note(nth, took)
 			}
 		}
 	}
-	yielded := func(n int) func(*Home) {
-		return func(h *Home) {
-			for range n {
-				h.Yielded()
-			}
-		}
-	}
+	shared := func(n int) func(*Home) { return yields(n, 0, 10*switched) }
+	yielded := func(n int) func(*Home) { return yields(n, 3, switched/2) }
 	for _, c := range []struct {
 		name  string
-		home  int
+		home  Home
 		start int
 		row   func(*Home)
 		want  int
 	}{
-		{"away", home, here, shared(homeRow), home},
-		{"there already", home, home, shared(homeRow), home},
-		{"the other way", here, home, shared(homeRow), here},
-		{"short row", home, here, shared(homeRow - 1), here},
-		{"broken row", home, here, func(h *Home) { shared(homeRow - 1)(h); h.Alone(); shared(homeRow - 1)(h) }, here},
-		{"no home", -1, here, shared(homeRow * 3), here},
-		{"away in a crowd", home, here, yielded(homeYields), home},
-		{"away in a crowd for a moment", home, here, yielded(homeYields - 1), here},
-		{"no home in a crowd", -1, here, yielded(homeYields * 3), here},
-		{"not allowed there", len(allowed)*64 - 1, here, shared(homeRow * 3), here},
+		{"away", NewHome(home), here, shared(homeRow), home},
+		{"there already", NewHome(home), home, shared(homeRow), home},
+		{"the other way", NewHome(here), home, shared(homeRow), here},
+		{"short row", NewHome(home), here, shared(homeRow - 1), here},
+		{"broken row", NewHome(home), here, func(h *Home) { shared(homeRow - 1)(h); h.note(0, switched/2); shared(homeRow - 1)(h) }, here},
+		{"row amid long waits", NewHome(home), here, func(h *Home) { shared(homeRow - 1)(h); h.note(1, switched/2); shared(1)(h) }, home},
+		{"long waits", NewHome(home), here, yields(3*homeRow, 1, switched), here},
+		{"no home", NewHome(-1), here, shared(homeRow * 3), here},
+		{"away in a crowd", NewCrowdedHome(home), here, yielded(homeYields), home},
+		{"away in a crowd for a moment", NewCrowdedHome(home), here, yielded(homeYields - 1), here},
+		{"no home in a crowd", NewCrowdedHome(-1), here, yielded(homeYields * 3), here},
+		{"not allowed there", NewHome(len(allowed)*64 - 1), here, shared(homeRow * 3), here},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if !mostly(t, c.start, c.want, &allowed, func() { h := NewHome(c.home); c.row(&h) }) {
+			if !mostly(t, c.start, c.want, &allowed, func() { h := c.home; c.row(&h) }) {
 				t.Errorf("from processor %d mostly not to %d", c.start, c.want)
 			}
 		})
@@ -111,7 +109,7 @@ func TestHomePatience(t *testing.T) {
 	for range 30 {
 		visit(here, &allowed)
 		for range h.need {
-			h.Shared()
+			h.note(0, switched)
 		}
 	}
 	if h.need != homeRowMax {
