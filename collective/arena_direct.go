@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -26,7 +27,7 @@ import (
 // What goes only one way between two ranks is a message, since both copy that together (package shm).
 //
 // Of an allreduce each rank reduces a slice, and then reads the others' results. Two ranks
-// reduce all of it each, which is as many bytes to read and saves a crossing.
+// reduce all of it each, which is as many bytes to read for the kernel and saves a crossing.
 //
 // Nothing here writes to another's memory, so that a rank that was stopped can spoil nothing when it goes on. What
 // a rank has read of a buffer that its owner gave up meanwhile is thrown away.
@@ -51,22 +52,34 @@ const (
 // reads reports whether a collective can be done by direct.
 func reads(k plan.Kind) bool { return k != plan.Barrier && k != plan.Scan && k != plan.Exscan }
 
+// gathers reports whether only the root takes what others show. They leave as soon as they have written it, however far the root
+// is, and would wait for it if it read their buffers: sixteen ranks reduce 64 KiB in 14 µs, mean over the ranks, and directly in 55.
+func gathers(k plan.Kind) bool { return k == plan.Gather || k == plan.Reduce }
+
 func (m *meeting) direct(ctx context.Context) error {
 	d := direct{meeting: m, reduced: m.steps + 1, read: m.steps + 2}
 	m.steps += 2
 	m.noteBuffers() // before the input is copied
-	if overwrites(m.entry.kind, m.entry.inPlace, m.slices()) {
+	result := m.recv
+	switch {
+	case overwrites(m.entry.kind, m.entry.inPlace):
 		m.saved = append(m.saved[:0], m.send...)
 		m.send = m.saved
+	case m.entry.kind == plan.Allreduce && m.entry.inPlace && !m.slices(): // the others read the input until the end
+		m.saved = slices.Grow(m.saved[:0], len(result))[:len(result)]
+		m.recv = m.saved
 	}
 	m.buffers = [2]buffer{m.bufferOf(m.contribution()), m.bufferOf(m.recv)}
 	m.show(unsafe.Slice((*byte)(unsafe.Pointer(&m.buffers)), unsafe.Sizeof(m.buffers)))
 	err := d.run(ctx)
-	if err != nil {
+	switch {
+	case err != nil:
 		atomic.StoreUint64(&m.parts[m.me][withdrawn], m.turn)
+	case len(result) > 0 && &result[0] != &m.recv[0]:
+		memcopy.Copy(result, m.recv)
 	}
 	runtime.KeepAlive(m.send)
-	runtime.KeepAlive(m.recv)
+	runtime.KeepAlive(result)
 	return err
 }
 
@@ -102,15 +115,21 @@ func (d *direct) run(ctx context.Context) error {
 	return nil
 }
 
-// overwrites reports whether a result in place of the input would overwrite what others have still
-// to read: of an allreduce, unless it is done in slices.
-func overwrites(k plan.Kind, inPlace, slices bool) bool {
-	return inPlace && (k == plan.Alltoall || k == plan.ReduceScatter || k == plan.Allreduce && !slices)
+// overwrites reports whether a result in place of the input would overwrite, block by block, what others have still to read.
+func overwrites(k plan.Kind, inPlace bool) bool {
+	return inPlace && (k == plan.Alltoall || k == plan.ReduceScatter)
 }
 
 // slices reports whether each rank reduces a slice for all.
 func (m *meeting) slices() bool {
-	return m.entry.kind == plan.Allreduce && (len(m.parts) > 2 || m.mappable())
+	return m.entry.kind == plan.Allreduce && slicesAllreduce(len(m.parts), m.entry.count*m.entry.typ.size, m.mappable())
+}
+
+// slicesAllreduce reports whether an allreduce of n bytes is done in slices. Two ranks that each reduce all of it cross once less;
+// where they map the vectors they read less by slices, for which it has to be longer than the cores' own caches.
+func slicesAllreduce(ranks, n int, mapped bool) bool {
+	const caches = 512 << 10
+	return ranks > 2 || mapped && n > caches
 }
 
 // passes reports whether one of two ranks has nothing to read, and the other must ask the kernel.

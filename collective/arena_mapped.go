@@ -59,12 +59,11 @@ func (m *meeting) noteBuffers() {
 	if !m.entry.readsMapped {
 		return
 	}
-	const slices = true // where all is mapped
 	read := m.contribution()
 	_, send := mpi.Locate(m.comm, read)
 	_, recv := mpi.Locate(m.comm, m.recv)
 	switch {
-	case len(read) > 0 && !send || m.entry.kind == plan.Allreduce && !recv || overwrites(m.entry.kind, m.entry.inPlace, slices):
+	case len(read) > 0 && !send || m.entry.kind == plan.Allreduce && !recv || overwrites(m.entry.kind, m.entry.inPlace):
 		m.bufferVote[m.entry.length] = heapVote
 	case len(read) > 0:
 		m.bufferVote[m.entry.length] = mappedVote

@@ -23,7 +23,7 @@ import (
 func mappedModel() *plan.Model {
 	m := *defaultModel
 	m.Host.OneWay, m.Host.Exchange, m.Cross = plan.Linear(1e9, 1), plan.Linear(1e9, 1), 1e-9
-	m.Read, m.Copy = plan.Linear(1e9, 1), plan.Linear(0, 0)
+	m.Read, m.Given, m.Copy = plan.Linear(1e9, 1), plan.Linear(1e9, 1), plan.Linear(0, 0)
 	return &m
 }
 

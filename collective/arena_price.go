@@ -138,16 +138,21 @@ func crossing(m *plan.Model) float64 {
 type access struct {
 	copied  plan.Curve // of bytes that are copied out of another's
 	operand plan.Curve // of bytes that are combined, besides that
-	slicing int        // ranks from which on an allreduce is done in slices
+	mapped  bool
 }
 
 // byKernel: what is to be combined is copied, too.
-func byKernel(m *plan.Model) access { return access{m.Read, m.Read, 3} }
+func byKernel(m *plan.Model) access { return access{copied: m.Read, operand: m.Read} }
 
 // byMapping: what is to be combined is used where it is.
 func byMapping(m *plan.Model) access {
 	mapped := m.Mapped.Or(m.Copy)
-	return access{mapped, plan.Curve{{Seconds: mapped.Alpha()}}, 2}
+	return access{copied: mapped, operand: plan.Curve{{Seconds: mapped.Alpha()}}, mapped: true}
+}
+
+// slices is slicesAllreduce of a problem.
+func (by access) slices(p *plan.Problem) bool {
+	return p.Kind == plan.Allreduce && slicesAllreduce(p.Size, p.Count*p.ElemBytes, by.mapped)
 }
 
 // directSeconds is the price of a direct collective: every rank waits until the last has read. It is the same on all
@@ -157,7 +162,7 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
-	slices := p.Kind == plan.Allreduce && p.Size >= by.slicing
+	slices := by.slices(p)
 	if slices {
 		n /= p.Size
 	}
@@ -187,11 +192,16 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 }
 
 // mappedSeconds is the price of a direct collective on buffers that are mapped. The figures of long ones, from
-// which it follows, do not show the crossings.
+// which it follows, do not show the crossings: one to begin, one to end, and one for each buffer that a rank looks into.
 func mappedSeconds(p *plan.Problem, m *plan.Model) float64 {
-	seconds := directSeconds(p, m, byMapping(m))
+	by := byMapping(m)
+	seconds := directSeconds(p, m, by)
 	if fitsSlot(p) {
-		seconds += 2 * crossing(m)
+		passes := 1
+		if by.slices(p) { // which have to be read, too
+			passes = 2
+		}
+		seconds += crossing(m) * float64(2+passes*(p.Size-1))
 	}
 	return seconds
 }
@@ -205,13 +215,22 @@ func (f *Config) readsMapped(p *plan.Problem, canRead bool) bool {
 	if _, forced := f.Force[p.Kind]; forced || !canRead || !reads(p.Kind) {
 		return false
 	}
-	if fitsSlot(p) && (p.TotalBytes() <= inlineBytes || p.Kind != plan.Allgather && p.Kind != plan.Alltoall) {
+	if fitsSlot(p) && (p.TotalBytes() <= inlineBytes || !allWaitForAll(p.Kind)) {
 		return false
 	}
 	if p.RanksPerCore > 1 && p.Kind.Reduces() && p.TotalBytes() <= few*pieceBytes {
 		return false
 	}
 	return mappedSeconds(p, f.Model) < memorySeconds(p, f.Model)
+}
+
+// allWaitForAll reports whether every rank needs something of every other.
+func allWaitForAll(k plan.Kind) bool {
+	switch k {
+	case plan.Allgather, plan.Alltoall, plan.Allreduce, plan.ReduceScatter:
+		return true
+	}
+	return false
 }
 
 // arenaWays are the ways of an arena to do a collective, and their prices.
@@ -257,6 +276,11 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 		if c.Seconds <= least {
 			name, least = c.Plan, c.Seconds
 		}
+	}
+	// It is not known yet whether the vectors are mapped. If they are, more than two ranks read no quicker by messages; with
+	// two, both copy each message. A root that reads them keeps the others waiting.
+	if name == "" && p.Size > 2 && !gathers(p.Kind) && f.readsMapped(p, canRead) && mappedSeconds(p, m) < messages {
+		return MemoryPlan, "by model " + m.Name + " for vectors from mpi.Alloc", true
 	}
 	if least > messages {
 		return name, fmt.Sprintf("by model %s not more than %.0f %% dearer than messages", m.Name, 100*(messageShare-1)), true

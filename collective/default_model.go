@@ -5,38 +5,46 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// defaultModel is what plans are priced by until a site has measured its own
-// (fisterra bench model): two ranks of one host over shared memory, and an
-// EDR-class network. The points of host are those of Fisterra's own
-// shared memory transport inside collectives on a 2-core virtual machine, whose buffers have
-// just been written, unlike those of a ping-pong, rounded from several runs of fisterra bench model;
-// Switch is that of four ranks on it.
+// defaultModel is what plans are priced by until a site has measured its own (fisterra bench model): two ranks of one host
+// over shared memory, and an EDR-class network. The points of host are means, of two machines: a 2-core virtual machine whose
+// cores are near each other (8 bytes in 0.1 µs) and a 16-core one of an Intel Xeon, whose are not (0.2 µs). What is quick on
+// one of them costs up to three times as much on the other; by the mean the plans are among the best of the first, and mostly of the
+// second. What is mapped is priced as this rank's own memory, so that it is used: through pieces several ranks
+// take what one writes longer than two do, which nothing here prices. Switch is that of four ranks on the first.
 var defaultModel = &plan.Model{
 	Name: "default",
 	Host: plan.Link{
-		OneWay: plan.Curve{{Bytes: 0, Seconds: 0.25e-6}, {Bytes: 8 << 10, Seconds: 0.6e-6}, {Bytes: 32 << 10, Seconds: 2e-6},
-			{Bytes: 128 << 10, Seconds: 4.7e-6}, {Bytes: 512 << 10, Seconds: 16e-6}, {Bytes: 2 << 20, Seconds: 70e-6}, {Bytes: 8 << 20, Seconds: 300e-6}},
-		Exchange: plan.Curve{{Bytes: 0, Seconds: 0.4e-6}, {Bytes: 8 << 10, Seconds: 0.95e-6}, {Bytes: 32 << 10, Seconds: 3.6e-6},
-			{Bytes: 128 << 10, Seconds: 9e-6}, {Bytes: 512 << 10, Seconds: 41e-6}, {Bytes: 2 << 20, Seconds: 330e-6}, {Bytes: 8 << 20, Seconds: 1.7e-3}},
+		OneWay:   ofLengths(0.33, 0.39, 0.54, 0.87, 1.9, 4, 12, 52, 130, 260, 1400),
+		Exchange: ofLengths(0.43, 0.53, 0.73, 1.5, 3.9, 9.2, 41, 170, 400, 930, 5100),
 	},
 	Net: plan.Link{
 		OneWay:   plan.Linear(1.6e-6, 1/11e9),
 		Exchange: plan.Linear(1.7e-6, 1/11e9),
 		Gap:      1 / 11e9,
 	},
-	Combine: plan.Curve{{Bytes: 0, Seconds: 20e-9}, {Bytes: 128 << 10, Seconds: 2.3e-6}, {Bytes: 2 << 20, Seconds: 47e-6}, {Bytes: 8 << 20, Seconds: 215e-6}},
-	Copy:    plan.Curve{{Bytes: 0, Seconds: 5e-9}, {Bytes: 128 << 10, Seconds: 2.3e-6}, {Bytes: 2 << 20, Seconds: 38e-6}, {Bytes: 8 << 20, Seconds: 180e-6}},
-	Pieces: plan.Curve{{Bytes: 0, Seconds: 0.2e-6}, {Bytes: 256, Seconds: 0.24e-6}, {Bytes: 2 << 10, Seconds: 0.5e-6}, {Bytes: 8 << 10, Seconds: 1.2e-6},
-		{Bytes: 32 << 10, Seconds: 3e-6}, {Bytes: 128 << 10, Seconds: 6.5e-6}, {Bytes: 512 << 10, Seconds: 31e-6}, {Bytes: 2 << 20, Seconds: 140e-6}, {Bytes: 8 << 20, Seconds: 1e-3}},
-	Read: plan.Curve{{Bytes: 0, Seconds: 2.6e-6}, {Bytes: 8 << 10, Seconds: 3.4e-6}, {Bytes: 128 << 10, Seconds: 12e-6},
-		{Bytes: 512 << 10, Seconds: 47e-6}, {Bytes: 2 << 20, Seconds: 230e-6}, {Bytes: 8 << 20, Seconds: 1.5e-3}},
-	Cross:    0.18e-6,
+	Combine:  ofLengths(0.01, 0.015, 0.022, 0.06, 0.2, 1.7, 6.6, 37, 95, 190, 1200),
+	Folded:   ofLengths(0.0032, 0.0073, 0.01, 0.025, 0.67, 2, 9.2, 70, 130, 350, 1800),
+	Copy:     ofLengths(0.0036, 0.0062, 0.02, 0.049, 0.2, 1.7, 6.4, 37, 91, 180, 670),
+	Pieces:   ofLengths(0.2, 0.3, 0.52, 1.1, 2.9, 8.2, 40, 180, 530, 1100, 4800),
+	Given:    ofLengths(0.11, 0.13, 0.28, 0.61, 2, 5.1, 17, 81, 160, 370, 1800),
+	Read:     ofLengths(1.6, 1.6, 1.6, 1.9, 3.6, 8.3, 37, 210, 450, 1100, 6500),
+	Cross:    0.2e-6,
 	Overhead: 0.1e-6,
 	Switch:   6e-6,
 }
 
+// ofLengths is the curve through times, in microseconds, of 0 B, 256 B, 2 KiB and so on.
+func ofLengths(micros ...float64) plan.Curve {
+	lengths := [...]int{0, 256, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 32 << 20}
+	c := make(plan.Curve, len(micros))
+	for i, t := range micros {
+		c[i] = plan.Point{Bytes: lengths[i], Seconds: t * 1e-6}
+	}
+	return c
+}
+
 // tcpModel is the default where the network is TCP, whose long messages are announced first and whose
-// hosts are busy with every byte. Its points are those of two ranks over the loopback interface of that machine.
+// hosts are busy with every byte. Its points are those of two ranks over the loopback interface of the first machine.
 var tcpModel = func() *plan.Model {
 	m := *defaultModel
 	m.Net = plan.Link{
