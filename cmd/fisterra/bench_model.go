@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -202,8 +201,11 @@ func (s *siteFlags) check(ctx context.Context, env environment, w *mpi.World, ki
 		t.Flush()
 		fmt.Fprintln(env.stdout, k)
 	}
-	if !k.Good() {
-		return nil, &exitError{exitWorse, errors.New("the model is too far from what is measured here")}
+	if !k.Good() { // all ranks find the same, and part in peace
+		if w.Rank() == 0 {
+			fmt.Fprintln(env.stderr, "fisterra: the model is too far from what is measured here")
+		}
+		return nil, &exitError{code: exitWorse}
 	}
 	return m, nil
 }
