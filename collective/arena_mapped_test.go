@@ -235,3 +235,46 @@ func arenaMapped(ctx context.Context, c *mpi.Comm, rounds int) error {
 	}
 	return free()
 }
+
+// Two ranks each reduce all of what fits in their caches, and slices of what is longer; in place the result lies aside until the
+// other rank has read.
+func TestMappedAllreduceOfTwo(t *testing.T) {
+	const caches = 512 << 10
+	lengths := []int{4 << 10, caches, caches + 8} // bytes
+	overSharedMemory(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{Model: mappedModel()}); err != nil {
+			return err
+		}
+		v, err := onSlab(c, caches/4+2)
+		if err != nil {
+			return err
+		}
+		if err := agreeToMap(ctx, c, v); err != nil {
+			return err
+		}
+		for _, bytes := range lengths {
+			n := bytes / 4
+			for i := range 3 * slots {
+				send, recv := v.send[:n], v.recv[:n]
+				if i%2 == 1 {
+					recv = send
+				}
+				for j := range send {
+					send[j] = int32((j + i) * (c.Rank() + 1))
+				}
+				if err := Allreduce(ctx, c, send, recv, Sum); err != nil {
+					return err
+				}
+				for j, got := range recv {
+					if want := int32((j + i) * 3); got != want {
+						return fmt.Errorf("%d bytes, call %d, element %d: %d, want %d", bytes, i, j, got, want)
+					}
+				}
+			}
+			if a := stateOf(c).arena.Load(); !a.allMapped[long] || bytes <= slotBytes && !a.allMapped[short] {
+				return fmt.Errorf("allreduces of %d bytes are not direct", bytes)
+			}
+		}
+		return nil
+	})
+}
