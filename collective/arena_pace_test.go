@@ -100,6 +100,17 @@ func TestArenaFar(t *testing.T) {
 		if err := until(true, kernel); err != nil {
 			return err
 		}
+		// Where only the root takes what the others show, they do not wait for it, however far it is.
+		for i := range fewMeetings + 1 {
+			const rounds, n = 3, 3 * pieceBytes / 4 // int32s
+			before := a.steps
+			if err := Reduce(ctx, c, operand[int32](i, c.Rank(), n), make([]int32, n), Sum, 0); err != nil {
+				return err
+			}
+			if got := a.steps - before; got != rounds {
+				return fmt.Errorf("a reduce has %d steps, want %d through pieces", got, rounds)
+			}
+		}
 		return until(false, 1e9)
 	}) {
 		if err != nil {
