@@ -18,7 +18,7 @@ type Explanation struct {
 	Hosts      int
 	Transport  string      // as Place.Transport
 	Plan       string      // LibraryPlan where the system's library does it
-	Why        string      // "cheapest by model ...", "by model ... not more than", "site table ...", "forced", "across hosts" (the library)
+	Why        string      // "cheapest by model ...", "by model ... not more than", "by model ... for vectors from mpi.Alloc", "site table ...", "forced", "across hosts" (the library)
 	Seconds    float64     // predicted; 0 for the library, which nothing prices
 	Model      string      // that predicts
 	PassedOver string      // why that is not the model of the site; empty: it is, or there is none

@@ -111,7 +111,7 @@ func TestAdmit(t *testing.T) {
 }
 
 func TestRefusesArguments(t *testing.T) {
-	for _, args := range [][]string{{"-launches", "3", "latency/shm/2"}, {"-ranks", "1"}, {"-ranks", "2,"}, {"-ranks", "4", "-only", "/2x"}} {
+	for _, args := range [][]string{{"-launches", "3", "latency/shm/2"}, {"-ranks", "1"}, {"-ranks", "2,"}, {"-ranks", "4,4"}, {"-ranks", "4", "-only", "/2x"}} {
 		if code := run(t.Context(), args); code != 2 {
 			t.Errorf("%q: exit code %d", args, code)
 		}

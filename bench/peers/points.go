@@ -86,13 +86,13 @@ func groups(ranks []int) []group {
 	return all
 }
 
-// rankCounts reads a list of numbers of ranks.
+// rankCounts reads a list of numbers of ranks, which grow: a group is measured once.
 func rankCounts(text string) ([]int, error) {
 	var counts []int
 	for field := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(field))
-		if err != nil || n < 2 {
-			return nil, fmt.Errorf("%q is no number of ranks: want numbers from 2 up, such as 2,4", field)
+		if err != nil || n < 2 || len(counts) > 0 && n <= counts[len(counts)-1] {
+			return nil, fmt.Errorf("%q is no number of ranks here: want growing numbers from 2 up, such as 2,4", field)
 		}
 		counts = append(counts, n)
 	}

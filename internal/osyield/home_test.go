@@ -102,7 +102,7 @@ func TestHome(t *testing.T) {
 	}
 }
 
-// A thread that is called away again and again goes home after longer and longer rows.
+// A thread that is called away again and again goes home after longer and longer rows, until a yield finds nobody.
 func TestHomePatience(t *testing.T) {
 	here, home, allowed := twoProcessors(t)
 	h := NewHome(home)
@@ -114,5 +114,8 @@ func TestHomePatience(t *testing.T) {
 	}
 	if h.need != homeRowMax {
 		t.Errorf("goes after %d waits, want %d", h.need, homeRowMax)
+	}
+	if h.note(0, switched-1); h.need != homeRow {
+		t.Errorf("goes after %d waits where it has been alone since, want %d", h.need, homeRow)
 	}
 }
