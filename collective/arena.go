@@ -24,8 +24,10 @@ import (
 //
 // After Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", 2008.
 type arena struct {
-	me    int
-	parts [][]uint64
+	me        int
+	parts     [][]uint64
+	others    []int   // in the order in which this rank waits for them
+	elsewhere rankSet // in a crowd: those that run on other processors than this one
 
 	fences bool         // writers need a full fence of their own: see package fence
 	home   osyield.Home // of this rank; the engine has another for its own waits
@@ -63,12 +65,26 @@ type arena struct {
 	saved      []byte // an input that the result overwrites, at most idleBytes between calls
 }
 
-func newArena(s *state, parts [][]uint64, ranksPerCore float64, processor int) *arena {
-	a := &arena{me: s.rank, first: nobody, parts: parts, home: osyield.NewHome(processor), pause: osyield.NewPause(), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+// newArena is an arena of parts. processors says where each rank should run, -1 if that is not known.
+func newArena(s *state, parts [][]uint64, ranksPerCore float64, processors []int) *arena {
+	home := processors[s.rank]
+	a := &arena{me: s.rank, first: nobody, parts: parts, home: osyield.NewHome(home), pause: osyield.NewPause(), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
-		a.home = osyield.NewCrowdedHome(processor)
+		a.home = osyield.NewCrowdedHome(home)
 		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
+		for r, p := range processors {
+			if home >= 0 && p >= 0 && p != home {
+				a.elsewhere |= oneRank(r)
+			}
+		}
+	}
+	for _, set := range []rankSet{a.everybody() &^ a.elsewhere, a.elsewhere} {
+		for r := range parts {
+			if r != a.me && set.has(r) {
+				a.others = append(a.others, r)
+			}
+		}
 	}
 	a.next = sync.NewCond(&a.mu)
 	return a
@@ -218,7 +234,11 @@ func (s *state) mapArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, err
 		drop()
 		return nil, err
 	}
-	a := newArena(s, parts, c.RanksPerCore(), c.World().Processor())
+	processors := make([]int, len(parts))
+	for r := range processors {
+		processors[r] = c.Processor(r)
+	}
+	a := newArena(s, parts, c.RanksPerCore(), processors)
 	a.fences = !fenced
 	if read {
 		a.allowReading(pids)

@@ -105,8 +105,8 @@ func (d *direct) run(ctx context.Context) error {
 	}
 	d.raise(flagTaken, d.read)
 	readers := d.readers()
-	for r := range d.parts {
-		if r != d.me && readers.has(r) {
+	for _, r := range d.others {
+		if readers.has(r) {
 			if err := d.reach(ctx, r, flagTaken, d.read, readers); err != nil {
 				return err
 			}

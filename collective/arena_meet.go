@@ -168,14 +168,16 @@ func (m *meeting) begin(ctx context.Context) error {
 	}
 	votes := uint64(0)
 	at := slot(m.turn - half)
-	for r := range m.parts {
+	for _, r := range m.others {
 		if err := m.reach(ctx, r, at, m.turn-half, m.everybody()); err != nil {
 			return err
 		}
 		if err := m.compareSlots(r, at); err != nil { // also of those that only give
 			return err
 		}
-		votes += m.parts[r][at+callAt] & votesMask
+	}
+	for _, part := range m.parts {
+		votes += part[at+callAt] & votesMask
 	}
 	m.pace.far = some(votes, farVote)
 	for l, votes := range [lengths]uint64{long: votes, short: votes >> shortVotes} {

@@ -184,8 +184,8 @@ func (l *pieceRun) give(ctx context.Context, s step) error {
 		return nil
 	}
 	u := &l.ring[s.number%pieces]
-	for r := range l.parts {
-		if u.readers.has(r) && r != l.me {
+	for _, r := range l.others {
+		if u.readers.has(r) {
 			if err := l.reach(ctx, r, flagTaken, u.number, u.readers); err != nil {
 				return err
 			}

@@ -178,15 +178,15 @@ func (m *meeting) contributes(rank int) int {
 
 // compareCalls waits for the ranks whose contributions this one needs, or for all that are to compare.
 func (m *meeting) compareCalls(ctx context.Context) error {
-	first, end := m.sources()
+	needed := ranksFrom(m.sources())
 	if m.entry.waitsForAll {
-		first, end = 0, len(m.parts)
+		needed = m.everybody()
 	}
-	for r := first; r < end; r++ {
-		if r == m.me {
+	for _, r := range m.others {
+		if !needed.has(r) {
 			continue
 		}
-		if err := m.see(ctx, r, ranksFrom(first, end)); err != nil {
+		if err := m.see(ctx, r, needed); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ func inShared(t testing.TB, way string, n int, o mpi.LocalOptions, f func(ctx co
 			return err
 		}
 		s := stateOf(c)
-		a := newArena(s, parts, float64(len(parts))/float64(runtime.NumCPU()), -1)
+		a := newArena(s, parts, float64(len(parts))/float64(runtime.NumCPU()), slices.Repeat([]int{-1}, n))
 		a.allowReading(pids)
 		s.arena.Store(a)
 		return f(ctx, c)
@@ -474,5 +474,33 @@ func BenchmarkArena(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// A rank waits for those that need its processor before those that run elsewhere.
+func TestOrderOfWaiting(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		processors []int
+		perCore    float64
+		others     []int
+		elsewhere  []int
+	}{
+		{"alone", []int{0, 1, 2, 3}, 1, []int{0, 2, 3}, nil},
+		{"in a crowd", []int{0, 1, 0, 1}, 2, []int{3, 0, 2}, []int{0, 2}},
+		{"alone in a crowd", []int{0, 1, 0}, 1.5, []int{0, 2}, []int{0, 2}},
+		{"not known", []int{-1, -1, -1}, 2, []int{0, 2}, nil},
+		{"of others not known", []int{-1, 1, 0, -1, 1}, 2, []int{0, 3, 4, 2}, []int{2}},
+	} {
+		a := newArena(&state{rank: 1}, make([][]uint64, len(c.processors)), c.perCore, c.processors)
+		var elsewhere []int
+		for r := range c.processors {
+			if a.elsewhere.has(r) {
+				elsewhere = append(elsewhere, r)
+			}
+		}
+		if !slices.Equal(a.others, c.others) || !slices.Equal(elsewhere, c.elsewhere) {
+			t.Errorf("%s: waits for %v, of which %v run elsewhere; want %v and %v", c.name, a.others, elsewhere, c.others, c.elsewhere)
+		}
 	}
 }

@@ -77,7 +77,7 @@ func Assemble(a Assembly) (*World, error) {
 		a.Log = slog.New(slog.DiscardHandler)
 	}
 	e := newEngine(a.Rank, size, a.Log)
-	e.providers = a.Providers
+	e.use(a.Providers...)
 	e.set = a.Set
 	for _, p := range a.Providers {
 		if s, ok := p.(transport.Sleeper); ok {
@@ -102,9 +102,11 @@ func Assemble(a Assembly) (*World, error) {
 			}
 		}
 	}
-	e.spinTime, e.home, e.pause = spinAlone, osyield.NewHome(w.Processor()), osyield.NewPause()
+	e.homes = w.homes
+	home := w.homes.of(a.Rank)
+	e.spinTime, e.home, e.pause = spinAlone, osyield.NewHome(home), osyield.NewPause()
 	if e.crowded = w.crowded(); e.crowded {
-		e.home = osyield.NewCrowdedHome(w.Processor())
+		e.home, e.couples = osyield.NewCrowdedHome(home), w.homes.most() <= 2
 		for _, p := range e.providers {
 			if c, ok := p.(transport.Crowder); ok {
 				c.Crowd()

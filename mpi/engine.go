@@ -18,6 +18,7 @@ type engine struct {
 
 	rank, size int
 	log        *slog.Logger
+	homes      homes // where ranks should run
 
 	match  matcher
 	ops    opTable
@@ -26,6 +27,7 @@ type engine struct {
 	pool   bufferPool
 
 	providers []transport.Provider
+	serving   []bool // by provider: it has a peer
 	members   []Member
 	routes    []*route         // by world rank, found on first use
 	peers     []*peer          // by world rank, made on first use
@@ -71,6 +73,11 @@ func newEngine(rank, size int, log *slog.Logger) *engine {
 	e.ops.dev = e
 	e.own = e.ops.get()
 	return e
+}
+
+// use sets the providers, before any peer is made.
+func (e *engine) use(providers ...transport.Provider) {
+	e.providers, e.serving = providers, make([]bool, len(providers))
 }
 
 // lock takes the world's lock and lets a polling leader know that somebody

@@ -21,11 +21,12 @@ type route struct {
 
 // peer is what the engine keeps about another rank it has talked to.
 type peer struct {
-	rank     int
-	provider transport.Provider
-	memory   transport.Memory // nil: cannot pull
-	taker    transport.Taker  // nil: arrivals come by Poll only
-	caps     transport.Caps
+	rank      int
+	elsewhere bool // it runs on another core, and looks for what it sends are cheap
+	provider  transport.Provider
+	memory    transport.Memory // nil: cannot pull
+	taker     transport.Taker  // nil: arrivals come by Poll only
+	caps      transport.Caps
 	// instantBytes is the size from which a send looks for other ways than an eager message.
 	instantBytes int
 	credit       int // bytes that may still be sent eagerly
@@ -122,8 +123,10 @@ func (e *engine) newPeer(rank int) *peer {
 		p.lost = fmt.Errorf("%w: %s", ErrTransport, r.reason)
 	} else {
 		p.provider = e.providers[r.provider]
+		e.serving[r.provider] = true
 		p.memory, _ = p.provider.(transport.Memory)
 		p.taker, _ = p.provider.(transport.Taker)
+		p.elsewhere = p.taker != nil && e.homes.apart(e.rank, rank)
 		p.caps = p.provider.Caps()
 		p.credit = p.caps.CreditBytes
 		p.instantBytes = p.caps.RendezvousBytes

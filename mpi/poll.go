@@ -11,8 +11,7 @@ import (
 
 const (
 	// A rank spins this long before it yields when every rank of the host has a
-	// core; where there are more ranks than cores it yields after one look in vain, since whom it
-	// waits for most likely waits for the core.
+	// core; where there are more ranks than cores it yields after a look or some (looks).
 	spinAlone = 50 * time.Microsecond
 	// Where every rank has a core and a yield takes longer than dearYield all the same, another
 	// program got it, for a time slice. Each further yield would cost one more: the
@@ -31,6 +30,9 @@ const (
 	clockPolls  = 16 // polls between two looks at the clock
 	endPolls    = 64 // polls that find something, between two looks at the caller's context
 	glancePolls = 64
+
+	// looksElsewhere is looks for a rank that runs on another core.
+	looksElsewhere = 8
 )
 
 // pollOthers is how often the providers are looked at that had nothing last.
@@ -50,11 +52,15 @@ func (e *engine) poll() int {
 	return n
 }
 
-// pollAll makes what progress can be made now.
+// pollAll makes what progress can be made now. Providers that serve nobody yet are passed over mostly: after a switch from
+// another rank each costs some cache lines.
 func (e *engine) pollAll() int {
 	e.sweeps++
 	n := 0
 	for i, p := range e.providers {
+		if !e.serving[i] && i != e.busiest && e.sweeps%pollOthers != 0 {
+			continue
+		}
 		if m := p.Poll(e); m > 0 {
 			n += m
 			e.busiest = i
@@ -84,13 +90,32 @@ type spell struct {
 	since time.Time
 }
 
-// spunOut counts one more poll in vain, and reports whether it is time to give the core away.
-func (e *engine) spunOut(s *spell) bool {
-	if e.crowded {
+// looks is how often a caller polls in vain in a crowd before it gives the core away: once, since whom it waits for most
+// likely waits for the core. Where two ranks share one, another core's rank is as likely to be running, and a few
+// polls cost less than a switch.
+func (e *engine) looks(cond condition) int {
+	if o, ok := cond.(*op); ok && e.couples {
+		peer := o.peer
+		if o.kind == opRecv && peer < 0 {
+			peer = o.env.source
+		}
+		if peer >= 0 && e.peers[peer] != nil && e.peers[peer].elsewhere {
+			return looksElsewhere
+		}
+	}
+	return 1
+}
+
+// spunOut counts one more poll in vain, and reports whether it is time to give the core away: in a crowd after some looks.
+func (e *engine) spunOut(s *spell, looks int) bool {
+	s.polls++
+	if e.crowded && s.polls >= looks {
 		return true
 	}
-	s.polls++
 	e.pause.Pass()
+	if e.crowded {
+		return false
+	}
 	switch {
 	case s.polls%clockPolls != 0:
 		return false
@@ -147,17 +172,14 @@ func (e *engine) yieldSome(cond condition) bool {
 	if e.crowded {
 		most = yieldCrowded
 	}
-	start := time.Now()
-	now := start
-	for i := 0; i < yields && now.Sub(start) < yieldMost || now.Sub(start) < most; i++ {
+	for w := (osyield.Wait{}); w.Yields < yields && w.Lasts < yieldMost || w.Lasts < most; {
 		e.unlock()
-		before := now
-		now = e.home.Yield(i, before)
+		took := e.home.Yield(&w)
 		e.lock()
 		if e.pollAll() > 0 || cond.met() {
 			return true
 		}
-		if !e.crowded && now.Sub(before) > dearYield {
+		if took > dearYield {
 			e.spinTime = spinBesides
 			return e.spin(cond)
 		}

@@ -63,3 +63,41 @@ func TestCloseAmidGlance(t *testing.T) {
 		}
 	})
 }
+
+// In a crowd a caller gives the core away after one look, but for a rank of another core where two share one.
+func TestLooks(t *testing.T) {
+	e := newPlay(0, []string{"1"}).e
+	e.peers = make([]*peer, 3)
+	e.peers[1] = &peer{rank: 1, elsewhere: true}
+	e.peers[2] = &peer{rank: 2}
+	recv := func(source int32) condition {
+		return &op{kind: opRecv, peer: -1, env: envelope{source: source}}
+	}
+	for _, c := range []struct {
+		name    string
+		couples bool
+		cond    condition
+		want    int
+	}{
+		{"receive from another core", true, recv(1), looksElsewhere},
+		{"receive from the same core", true, recv(2), 1},
+		{"receive from one that never sent", true, recv(0), 1},
+		{"receive from anybody", true, recv(AnySource), 1},
+		{"receive that has begun", true, &op{kind: opRecv, peer: 1, env: envelope{source: AnySource}}, looksElsewhere},
+		{"send to another core", true, &op{kind: opSend, peer: 1}, looksElsewhere},
+		{"send to the same core", true, &op{kind: opSend, peer: 2}, 1},
+		{"more than two share a core", false, recv(1), 1},
+		{"no operation", true, &anyOf{}, 1},
+	} {
+		if e.couples = c.couples; e.looks(c.cond) != c.want {
+			t.Errorf("%s: %d looks, want %d", c.name, e.looks(c.cond), c.want)
+		}
+	}
+	e.crowded = true
+	var s spell
+	for i := 1; i <= looksElsewhere; i++ {
+		if out := e.spunOut(&s, looksElsewhere); out != (i == looksElsewhere) {
+			t.Errorf("after %d looks of %d: %v", i, looksElsewhere, out)
+		}
+	}
+}

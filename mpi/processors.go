@@ -68,28 +68,31 @@ func (w *World) crowded() bool {
 	return w.localSize > runtime.NumCPU()
 }
 
-// processorOf is the processor that a rank should run on, alone where each rank of its host can have one, else
-// with as few others as can be; -1 if nothing is known. All ranks of a host count alike: those with the least
+// homes are the processors that the ranks of a host should run on, by rank: each alone where all can have their own, else
+// with as few others as can be. It is empty if nothing is known.
+type homes map[int]int
+
+// homesOf finds those of a host. All its ranks count alike: those with the least
 // choice come first, and each takes the first of those that the fewest have taken.
-func processorOf(rank int, members []Member) int {
+func homesOf(host string, members []Member) homes {
 	type seeker struct {
 		rank int
 		mask *big.Int
 	}
 	var seekers []seeker
 	for _, m := range members {
-		if m.Host != members[rank].Host {
+		if m.Host != host {
 			continue
 		}
 		mask, ok := m.mask()
 		if !ok {
-			return -1
+			return nil
 		}
 		seekers = append(seekers, seeker{m.Rank, mask})
 	}
 	slices.SortStableFunc(seekers, func(a, b seeker) int { return cmp.Compare(ones(a.mask), ones(b.mask)) })
 	taken := map[int]int{} // how many ranks have it
-	own := -1
+	h := make(homes, len(seekers))
 	for _, s := range seekers {
 		least := -1
 		for n := range s.mask.BitLen() {
@@ -98,11 +101,34 @@ func processorOf(rank int, members []Member) int {
 			}
 		}
 		taken[least]++
-		if s.rank == rank {
-			own = least
-		}
+		h[s.rank] = least
 	}
-	return own
+	return h
+}
+
+// of is a rank's; -1 if it is not known.
+func (h homes) of(rank int) int {
+	if n, ok := h[rank]; ok {
+		return n
+	}
+	return -1
+}
+
+// apart reports whether two ranks are known to run on different processors of this host.
+func (h homes) apart(a, b int) bool {
+	one, known := h[a]
+	other, alsoKnown := h[b]
+	return known && alsoKnown && one != other
+}
+
+// most is how many ranks share a processor where it is most.
+func (h homes) most() (n int) {
+	ranks := map[int]int{}
+	for _, p := range h {
+		ranks[p]++
+		n = max(n, ranks[p])
+	}
+	return n
 }
 
 // ones counts the processors of a mask.
@@ -113,9 +139,10 @@ func ones(mask *big.Int) (n int) {
 	return n
 }
 
-// Processor is the number of the processor that this rank should run on, for itself where each rank of the
-// host can have one, else with as few others as can be; -1 if nothing is known. The rank is not bound to it.
-func (w *World) Processor() int { return w.processor }
+// Processor is the number of the processor that a rank of this host should run on, alone where each rank of the
+// host can have one, else with as few others as can be; -1 for ranks of other hosts, and if nothing is known. No rank is
+// bound to it. All ranks of the host get the same answer. Not collective.
+func (c *Comm) Processor(rank int) int { return c.world.homes.of(int(c.group[rank])) }
 
 // RanksPerCore is how many ranks share a processor, in the mean, on the host where
 // it is most of all hosts with members of the communicator; 1 where each has its own or nothing is

@@ -63,7 +63,7 @@ func TestProcessorsOfThisProcess(t *testing.T) {
 }
 
 // Ranks of a host get processors of their own wherever that is possible.
-func TestProcessorOf(t *testing.T) {
+func TestHomesOf(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		masks string // of ranks of one host
@@ -87,10 +87,32 @@ func TestProcessorOf(t *testing.T) {
 					Member{Rank: 2*i + 1, Host: "there", Processors: "1"})
 			}
 			for i, want := range c.want {
-				if got := processorOf(2*i, members); got != want {
+				if got := homesOf("here", members).of(2 * i); got != want {
 					t.Errorf("rank %d of the host: %d, want %d", i, got, want)
 				}
 			}
 		})
+	}
+}
+
+func TestHomes(t *testing.T) {
+	var members []Member
+	for r, host := range []string{"here", "there", "here", "here", "there"} {
+		members = append(members, Member{Rank: r, Host: host, Processors: "3"})
+	}
+	h := homesOf("here", members) // 0, 2 and 3 on processors 0, 1 and 0
+	for _, c := range []struct {
+		a, b int
+		want bool
+	}{{0, 2, true}, {2, 0, true}, {0, 3, false}, {3, 2, true}, {0, 0, false}, {0, 1, false}, {1, 2, false}, {1, 4, false}} {
+		if got := h.apart(c.a, c.b); got != c.want {
+			t.Errorf("ranks %d and %d apart: %v", c.a, c.b, got)
+		}
+	}
+	if got := h.most(); got != 2 {
+		t.Errorf("%d ranks share a processor, want 2", got)
+	}
+	if got := homes(nil).most(); got != 0 {
+		t.Errorf("%d ranks share a processor that is not known", got)
 	}
 }

@@ -36,6 +36,7 @@ type progress struct {
 	sleeper transport.Sleeper // nil with a set
 
 	crowded  bool          // there are more ranks than cores here
+	couples  bool          // likewise, but at most two for each
 	home     osyield.Home  // where this rank should run
 	spinTime time.Duration // at present
 	pause    osyield.Pause // between two polls in vain
@@ -215,9 +216,13 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 		return
 	}
 	var (
-		vain spell
-		stop func() bool
+		vain  spell
+		stop  func() bool
+		looks = 1
 	)
+	if e.crowded {
+		looks = e.looks(cond)
+	}
 	for {
 		n := e.poll()
 		if len(e.reported) > 0 {
@@ -236,7 +241,7 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 			}
 			continue
 		}
-		if !e.spunOut(&vain) {
+		if !e.spunOut(&vain, looks) {
 			continue
 		}
 		if ctx.Err() != nil {

@@ -221,9 +221,9 @@ func newPlay(rank int, w []string) *play {
 		return "new"
 	}
 	e := newEngine(rank, size, slog.New(slog.DiscardHandler))
-	e.providers = []transport.Provider{p.s}
+	e.use(p.s)
 	if len(w) > 1 {
-		e.providers[0] = pullScript{p.s}
+		e.use(pullScript{p.s})
 	}
 	set, err := newSleepSet()
 	if err != nil {

@@ -15,7 +15,7 @@ type World struct {
 	localRank  int
 	localSize  int
 	shares     map[string]float64 // by host, see ranksPerCore
-	processor  int                // see processorOf
+	homes      homes
 	launcher   string
 	choice     choice
 	log        *slog.Logger
@@ -39,7 +39,7 @@ func newWorld(a Assembly, dev device) *World {
 		}
 	}
 	w.shares = ranksPerCore(a.Members)
-	w.processor = processorOf(a.Rank, a.Members)
+	w.homes = homesOf(a.Members[a.Rank].Host, a.Members)
 	return w
 }
 

@@ -119,3 +119,35 @@ func TestHomePatience(t *testing.T) {
 		t.Errorf("goes after %d waits where it has been alone since, want %d", h.need, homeRow)
 	}
 }
+
+// A wait knows how long it lasts, in a crowd from a few yields on, and only then.
+func TestWaitLasts(t *testing.T) {
+	yields := func(h Home, n int) (w Wait) {
+		for range n {
+			h.Yield(&w)
+		}
+		return w
+	}
+	for _, c := range []struct {
+		name   string
+		home   Home
+		yields int
+		timed  bool
+	}{
+		{"alone", NewHome(-1), 1, true},
+		{"in a crowd", NewCrowdedHome(-1), crowdLooks - 1, false},
+		{"in a crowd, longer", NewCrowdedHome(-1), 2 * crowdLooks, true},
+	} {
+		begun := time.Now()
+		w := yields(c.home, c.yields)
+		if w.Yields != c.yields || c.timed != (w.Lasts > 0) || w.Lasts > time.Since(begun) {
+			t.Errorf("%s: %d yields, %v; want %d, timed: %v", c.name, w.Yields, w.Lasts, c.yields, c.timed)
+		}
+	}
+	crowded, w := NewCrowdedHome(-1), Wait{}
+	for range 3 * crowdLooks {
+		if took := crowded.Yield(&w); took != 0 {
+			t.Fatalf("yield %d in a crowd took %v, want 0", w.Yields, took)
+		}
+	}
+}
