@@ -125,7 +125,7 @@ func (d *doorbell) quiet() {
 
 func (d *doorbell) close() {
 	if d.mem != nil {
-		unix.Munmap(d.mem)
+		Unmap(d.mem)
 		d.mem, d.board = nil, nil
 	}
 	for _, fd := range []*int{&d.bell, &d.memory} {

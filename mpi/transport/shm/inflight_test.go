@@ -70,7 +70,7 @@ func TestTooManyInFlight(t *testing.T) {
 		mem, err = rs[0].Import(t.Context(), 1, handle)
 	}
 	if err == nil {
-		err = unix.Munmap(mem)
+		err = Unmap(mem)
 	}
 	if err != nil {
 		t.Errorf("an Import later: %v", err)

@@ -32,7 +32,7 @@ func (l *link) close() {
 	l.sharing.close()
 	for _, mem := range [][]byte{l.mem, l.board} {
 		if mem != nil {
-			unix.Munmap(mem)
+			Unmap(mem)
 		}
 	}
 	for _, fd := range []int{l.memory, l.bell} {

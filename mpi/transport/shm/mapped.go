@@ -175,7 +175,7 @@ func (p *Provider) accept(l *link, number, sizeBytes uint64, fd int) error {
 		procmem.Populate(mem)
 	}
 	if !l.sharing.keep(number, mem) {
-		return unix.Munmap(mem)
+		return Unmap(mem)
 	}
 	err = sendPacket(l.conn, binary.BigEndian.AppendUint64([]byte{packetTaken}, number))
 	if errors.Is(err, unix.EAGAIN) {
@@ -239,7 +239,7 @@ func (s *sharing) forget(number uint64) {
 func (s *sharing) tidy(m *mapped) {
 	if m.withdrawn && m.users == 0 && s.mapped[m.number] == m {
 		delete(s.mapped, m.number)
-		_ = unix.Munmap(m.mem) // a whole mapping: nothing can be wrong with it
+		_ = Unmap(m.mem) // a whole mapping: nothing can be wrong with it
 	}
 }
 
@@ -249,7 +249,7 @@ func (s *sharing) close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	for _, m := range s.mapped {
-		_ = unix.Munmap(m.mem)
+		_ = Unmap(m.mem)
 	}
 	s.mapped, s.offered = nil, nil
 }

@@ -33,7 +33,7 @@ func exported(t *testing.T, r *testRank, sizeBytes int) (handle, mem []byte) {
 	}
 	t.Cleanup(func() {
 		r.Unexport(handle)
-		unix.Munmap(mem)
+		Unmap(mem)
 		unix.Close(fd)
 	})
 	return handle, mem

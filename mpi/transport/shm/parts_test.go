@@ -134,7 +134,7 @@ func partImport(r *testRank, in *bufio.Reader) error {
 		if err != nil {
 			return err
 		}
-		return unix.Munmap(mem)
+		return Unmap(mem)
 	}
 	if err := get(); err != nil {
 		return err

@@ -90,11 +90,54 @@ func mapSegment(fd, sizeBytes int) ([]byte, error) {
 	if st.Size != int64(sizeBytes) {
 		return nil, fmt.Errorf("the peer's shared segment has %d bytes, expected %d", st.Size, sizeBytes)
 	}
-	mem, err := unix.Mmap(fd, 0, sizeBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return Map(fd, sizeBytes)
+}
+
+// HugePageBytes is the size of a huge page.
+const HugePageBytes = 2 << 20
+
+// Map maps sizeBytes of a segment from its beginning on, for Unmap: from an address on that huge pages need, if it
+// has room for one.
+func Map(fd, sizeBytes int) ([]byte, error) {
+	size := uintptr(sizeBytes)
+	place := func(at unsafe.Pointer, flags int) (unsafe.Pointer, error) {
+		return unix.MmapPtr(fd, 0, at, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|flags)
+	}
+	var mem unsafe.Pointer
+	var err error
+	if sizeBytes < HugePageBytes {
+		mem, err = place(nil, 0)
+	} else {
+		mem, err = placeAligned(place, size)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes of shared memory: %w", sizeBytes, err)
 	}
+	return unsafe.Slice((*byte)(mem), sizeBytes), nil
+}
+
+// placeAligned has size bytes placed, whole pages, where a huge page may begin.
+func placeAligned(place func(at unsafe.Pointer, flags int) (unsafe.Pointer, error), size uintptr) (unsafe.Pointer, error) {
+	around := size + HugePageBytes
+	free, err := unix.MmapPtr(-1, 0, nil, around, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, err
+	}
+	before := -uintptr(free) % HugePageBytes
+	mem, err := place(unsafe.Add(free, before), unix.MAP_FIXED)
+	if err != nil {
+		return nil, errors.Join(err, unix.MunmapPtr(free, around))
+	}
+	if before > 0 {
+		_ = unix.MunmapPtr(free, before) // else it stays, an address range without memory
+	}
+	_ = unix.MunmapPtr(unsafe.Add(mem, size), around-before-size)
 	return mem, nil
+}
+
+// Unmap is the opposite. Nobody may touch the memory any more.
+func Unmap(mem []byte) error {
+	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
 }
 
 // at views the object of type T at an offset of a mapping.
