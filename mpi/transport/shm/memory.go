@@ -108,10 +108,15 @@ func (p *Provider) Expose(peer int, buf []byte) (transport.Key, bool) {
 
 // copyable reports whether the kernel's copies are to move n bytes of this rank's memory to the peer.
 func (ep *endpoint) copyable(n int) bool {
-	if ep.vm && ep.p.habit.paced && !ep.p.crowded {
-		return n >= farPullBytes && ep.out.crossing.Around()
+	switch {
+	case !ep.vm:
+		return false
+	case !ep.p.habit.paced:
+		return true
+	case ep.p.crowded: // what fits into the ring at once waits for nobody's turn there
+		return n >= streamFrom
 	}
-	return ep.vm
+	return n >= farPullBytes && ep.out.crossing.Around()
 }
 
 // openExposures backs the slots with memory, when they are first used.

@@ -191,9 +191,6 @@ func (p *Provider) Name() string { return "shm" }
 // Caps says what shared memory does well.
 func (p *Provider) Caps() transport.Caps {
 	h := p.habit
-	if p.crowded && h.paced {
-		h.rendezvousBytes, h.pullBytes = pullFrom, pullFrom
-	}
 	if p.cfg.Copies != 2 {
 		h.pullBytes = min(h.pullBytes, mappedFrom)
 	}
@@ -203,9 +200,8 @@ func (p *Provider) Caps() transport.Caps {
 	}
 }
 
-// Crowd has large messages copied once, by the kernel, where that is possible: of the
-// two copies through the ring each has to wait for its rank's turn on a processor. The rings
-// stay small.
+// Crowd has messages that do not fit into the ring at once copied by the kernel, where that is possible: through
+// the ring both ranks would have to wait for their turn on a processor, again and again. The rings stay small.
 func (p *Provider) Crowd() { p.crowded = true }
 
 // Address is where peers find this rank.

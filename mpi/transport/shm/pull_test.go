@@ -83,20 +83,28 @@ func TestExchangePullsAlone(t *testing.T) {
 	}
 }
 
-// TestCrowdPulls: where ranks share processors, messages are exposed at once, and from a shorter length on.
+// TestCrowdPulls: where ranks share processors, what does not fit into the ring at once is exposed.
 func TestCrowdPulls(t *testing.T) {
 	rs := openWorld(t, 2, nil)
 	rs[0].habit = habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, slow: 1, paced: true}
 	meetAll(t, rs)
-	if c := rs[0].Caps(); c.PullBytes != mappedFrom {
-		t.Fatalf("pulled from %d B on, want %d", c.PullBytes, mappedFrom)
-	}
-	rs[0].Crowd()
-	if c := rs[0].Caps(); c.PullBytes != pullFrom || c.RendezvousBytes != pullFrom {
-		t.Errorf("pulled from %d and announced from %d B on, want %d", c.PullBytes, c.RendezvousBytes, pullFrom)
-	}
 	mayCopy(t)
-	if _, ok := rs[0].Expose(1, pattern(pullFrom, 1)); !ok {
-		t.Error("not exposed")
+	exposes := func(n int, want bool) {
+		t.Helper()
+		key, ok := rs[0].Expose(1, pattern(n, 1))
+		if ok != want {
+			t.Errorf("%d bytes exposed: %v", n, ok)
+		}
+		if ok && !rs[0].Withdraw(1, key) {
+			t.Fatal("what nobody pulls cannot be withdrawn")
+		}
 	}
+	exposes(streamFrom, false)
+	exposes(1<<20, false)
+	rs[0].Crowd()
+	if c := rs[0].Caps(); c.PullBytes != mappedFrom || c.RendezvousBytes != streamFrom {
+		t.Errorf("pulled from %d and announced from %d B on, want %d and %d", c.PullBytes, c.RendezvousBytes, mappedFrom, streamFrom)
+	}
+	exposes(streamFrom-1, false)
+	exposes(streamFrom, true)
 }
