@@ -102,7 +102,13 @@ func (h *Home) move() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	from, err := processor()
-	if err != nil || from == h.processor {
+	if err != nil {
+		return
+	}
+	if from == h.processor {
+		if h.crowded { // it stays where it goes
+			h.need = homeYields
+		}
 		return
 	}
 	h.need = min(2*h.need, homeRowMax)

@@ -118,6 +118,29 @@ func TestHomePatience(t *testing.T) {
 	if h.note(0, switched-1); h.need != homeRow {
 		t.Errorf("goes after %d waits where it has been alone since, want %d", h.need, homeRow)
 	}
+
+	// In a crowd, until it is found at home.
+	patient := 0
+	if !mostly(t, here, home, &allowed, func() {
+		h = NewCrowdedHome(home)
+		for h.need < 8*homeYields {
+			visit(here, &allowed)
+			for range h.need {
+				h.note(0, 0)
+			}
+		}
+		for range h.need {
+			h.note(0, 0)
+		}
+		if h.need != homeYields {
+			patient++
+		}
+	}) {
+		t.Error("a rank in a crowd does not go home any more")
+	}
+	if patient > 10 { // of 21: more than the kernel moves it in between
+		t.Errorf("%d times a rank in a crowd goes home later although it was found there", patient)
+	}
 }
 
 // A wait knows how long it lasts, in a crowd from a few yields on, and only then.
