@@ -3,6 +3,7 @@ package collective
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -29,13 +30,13 @@ type arena struct {
 	others    []int   // in the order in which this rank waits for them
 	elsewhere rankSet // in a crowd: those that run on other processors than this one
 
-	fences bool         // writers need a full fence of their own: see package fence
-	home   osyield.Home // of this rank; the engine has another for its own waits
-	pause  osyield.Pause
-	spins  int // looks at a word before the core is given away
-	yields int // how often it is given away before the rank sleeps
-	ahead  int // steps of a long collective that are shown before their turn to be taken
-	store  int // bytes of the store that are used
+	fences bool            // writers need a full fence of their own: see package fence
+	home   osyield.Home    // of this rank; the engine has another for its own waits
+	pauses []osyield.Pause // by rank that is waited for
+	spins  int             // looks at a word before the core is given away
+	yields int             // how often it is given away before the rank sleeps
+	ahead  int             // steps of a long collective that are shown before their turn to be taken
+	store  int             // bytes of the store that are used
 
 	drop    func() // gives the memory back
 	tickets uint64 // given out, guarded by the state's lock
@@ -68,7 +69,7 @@ type arena struct {
 // newArena is an arena of parts. processors says where each rank should run, -1 if that is not known.
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processors []int) *arena {
 	home := processors[s.rank]
-	a := &arena{me: s.rank, first: nobody, parts: parts, home: osyield.NewHome(home), pause: osyield.NewPause(), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+	a := &arena{me: s.rank, first: nobody, parts: parts, home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
 		a.home = osyield.NewCrowdedHome(home)

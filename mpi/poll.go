@@ -86,33 +86,60 @@ func (e *engine) pollOnce() {
 
 // spell is a stretch of polling in vain.
 type spell struct {
+	peer  *peer // that is waited for, if it is one
+	looks int   // in a crowd
 	polls int
 	since time.Time
 }
 
-// looks is how often a caller polls in vain in a crowd before it gives the core away: once, since whom it waits for most
-// likely waits for the core. Where two ranks share one, another core's rank is as likely to be running, and a few
+// spell is one of waiting for a condition.
+func (e *engine) spell(cond condition) spell {
+	p := e.awaited(cond)
+	return spell{peer: p, looks: e.looks(p)}
+}
+
+// awaited is the peer that an operation waits for; nil if there is not one, or it is not known yet.
+func (e *engine) awaited(cond condition) *peer {
+	o, ok := cond.(*op)
+	if !ok {
+		return nil
+	}
+	rank := o.peer
+	if o.kind == opRecv && rank < 0 {
+		rank = o.env.source
+	}
+	if rank < 0 {
+		return nil
+	}
+	return e.peers[rank]
+}
+
+// looks is how often a caller that waits for a peer polls in vain in a crowd before it gives the core away: once, since whom it
+// waits for most likely waits for the core. Where two ranks share one, another core's rank is as likely to be running, and a few
 // polls cost less than a switch.
-func (e *engine) looks(cond condition) int {
-	if o, ok := cond.(*op); ok && e.couples {
-		peer := o.peer
-		if o.kind == opRecv && peer < 0 {
-			peer = o.env.source
-		}
-		if peer >= 0 && e.peers[peer] != nil && e.peers[peer].elsewhere {
-			return looksElsewhere
-		}
+func (e *engine) looks(p *peer) int {
+	if e.couples && p != nil && p.elsewhere {
+		return looksElsewhere
 	}
 	return 1
 }
 
+// pass lets the time pass between two polls of a caller that waits for a peer.
+func (e *engine) pass(p *peer) {
+	if p != nil && p.taker != nil {
+		p.taker.Pass(p.rank)
+	} else {
+		e.pause.Pass()
+	}
+}
+
 // spunOut counts one more poll in vain, and reports whether it is time to give the core away: in a crowd after some looks.
-func (e *engine) spunOut(s *spell, looks int) bool {
+func (e *engine) spunOut(s *spell) bool {
 	s.polls++
-	if e.crowded && s.polls >= looks {
+	if e.crowded && s.polls >= s.looks {
 		return true
 	}
-	e.pause.Pass()
+	e.pass(s.peer)
 	if e.crowded {
 		return false
 	}
@@ -134,9 +161,10 @@ func (e *engine) glance(o *op) {
 		return
 	}
 	e.leader = leaderCaller
+	peer := e.awaited(o)
 	for i := 0; i < glancePolls && e.contended.Load() == 0; i++ {
 		if e.poll() == 0 {
-			e.pause.Pass()
+			e.pass(peer)
 		} else if o.phase == phaseFinished {
 			break
 		}
@@ -151,6 +179,7 @@ func (e *engine) glance(o *op) {
 // before it looks, never after: the caller sleeps next, and nobody wakes it for what was done while it
 // was awake.
 func (e *engine) spin(cond condition) bool {
+	peer := e.awaited(cond)
 	for start := time.Now(); time.Since(start) < e.spinTime; {
 		if e.contended.Load() > 0 {
 			e.stepAside()
@@ -159,7 +188,7 @@ func (e *engine) spin(cond condition) bool {
 			if e.poll() > 0 || cond.met() {
 				return true
 			}
-			e.pause.Pass()
+			e.pass(peer)
 		}
 	}
 	return false

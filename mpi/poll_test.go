@@ -89,14 +89,14 @@ func TestLooks(t *testing.T) {
 		{"more than two share a core", false, recv(1), 1},
 		{"no operation", true, &anyOf{}, 1},
 	} {
-		if e.couples = c.couples; e.looks(c.cond) != c.want {
-			t.Errorf("%s: %d looks, want %d", c.name, e.looks(c.cond), c.want)
+		if e.couples = c.couples; e.spell(c.cond).looks != c.want {
+			t.Errorf("%s: %d looks, want %d", c.name, e.spell(c.cond).looks, c.want)
 		}
 	}
-	e.crowded = true
-	var s spell
+	e.crowded, e.couples = true, true
+	s := e.spell(recv(1))
 	for i := 1; i <= looksElsewhere; i++ {
-		if out := e.spunOut(&s, looksElsewhere); out != (i == looksElsewhere) {
+		if out := e.spunOut(&s); out != (i == looksElsewhere) {
 			t.Errorf("after %d looks of %d: %v", i, looksElsewhere, out)
 		}
 	}

@@ -39,7 +39,7 @@ type progress struct {
 	couples  bool          // likewise, but at most two for each
 	home     osyield.Home  // where this rank should run
 	spinTime time.Duration // at present
-	pause    osyield.Pause // between two polls in vain
+	pause    osyield.Pause // between two polls in vain, unless it is known for whom
 	keeper   keeper
 }
 
@@ -216,13 +216,9 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 		return
 	}
 	var (
-		vain  spell
-		stop  func() bool
-		looks = 1
+		vain = e.spell(cond)
+		stop func() bool
 	)
-	if e.crowded {
-		looks = e.looks(cond)
-	}
 	for {
 		n := e.poll()
 		if len(e.reported) > 0 {
@@ -235,20 +231,20 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 			e.stepAside()
 		}
 		if n > 0 {
-			vain = spell{}
+			vain.polls = 0
 			if e.polls%endPolls == 0 && ctx.Err() != nil { // what comes is for others, and may go on coming
 				break
 			}
 			continue
 		}
-		if !e.spunOut(&vain, looks) {
+		if !e.spunOut(&vain) {
 			continue
 		}
 		if ctx.Err() != nil {
 			break
 		}
 		e.spinTime = max(e.spinTime/2, spinAlone)
-		vain = spell{}
+		vain.polls = 0
 		if e.yieldSome(cond) {
 			continue
 		}

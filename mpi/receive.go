@@ -32,7 +32,7 @@ func (e *engine) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (S
 const (
 	takeLooks   = 32 // about the time of an answer from a rank of this host
 	looksAtOnce = 8
-	takesInRow  = 32
+	takesInRow  = 128
 )
 
 // recvNow takes a small message from where its peer has put it, or is about to, the

@@ -2,14 +2,29 @@ package osyield
 
 import "time"
 
-// Pause is the time between two looks at a word that another processor is to write. Looks in close order keep asking
+// Pause is the time between two looks at a word that a certain other processor is to write. Looks in close order keep asking
 // for its cache line while the writer needs it: between processors that are far from each other a short
-// message took 0.45 µs so, and 0.28 µs with pauses. The zero Pause takes no time.
-type Pause struct{ count uint32 }
+// message took 0.45 µs so, and 0.28 µs with pauses of 60 ns. Between neighbours it took 0.07 µs with the shortest pauses
+// and 0.10 with those. How far the writer is shows in how long a look takes that brings something, and
+// may change: the hypervisor moves processors. Every now and then a wait is timed. The zero Pause takes no time and learns nothing.
+type Pause struct {
+	each  float64 // how long the processor's own pause takes, in nanoseconds
+	clock float64 // how long it takes to look at the clock
+	fetch float64 // how long looks took of late that brought something
+	count uint32  // of the processor's own
+	waits uint32  // since one was timed
+}
 
 const (
-	// pauseTime is what gained most; a message waits for half of it in the mean.
-	pauseTime = 60 * time.Nanosecond
+	// firstFetch is fetch before anything has been timed, that of processors which are not near.
+	firstFetch = 100
+	// pauseShare of fetch is what gained most, near and far.
+	pauseShare = 0.45
+	// timedWait: so many waits for one that is timed, which takes two looks at the clock for each at the word.
+	timedWait = 2048
+	// weight of what was timed last in the mean of late; what took longer than fetchMost was interrupted.
+	weight, fetchMost = 1.0 / 4, 1000
+
 	// pauseSample pauses are timed, pauseTries times, of which the quickest was not interrupted.
 	pauseSample = 64
 	pauseTries  = 8
@@ -18,20 +33,61 @@ const (
 // NewPause finds out how long the processor's own pause takes, which differs by an order of magnitude between
 // them. That takes some 10 to 30 µs.
 func NewPause() Pause {
-	quickest := time.Hour
+	each, clock := time.Hour, time.Hour
+	begun := time.Now()
 	for range pauseTries {
-		begun := time.Now()
+		before := time.Since(begun)
 		pause(pauseSample)
-		quickest = min(quickest, time.Since(begun))
+		after := time.Since(begun)
+		each, clock = min(each, after-before), min(clock, time.Since(begun)-after)
 	}
-	return pauseOf(quickest)
+	return pauseOf(each, clock)
 }
 
-// pauseOf is the Pause where pauseSample of the processor's own take so long.
-func pauseOf(sample time.Duration) Pause {
-	n := (pauseTime*pauseSample + sample/2) / max(sample, 1)
-	return Pause{uint32(min(max(n, 1), pauseSample))}
+// pauseOf is the Pause where pauseSample of the processor's own take so long, and a look at the clock.
+func pauseOf(sample, clock time.Duration) Pause {
+	p := Pause{each: max(1, float64(sample-clock)/pauseSample), clock: float64(clock), fetch: firstFetch}
+	p.adapt()
+	return p
+}
+
+// adapt follows fetch.
+func (p *Pause) adapt() {
+	p.count = uint32(min(max(pauseShare*p.fetch/p.each+0.5, 1), pauseSample))
 }
 
 // Pass lets the time pass.
-func (p Pause) Pass() { pause(p.count) }
+func (p *Pause) Pass() { pause(p.count) }
+
+// Timed counts a wait, and reports whether Look is to do it.
+func (p *Pause) Timed() bool {
+	p.waits++
+	return p.waits%timedWait == 0 && p.each > 0
+}
+
+// Look looks so often at most, with pauses between, until that brings something, which it reports, and learns how long that look took.
+func (p *Pause) Look(looks int, look func() bool) bool {
+	begun := time.Now()
+	for i := range looks {
+		if i > 0 {
+			p.Pass()
+		}
+		before := time.Since(begun)
+		found := look()
+		took := float64(time.Since(begun)-before) - p.clock
+		if found {
+			p.learn(took)
+			return true
+		}
+	}
+	return false
+}
+
+// learn takes how long a look took into account.
+func (p *Pause) learn(took float64) {
+	if took > fetchMost {
+		return
+	}
+	p.fetch += weight * (max(took, 0) - p.fetch)
+	p.adapt()
+}

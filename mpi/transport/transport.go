@@ -176,6 +176,9 @@ type Taker interface {
 	// want, neither Token nor Aux, and fits. Any other message is left to Poll. The
 	// sender's room grows as if it had been polled.
 	Take(peer int, want *Header, buf []byte, looks int) (bytes int, found Find)
+	// Pass lets the time pass that is best between two looks for what a peer sends, by Take or, while nobody else is
+	// waited for, by Poll.
+	Pass(peer int)
 }
 
 // Find is what Take found.

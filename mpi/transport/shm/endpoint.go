@@ -7,6 +7,7 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/internal/fence"
 	"github.com/fisterra-hpc/fisterra/internal/memcopy"
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -33,10 +34,11 @@ type endpoint struct {
 	p       *Provider
 	rank    int
 	state   standing
-	hungup  bool  // the peer's process or its provider has ended
-	broken  error // why it is lost, to be reported by the next Poll
-	reading bool  // a drain is under way
-	hot     bool  // polled every time
+	hungup  bool          // the peer's process or its provider has ended
+	broken  error         // why it is lost, to be reported by the next Poll
+	reading bool          // a drain is under way
+	hot     bool          // polled every time
+	pause   osyield.Pause // between two looks of Take
 
 	link     *link // what the two ranks share
 	vm       bool  // process_vm_* works, both ways

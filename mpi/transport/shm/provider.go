@@ -250,7 +250,7 @@ func (p *Provider) checkPeer(peer int) error {
 func (p *Provider) endpoint(peer int) *endpoint {
 	ep := p.peers[peer]
 	if ep == nil {
-		ep = &endpoint{p: p, rank: peer}
+		ep = &endpoint{p: p, rank: peer, pause: p.pause}
 		p.peers[peer] = ep
 	}
 	return ep

@@ -11,12 +11,15 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 	p.polls++
 	p.calm()
 	in := &ep.in
+	if ep.pause.Timed() && !ep.lookTimed(looks) {
+		return 0, transport.Nothing
+	}
 	w0, ok := ep.look()
 	for ; !ok; w0, ok = ep.look() {
 		if looks--; looks <= 0 {
 			return 0, transport.Nothing
 		}
-		p.pause.Pass()
+		ep.pause.Pass()
 	}
 	c := &in.cells[in.next&cellMask]
 	if cellKind(w0) != want.Kind || c[1] != uint64(want.Context)|uint64(uint32(want.Tag))<<32 {
@@ -55,4 +58,18 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 		ep.giveCredit()
 	}
 	return n, transport.Taken
+}
+
+// Pass implements transport.Taker.
+func (p *Provider) Pass(peer int) {
+	if ep := p.peers[peer]; ep != nil {
+		ep.pause.Pass()
+	} else {
+		p.pause.Pass()
+	}
+}
+
+// lookTimed looks for something that has not been read, so often at most, and learns how near the peer is.
+func (ep *endpoint) lookTimed(looks int) (found bool) {
+	return ep.pause.Look(looks, ep.arrived)
 }
