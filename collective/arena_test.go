@@ -504,3 +504,26 @@ func TestOrderOfWaiting(t *testing.T) {
 		}
 	}
 }
+
+// A rank waits on for one of another core only when those of its own have come, who might need the core for what others wait for.
+func TestBesideCame(t *testing.T) {
+	parts := make([][]uint64, 5)
+	for r := range parts {
+		parts[r] = make([]uint64, arenaWords)
+	}
+	a := newArena(&state{rank: 1}, parts, 2.5, []int{0, 1, 0, 1, 1})
+	m := &meeting{arena: a}
+	a.turn = 3
+	for _, c := range []struct {
+		comes int
+		want  bool
+	}{{0, false}, {3, false}, {4, true}} {
+		parts[c.comes][slot(a.turn)] = a.turn
+		if got := m.besideCame(); got != c.want {
+			t.Errorf("with rank %d: %v", c.comes, got)
+		}
+	}
+	if a.turn++; m.besideCame() {
+		t.Error("those of the turn before count")
+	}
+}

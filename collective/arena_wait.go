@@ -20,14 +20,14 @@ const (
 	// core and when there are more ranks than cores: 15 to 40 µs, by how far the others are, and 0.1 µs.
 	spinsAlone   = 600
 	spinsCrowded = 2
-	// The same in a crowd for a rank that runs on another core: 1.5 to 4 µs. It is likely to be running, and what is saved is a
-	// switch there and one back. Ranks of the same core are waited for first.
+	// The same in a crowd for a rank that runs on another core, when those of the own core have come: 1.5 to 4 µs. It is likely to be
+	// running, and what is saved is a switch there and one back.
 	spinsElsewhere = 64
 	// Yields before it sleeps, likewise: about 40 µs and 1 ms.
 	yieldsAlone   = 100
 	yieldsCrowded = 1000
-	// And never longer than this: where other programs want the core, each yield may cost a time slice of
-	// each of them.
+	// And no longer than this, in a crowd as of every eighth yield: where other programs want the core, each yield may cost a
+	// time slice of each of them.
 	yieldTime = 5 * time.Millisecond
 	// Steps shown ahead, likewise: so that the next is there when it is waited for, and as many
 	// as there is room for.
@@ -109,21 +109,18 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 func (m *meeting) near(rank, word int, v uint64) bool {
 	w := &m.parts[rank][word]
 	spins := m.spins
-	if m.elsewhere.has(rank) {
+	if m.elsewhere.has(rank) && m.besideCame() {
 		spins = spinsElsewhere
 	}
 	pause := &m.pauses[rank]
-	if pause.Timed() {
-		if pause.Look(spins, func() bool { return atomic.LoadUint64(w) >= v }) {
+	if pause.Timed() && pause.Look(spins, func() bool { return atomic.LoadUint64(w) >= v }) {
+		return true
+	}
+	for range spins {
+		if atomic.LoadUint64(w) >= v {
 			return true
 		}
-	} else {
-		for range spins {
-			if atomic.LoadUint64(w) >= v {
-				return true
-			}
-			pause.Pass()
-		}
+		pause.Pass()
 	}
 	for g := (osyield.Wait{}); (g.Yields < m.yields || m.comm.Progress()) && g.Lasts < yieldTime; {
 		m.home.Yield(&g)
@@ -132,6 +129,16 @@ func (m *meeting) near(rank, word int, v uint64) bool {
 		}
 	}
 	return false
+}
+
+// besideCame reports whether the ranks of this one's core have come to the meeting, and so do not need the core to be of use to others.
+func (m *meeting) besideCame() bool {
+	for _, r := range m.beside {
+		if atomic.LoadUint64(&m.parts[r][slot(m.turn)]) < m.turn {
+			return false
+		}
+	}
+	return true
 }
 
 // sleep is the slow part of reach: it sleeps in the kernel and looks up

@@ -94,7 +94,7 @@ func Alloc[T Elem](c *Comm, n int) ([]T, error) {
 // Free gives back memory from Alloc, named by the slice that Alloc returned or one
 // that begins where it does. It is ErrArgument while a window lies in it. Ranks that
 // have mapped it keep their mapping, but it loses its pages unless it has been in a
-// window or consists of huge pages: those are free when nobody has it mapped any more. Touching
+// window or consists of huge pages of the system's pool: those are free when nobody has it mapped any more. Touching
 // the memory afterwards ends the process.
 func Free[T Elem](c *Comm, buf []T) error {
 	if cap(buf) == 0 {
@@ -143,12 +143,21 @@ func newSlab(nBytes int) (*slab, error) {
 	}
 	s, err := makeSlab(nBytes, unix.Getpagesize(), shm.OrdinaryPages)
 	if err == nil && nBytes >= huge {
-		// The kernel, when it copies from or to another process as MPI libraries have it do, looks up every page: with huge ones
-		// 4 MiB took a quarter of the time. Of shared memory it makes them by itself at few sites. Where it
-		// cannot, for want of whole ones or before Linux 6.1, ordinary ones do.
-		_ = unix.Madvise(s.mem[:len(s.mem)/huge*huge], unix.MADV_COLLAPSE)
+		s.collapse()
 	}
 	return s, err
+}
+
+// collapse has the kernel make huge pages of ordinary ones, which of shared memory it does by itself at few sites. When it copies from
+// or to another process, as MPI libraries have it do, it looks up every page: with huge ones 4 MiB took a quarter of the
+// time. Where it cannot, for want of whole ones or before Linux 6.1, ordinary ones do.
+func (s *slab) collapse() {
+	const tries = 3 // a page may be in use by the kernel for a moment
+	for range tries {
+		if !errors.Is(unix.Madvise(s.mem[:len(s.mem)/shm.HugePageBytes*shm.HugePageBytes], unix.MADV_COLLAPSE), unix.EAGAIN) {
+			return
+		}
+	}
 }
 
 func makeSlab(nBytes, pageBytes int, pages shm.Pages) (*slab, error) {

@@ -24,7 +24,7 @@ const (
 	yields       = 10
 	yieldAlone   = 250 * time.Microsecond
 	yieldCrowded = 1 * time.Millisecond
-	// And never longer than this: other programs want the core.
+	// And no longer than this, in a crowd as of every eighth yield: other programs want the core.
 	yieldMost = 5 * time.Millisecond
 
 	clockPolls  = 16 // polls between two looks at the clock

@@ -12,7 +12,7 @@ type Pause struct {
 	clock float64 // how long it takes to look at the clock
 	fetch float64 // how long looks took of late that brought something
 	count uint32  // of the processor's own
-	waits uint32  // since one was timed
+	waits uint32  // so far
 }
 
 const (
@@ -20,7 +20,7 @@ const (
 	firstFetch = 100
 	// pauseShare of fetch is what gained most, near and far.
 	pauseShare = 0.45
-	// timedWait: so many waits for one that is timed, which takes two looks at the clock for each at the word.
+	// timedWait: so many waits for one that is timed, which looks at the clock before each look at the word.
 	timedWait = 2048
 	// weight of what was timed last in the mean of late; what took longer than fetchMost was interrupted.
 	weight, fetchMost = 1.0 / 4, 1000
@@ -73,10 +73,8 @@ func (p *Pause) Look(looks int, look func() bool) bool {
 			p.Pass()
 		}
 		before := time.Since(begun)
-		found := look()
-		took := float64(time.Since(begun)-before) - p.clock
-		if found {
-			p.learn(took)
+		if look() {
+			p.learn(float64(time.Since(begun)-before) - p.clock)
 			return true
 		}
 	}
