@@ -243,8 +243,10 @@ func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
 }
 
 // messageShare is by how much messages must be cheaper to be taken where ranks share memory: their
-// prices differ by less than what is measured, and without messages there is less to wait for.
-const messageShare = 1.1
+// prices differ by less than what is measured, and without messages there is less to wait for. Among more than
+// two ranks a round of short messages takes up to three times as long as between the two that prices come from, each with
+// another rank whose lines are in nobody's caches, and what goes through slots 1.5 times: slotShare.
+const messageShare, slotShare = 1.1, 2.0
 
 // arenaWay decides between the ways of an arena, where there is one, and a plan (no name), and
 // says why. open: the model has decided, and only for as long as ranks are near.
@@ -271,7 +273,11 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 	}
 	m := f.Model
 	messages := plan.Rank(p, m)[0].Seconds
-	least := messages * messageShare
+	share := messageShare
+	if p.Size > 2 && fitsSlot(p) {
+		share = slotShare
+	}
+	least := messages * share
 	for _, c := range arenaWays(p, m, canRead) {
 		if c.Seconds <= least {
 			name, least = c.Plan, c.Seconds
@@ -283,7 +289,7 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 		return MemoryPlan, "by model " + m.Name + " for vectors from mpi.Alloc", true
 	}
 	if least > messages {
-		return name, fmt.Sprintf("by model %s not more than %.0f %% dearer than messages", m.Name, 100*(messageShare-1)), true
+		return name, fmt.Sprintf("by model %s not more than %.0f %% dearer than messages", m.Name, 100*(share-1)), true
 	}
 	return name, "cheapest by model " + m.Name, true
 }

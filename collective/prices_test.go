@@ -22,7 +22,7 @@ func TestPricesOfMeasuredPlans(t *testing.T) {
 	)
 	for _, name := range []string{"near"} {
 		t.Run(name, func(t *testing.T) {
-			points := measuredPoints(t, filepath.Join("testdata", "prices", name+".txt"))
+			points := measuredPoints(t, filepath.Join("testdata", "prices", name+".txt"), 2)
 			config := Config{Site: modelOf(t, filepath.Join("testdata", "prices", name+".json"))}
 			within := 0
 			for _, p := range points {
@@ -51,12 +51,15 @@ func TestPricesOfMeasuredPlans(t *testing.T) {
 // The default model has to do on machines that nobody has measured: near are the cores of a 2-core virtual machine, far those of a
 // 16-core one of an Intel Xeon.
 func TestDefaultModelOnMeasuredMachines(t *testing.T) {
-	for name, limit := range map[string]struct{ mean, worst float64 }{"near": {1.02, 1.15}, "far": {1.15, 2}} {
+	for name, limit := range map[string]struct {
+		ranks       int
+		mean, worst float64
+	}{"near": {2, 1.02, 1.15}, "far": {2, 1.15, 2}, "far4": {4, 1.06, 2}, "far8": {8, 1.06, 2}, "far16": {16, 1.1, 2}} {
 		t.Run(name, func(t *testing.T) {
 			logs := 0.0
-			points := measuredPoints(t, filepath.Join("testdata", "prices", name+".txt"))
+			points := measuredPoints(t, filepath.Join("testdata", "prices", name+".txt"), limit.ranks)
 			for _, p := range points {
-				e := ExplainFor(p.kind, p.bytes, Place{Ranks: 2, Transport: "shm"}, Config{})
+				e := ExplainFor(p.kind, p.bytes, Place{Ranks: limit.ranks, Transport: "shm"}, Config{})
 				ratio := p.times[e.Plan] / p.best()
 				logs += math.Log(ratio)
 				if ratio > 1.15 {
@@ -84,8 +87,8 @@ type measuredPoint struct {
 // best is the time of the quickest plan.
 func (p measuredPoint) best() float64 { return slices.Min(slices.Collect(maps.Values(p.times))) }
 
-// measuredPoints reads the table of fisterra bench tune.
-func measuredPoints(t *testing.T, file string) (points []measuredPoint) {
+// measuredPoints reads the table of fisterra bench tune over so many ranks.
+func measuredPoints(t *testing.T, file string, ranks int) (points []measuredPoint) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -104,7 +107,7 @@ func measuredPoints(t *testing.T, file string) (points []measuredPoint) {
 		}
 		switch kind {
 		case plan.Allgather, plan.Alltoall, plan.Gather, plan.Scatter: // of one rank's share
-			p.bytes *= 2
+			p.bytes *= ranks
 		}
 		for _, field := range f {
 			if name, micros, ok := strings.Cut(field, "="); ok {
