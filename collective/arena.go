@@ -30,6 +30,8 @@ type arena struct {
 	others    []int   // in the order in which this rank waits for them
 	beside    []int   // the first of them, in a crowd those that may need this one's processor
 	elsewhere rankSet // in a crowd: those that run on other processors than this one
+	lower     int     // in a crowd: the rank before this one of those on its processor, or nobody
+	upper     int     // the one after it
 
 	fences bool            // writers need a full fence of their own: see package fence
 	home   osyield.Home    // of this rank; the engine has another for its own waits
@@ -49,7 +51,7 @@ type arena struct {
 
 	// Of the meeting that is served.
 	turn     uint64 // meetings begun
-	first    int    // the rank that leaves the next barrier before the others, or nobody
+	leaving  order  // of the next barrier
 	stored   int    // bytes of the store used in this round
 	steps    uint64 // of long and direct ones
 	ring     [pieces]usage
@@ -70,14 +72,20 @@ type arena struct {
 // newArena is an arena of parts. processors says where each rank should run, -1 if that is not known.
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processors []int) *arena {
 	home := processors[s.rank]
-	a := &arena{me: s.rank, first: nobody, parts: parts, home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+	a := &arena{me: s.rank, lower: nobody, upper: nobody, leaving: order{first: nobody}, parts: parts, home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
 		a.home = osyield.NewCrowdedHome(home)
 		a.spins, a.yields, a.ahead, a.store = spinsCrowded, yieldsCrowded, aheadCrowded, storeCrowded
 		for r, p := range processors {
-			if home >= 0 && p >= 0 && p != home {
+			switch {
+			case home < 0 || p < 0:
+			case p != home:
 				a.elsewhere |= oneRank(r)
+			case r < a.me:
+				a.lower = r
+			case r > a.me && a.upper == nobody:
+				a.upper = r
 			}
 		}
 	}
@@ -125,7 +133,7 @@ const (
 	flagShown = 1 * line // last step of a long collective whose piece is written
 	flagTaken = 2 * line // last step of which this rank has taken the others' pieces
 	withdrawn = 3 * line // the meeting that this rank gave up
-	released  = 5 * line // last turn of a barrier that this rank was the first to leave
+	released  = 5 * line // last turn of a barrier that this rank has left, where others leave after it
 	flagWords = 6 * line
 
 	// Who the rank is: its procmem.Introduction, of which the number is the secret.

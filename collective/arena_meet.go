@@ -139,12 +139,12 @@ func (m *meeting) hold(ctx context.Context) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
-	first := m.first
-	m.first = m.waitedFor()
+	leaving := m.leaving
+	m.leaving = m.expected()
 	mapped := m.entry.readsMapped && m.mappable()
 	if m.entry.way == bySlots && !mapped {
-		if m.entry.kind == plan.Barrier && first != nobody {
-			return m.behind(ctx, first)
+		if m.entry.kind == plan.Barrier && leaving.first != nobody {
+			return m.leaveInOrder(ctx, leaving)
 		}
 		return m.throughSlots(ctx)
 	}

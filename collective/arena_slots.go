@@ -25,28 +25,46 @@ func (m *meeting) throughSlots(ctx context.Context) error {
 	return nil
 }
 
-// waitedFor is the rank that all others wait for in a call, as they do for the root of a broadcast.
-func (m *meeting) waitedFor() int {
-	switch m.entry.kind {
-	case plan.Bcast, plan.Scatter:
-		return m.entry.root
-	case plan.Scan, plan.Exscan:
-		return 0
-	}
-	return nobody
+// order is in which order ranks leave a barrier: who is waited for in the call before it, and would be again if the program calls the
+// same again, is there first.
+type order struct {
+	first  int  // all others wait for it; or nobody
+	inTurn bool // ranks that share a processor wait for each other: a higher one would only have to give it away again
 }
 
-// behind is a barrier that a rank leaves before the others: all waited for it in the call before the barrier, and if the
-// program calls the same again, it is there first. It costs a crossing more than one that all leave when they see all.
-// The ranks agree on who is first: each has compared that call with the first one's.
-func (m *meeting) behind(ctx context.Context, first int) error {
+// expected is the order in which ranks leave a barrier after this call.
+func (m *meeting) expected() order {
+	switch m.entry.kind {
+	case plan.Bcast, plan.Scatter:
+		return order{first: m.entry.root}
+	case plan.Scan, plan.Exscan:
+		return order{first: 0, inTurn: true}
+	}
+	return order{first: nobody}
+}
+
+// leaveInOrder is a barrier that ranks leave in an order. It costs a crossing more than one that all leave when they see all.
+// The ranks agree on the order: each has compared the call before with the first one's.
+func (m *meeting) leaveInOrder(ctx context.Context, o order) error {
 	m.show(nil)
-	if m.me == first {
-		err := m.compareCalls(ctx)
-		if err == nil {
-			m.raise(released, m.turn)
-		}
+	if err := m.awaitFirst(ctx, o.first); err != nil {
 		return err
+	}
+	if o.inTurn && m.lower != nobody {
+		if err := m.reach(ctx, m.lower, released, m.turn, oneRank(m.lower)); err != nil {
+			return err
+		}
+	}
+	if m.me == o.first || o.inTurn && m.upper != nobody {
+		m.raise(released, m.turn)
+	}
+	return nil
+}
+
+// awaitFirst waits until the first rank has left the barrier; that one until all have come.
+func (m *meeting) awaitFirst(ctx context.Context, first int) error {
+	if m.me == first {
+		return m.compareCalls(ctx)
 	}
 	if m.near(first, released, m.turn) {
 		return m.see(ctx, first, oneRank(first))

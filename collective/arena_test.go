@@ -26,6 +26,12 @@ var arenaPlans = []string{MemoryPlan, DirectPlan}
 // inShared runs f on n ranks of this process that share an arena, and do all collectives in one of
 // its ways where it fits.
 func inShared(t testing.TB, way string, n int, o mpi.LocalOptions, f func(ctx context.Context, c *mpi.Comm) error) []error {
+	return onProcessors(t, way, float64(n)/float64(runtime.NumCPU()), slices.Repeat([]int{-1}, n), o, f)
+}
+
+// onProcessors is inShared with ranks that believe to share processors.
+func onProcessors(t testing.TB, way string, ranksPerCore float64, processors []int, o mpi.LocalOptions, f func(ctx context.Context, c *mpi.Comm) error) []error {
+	n := len(processors)
 	// Ranks of one process wait for each other without giving way to goroutines.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(n, runtime.GOMAXPROCS(0))))
 	parts, pids := make([][]uint64, n), make([]int, n)
@@ -37,7 +43,7 @@ func inShared(t testing.TB, way string, n int, o mpi.LocalOptions, f func(ctx co
 			return err
 		}
 		s := stateOf(c)
-		a := newArena(s, parts, float64(len(parts))/float64(runtime.NumCPU()), slices.Repeat([]int{-1}, n))
+		a := newArena(s, parts, ranksPerCore, processors)
 		a.allowReading(pids)
 		s.arena.Store(a)
 		return f(ctx, c)
@@ -379,6 +385,42 @@ func TestArenaBarrierWaits(t *testing.T) {
 			if err != nil {
 				t.Errorf("behind %s: rank %d: %v", name, r, err)
 			}
+		}
+	}
+}
+
+// Behind a scan ranks that share a processor leave a barrier one after the other.
+func TestArenaBarrierBehindScan(t *testing.T) {
+	processors := []int{0, 1, 0, 1, 1}
+	for r, err := range onProcessors(t, MemoryPlan, 2.5, processors, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // for the others, should one of them leave the test
+		defer cancel()
+		me, v, sum := c.Rank(), []int32{1}, []int32{0}
+		for i := range 30 {
+			if err := Scan(ctx, c, v, sum, Sum); err != nil {
+				return err
+			}
+			if me == i%len(processors) {
+				<-time.After(3 * time.Millisecond)
+			}
+			if err := Barrier(ctx, c); err != nil {
+				return err
+			}
+			a := stateOf(c).arena.Load()
+			for r, p := range processors {
+				left := atomic.LoadUint64(&a.parts[r][released]) >= a.turn
+				switch last := !slices.Contains(processors[r+1:], p); {
+				case last && r != 0 && left:
+					return fmt.Errorf("barrier %d: somebody waited for rank %d", i, r)
+				case !last && r <= me && p == processors[me] && !left:
+					return fmt.Errorf("barrier %d: left before rank %d", i, r)
+				}
+			}
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
 		}
 	}
 }
