@@ -30,8 +30,7 @@ type arena struct {
 	others    []int   // in the order in which this rank waits for them
 	beside    []int   // the first of them, in a crowd those that may need this one's processor
 	elsewhere rankSet // in a crowd: those that run on other processors than this one
-	lower     int     // in a crowd: the rank before this one of those on its processor, or nobody
-	upper     int     // the one after it
+	mates     []int   // in a crowd: those that are known to run on this one's
 
 	fences bool            // writers need a full fence of their own: see package fence
 	home   osyield.Home    // of this rank; the engine has another for its own waits
@@ -72,7 +71,7 @@ type arena struct {
 // newArena is an arena of parts. processors says where each rank should run, -1 if that is not known.
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processors []int) *arena {
 	home := processors[s.rank]
-	a := &arena{me: s.rank, lower: nobody, upper: nobody, leaving: order{first: nobody}, parts: parts, home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+	a := &arena{me: s.rank, leaving: order{first: nobody}, parts: parts, home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
 		a.home = osyield.NewCrowdedHome(home)
@@ -82,10 +81,8 @@ func newArena(s *state, parts [][]uint64, ranksPerCore float64, processors []int
 			case home < 0 || p < 0:
 			case p != home:
 				a.elsewhere |= oneRank(r)
-			case r < a.me:
-				a.lower = r
-			case r > a.me && a.upper == nobody:
-				a.upper = r
+			case r != a.me:
+				a.mates = append(a.mates, r)
 			}
 		}
 	}

@@ -170,7 +170,7 @@ func (d *direct) pass(ctx context.Context) error {
 // fetch gets the blocks of this rank's result, the next rank's first, so that not all read
 // the same.
 func (d *direct) fetch(ctx context.Context) error {
-	first, end := d.sources()
+	first, end := d.sources(d.me)
 	for i := 1; i <= len(d.parts); i++ {
 		r := (d.me + i) % len(d.parts)
 		if r < first || r >= end || r == d.me && (d.entry.inPlace || d.slices()) {

@@ -143,7 +143,7 @@ func (m *meeting) hold(ctx context.Context) error {
 	m.leaving = m.expected()
 	mapped := m.entry.readsMapped && m.mappable()
 	if m.entry.way == bySlots && !mapped {
-		if m.entry.kind == plan.Barrier && leaving.first != nobody {
+		if m.entry.kind == plan.Barrier && leaving.matters() {
 			return m.leaveInOrder(ctx, leaving)
 		}
 		return m.throughSlots(ctx)

@@ -56,7 +56,7 @@ func (m *meeting) throughPieces(ctx context.Context) error {
 		}
 	}
 	given, ahead := 0, m.ahead
-	if first, end := m.sources(); end-first == 1 && first == m.me && memcopy.Fits(len(m.send)) {
+	if first, end := m.sources(m.me); end-first == 1 && first == m.me && memcopy.Fits(len(m.send)) {
 		ahead = l.steps // the others do not wait for this rank's own part, which it finds in its caches afterwards
 	}
 	for taken := range l.steps {
@@ -265,7 +265,7 @@ func (l *pieceRun) take(ctx context.Context, s step) error {
 
 // combine takes what the sources show, and this rank's own input, in their order.
 func (l *pieceRun) combine(ctx context.Context, s step) error {
-	first, end := l.sources()
+	first, end := l.sources(l.me)
 	if first == end {
 		return nil
 	}
@@ -301,13 +301,13 @@ func (l *pieceRun) await(ctx context.Context, r int, s step) error {
 	if r == l.me {
 		return nil
 	}
-	return l.reach(ctx, r, flagShown, s.number, ranksFrom(l.sources()))
+	return l.reach(ctx, r, flagShown, s.number, ranksFrom(l.sources(l.me)))
 }
 
 // collectPieces puts what the sources show in its place, the next rank's first, so that
 // not all read the same.
 func (l *pieceRun) collectPieces(ctx context.Context, s step) error {
-	first, end := l.sources()
+	first, end := l.sources(l.me)
 	for i := 1; i <= len(l.parts); i++ {
 		r := (l.me + i) % len(l.parts)
 		if r < first || r >= end {

@@ -28,42 +28,63 @@ func (m *meeting) throughSlots(ctx context.Context) error {
 // order is in which order ranks leave a barrier: who is waited for in the call before it, and would be again if the program calls the
 // same again, is there first.
 type order struct {
-	first  int  // all others wait for it; or nobody
-	inTurn bool // ranks that share a processor wait for each other: a higher one would only have to give it away again
+	first    int     // all others wait for it; or nobody
+	before   rankSet // this rank waits for those of its processor, to whom it would have to give that back
+	followed bool    // it is such a one to another rank
 }
+
+// matters reports whether this rank waits for anybody to leave, or is waited for.
+func (o order) matters() bool { return o.first != nobody || o.before != 0 || o.followed }
 
 // expected is the order in which ranks leave a barrier after this call.
 func (m *meeting) expected() order {
+	o := order{first: nobody}
 	switch m.entry.kind {
 	case plan.Bcast, plan.Scatter:
-		return order{first: m.entry.root}
+		o.first = m.entry.root
 	case plan.Scan, plan.Exscan:
-		return order{first: 0, inTurn: true}
+		o.first = 0
 	}
-	return order{first: nobody}
+	for _, r := range m.mates {
+		if m.gives(r, m.me) {
+			o.before |= oneRank(r)
+		}
+		o.followed = o.followed || m.gives(m.me, r)
+	}
+	if o.followed { // a chain would give the processor to the wrong one too often
+		o.before = 0
+	}
+	return o
 }
 
-// leaveInOrder is a barrier that ranks leave in an order. It costs a crossing more than one that all leave when they see all.
+// gives reports whether in this call a rank has something for another that has nothing for it.
+func (m *meeting) gives(from, to int) bool {
+	return ranksFrom(m.sources(to)).has(from) && !ranksFrom(m.sources(from)).has(to)
+}
+
+// leaveInOrder is a barrier that ranks leave in an order. Where one is first it costs a crossing more than if all left as soon as they see all.
 // The ranks agree on the order: each has compared the call before with the first one's.
 func (m *meeting) leaveInOrder(ctx context.Context, o order) error {
 	m.show(nil)
 	if err := m.awaitFirst(ctx, o.first); err != nil {
 		return err
 	}
-	if o.inTurn && m.lower != nobody {
-		if err := m.reach(ctx, m.lower, released, m.turn, oneRank(m.lower)); err != nil {
-			return err
+	for _, r := range m.mates {
+		if o.before.has(r) {
+			if err := m.reach(ctx, r, released, m.turn, o.before); err != nil {
+				return err
+			}
 		}
 	}
-	if m.me == o.first || o.inTurn && m.upper != nobody {
+	if m.me == o.first || o.followed {
 		m.raise(released, m.turn)
 	}
 	return nil
 }
 
-// awaitFirst waits until the first rank has left the barrier; that one until all have come.
+// awaitFirst waits until the first rank has left the barrier; that one, as all if there is none, until all have come.
 func (m *meeting) awaitFirst(ctx context.Context, first int) error {
-	if m.me == first {
+	if m.me == first || first == nobody {
 		return m.compareCalls(ctx)
 	}
 	if m.near(first, released, m.turn) {
@@ -75,28 +96,28 @@ func (m *meeting) awaitFirst(ctx context.Context, first int) error {
 	return m.reach(ctx, first, released, m.turn, oneRank(first))
 }
 
-// sources are the ranks that contribute to this rank's result, from first to before end.
-func (m *meeting) sources() (first, end int) {
+// sources are the ranks that contribute to a rank's result, from first to before end.
+func (m *meeting) sources(rank int) (first, end int) {
 	switch m.entry.kind {
 	case plan.Bcast:
-		if m.me == m.entry.root {
+		if rank == m.entry.root {
 			return 0, 0
 		}
 		return m.entry.root, m.entry.root + 1
 	case plan.Scatter:
 		return m.entry.root, m.entry.root + 1
 	case plan.Reduce, plan.Gather:
-		if m.me != m.entry.root {
+		if rank != m.entry.root {
 			return 0, 0
 		}
 	case plan.ReduceScatter:
-		if m.blockOffset(m.me) == m.blockOffset(m.me+1) {
+		if m.blockOffset(rank) == m.blockOffset(rank+1) {
 			return 0, 0
 		}
 	case plan.Scan:
-		return 0, m.me + 1
+		return 0, rank + 1
 	case plan.Exscan:
-		return 0, m.me
+		return 0, rank
 	}
 	return 0, len(m.parts)
 }
@@ -196,7 +217,7 @@ func (m *meeting) contributes(rank int) int {
 
 // compareCalls waits for the ranks whose contributions this one needs, or for all that are to compare.
 func (m *meeting) compareCalls(ctx context.Context) error {
-	needed := ranksFrom(m.sources())
+	needed := ranksFrom(m.sources(m.me))
 	if m.entry.waitsForAll {
 		needed = m.everybody()
 	}

@@ -389,38 +389,70 @@ func TestArenaBarrierWaits(t *testing.T) {
 	}
 }
 
-// Behind a scan ranks that share a processor leave a barrier one after the other.
-func TestArenaBarrierBehindScan(t *testing.T) {
+// In a crowd a rank leaves a barrier after those of its processor that gave it something in the call before and got nothing,
+// unless it gave something to others of them.
+func TestArenaBarrierInOrder(t *testing.T) {
 	processors := []int{0, 1, 0, 1, 1}
-	for r, err := range onProcessors(t, MemoryPlan, 2.5, processors, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // for the others, should one of them leave the test
-		defer cancel()
-		me, v, sum := c.Rank(), []int32{1}, []int32{0}
-		for i := range 30 {
-			if err := Scan(ctx, c, v, sum, Sum); err != nil {
-				return err
-			}
-			if me == i%len(processors) {
-				<-time.After(3 * time.Millisecond)
-			}
-			if err := Barrier(ctx, c); err != nil {
-				return err
-			}
-			a := stateOf(c).arena.Load()
-			for r, p := range processors {
-				left := atomic.LoadUint64(&a.parts[r][released]) >= a.turn
-				switch last := !slices.Contains(processors[r+1:], p); {
-				case last && r != 0 && left:
-					return fmt.Errorf("barrier %d: somebody waited for rank %d", i, r)
-				case !last && r <= me && p == processors[me] && !left:
-					return fmt.Errorf("barrier %d: left before rank %d", i, r)
+	for name, k := range map[string]struct {
+		before func(ctx context.Context, c *mpi.Comm, v, result []int32) error
+		waits  map[int][]int // for whom a rank does
+	}{
+		"scan": {func(ctx context.Context, c *mpi.Comm, v, result []int32) error {
+			return Scan(ctx, c, v, result, Sum)
+		}, map[int][]int{1: {0}, 2: {0}, 3: {0}, 4: {0, 1, 3}}},
+		"broadcast": {func(ctx context.Context, c *mpi.Comm, v, result []int32) error {
+			return Bcast(ctx, c, v, 3)
+		}, map[int][]int{0: {3}, 1: {3}, 2: {3}, 4: {3}}},
+		"reduction": {func(ctx context.Context, c *mpi.Comm, v, result []int32) error {
+			return Reduce(ctx, c, v, result, Sum, 1)
+		}, map[int][]int{1: {3, 4}}},
+		"gather": {func(ctx context.Context, c *mpi.Comm, v, result []int32) error {
+			return Gather(ctx, c, v[:1], result, 2)
+		}, map[int][]int{2: {0}}},
+		"reduction of few": {func(ctx context.Context, c *mpi.Comm, v, result []int32) error {
+			counts := []int{1, 0, 0, 1, 0}
+			return ReduceScatter(ctx, c, v[:2], result[:counts[c.Rank()]], counts, Sum)
+		}, map[int][]int{0: {2}, 3: {1, 4}}},
+		"allreduce": {func(ctx context.Context, c *mpi.Comm, v, result []int32) error {
+			return Allreduce(ctx, c, v, result, Sum)
+		}, nil},
+	} {
+		var awaited []int
+		for _, others := range k.waits {
+			awaited = append(awaited, others...)
+		}
+		for r, err := range onProcessors(t, MemoryPlan, 2.5, processors, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+			ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // for the others, should one of them leave the test
+			defer cancel()
+			v, result := make([]int32, len(processors)), make([]int32, len(processors))
+			for i := range 30 {
+				if err := k.before(ctx, c, v, result); err != nil {
+					return err
+				}
+				if c.Rank() == i%len(processors) {
+					<-time.After(time.Millisecond)
+				}
+				if err := Barrier(ctx, c); err != nil {
+					return err
+				}
+				a := stateOf(c).arena.Load()
+				left := func(r int) bool { return atomic.LoadUint64(&a.parts[r][released]) >= a.turn }
+				for _, r := range k.waits[c.Rank()] {
+					if !left(r) {
+						return fmt.Errorf("barrier %d: left before rank %d", i, r)
+					}
+				}
+				for r := range processors {
+					if left(r) && !slices.Contains(awaited, r) {
+						return fmt.Errorf("barrier %d: rank %d thinks that it is waited for", i, r)
+					}
 				}
 			}
-		}
-		return nil
-	}) {
-		if err != nil {
-			t.Errorf("rank %d: %v", r, err)
+			return nil
+		}) {
+			if err != nil {
+				t.Errorf("behind a %s: rank %d: %v", name, r, err)
+			}
 		}
 	}
 }
