@@ -50,7 +50,7 @@ type arena struct {
 
 	// Of the meeting that is served.
 	turn     uint64 // meetings begun
-	leaving  order  // of the next barrier
+	leaving  *order // of the next barrier, nil before the first meeting
 	stored   int    // bytes of the store used in this round
 	steps    uint64 // of long and direct ones
 	ring     [pieces]usage
@@ -71,7 +71,7 @@ type arena struct {
 // newArena is an arena of parts. processors says where each rank should run, -1 if that is not known.
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processors []int) *arena {
 	home := processors[s.rank]
-	a := &arena{me: s.rank, leaving: order{first: nobody}, parts: parts, home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+	a := &arena{me: s.rank, parts: parts, home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
 		a.home = osyield.NewCrowdedHome(home)

@@ -140,10 +140,13 @@ func (m *meeting) hold(ctx context.Context) error {
 		return err
 	}
 	leaving := m.leaving
-	m.leaving = m.expected()
+	if m.entry.leaving == nil {
+		m.entry.leaving = m.expected()
+	}
+	m.leaving = m.entry.leaving
 	mapped := m.entry.readsMapped && m.mappable()
 	if m.entry.way == bySlots && !mapped {
-		if m.entry.kind == plan.Barrier && leaving.matters() {
+		if m.entry.kind == plan.Barrier && leaving != nil && leaving.matters {
 			return m.leaveInOrder(ctx, leaving)
 		}
 		return m.throughSlots(ctx)

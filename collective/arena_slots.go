@@ -31,14 +31,12 @@ type order struct {
 	first    int     // all others wait for it; or nobody
 	before   rankSet // this rank waits for those of its processor, to whom it would have to give that back
 	followed bool    // it is such a one to another rank
+	matters  bool    // this rank waits for somebody to leave, or is waited for
 }
 
-// matters reports whether this rank waits for anybody to leave, or is waited for.
-func (o order) matters() bool { return o.first != nobody || o.before != 0 || o.followed }
-
 // expected is the order in which ranks leave a barrier after this call.
-func (m *meeting) expected() order {
-	o := order{first: nobody}
+func (m *meeting) expected() *order {
+	o := &order{first: nobody}
 	switch m.entry.kind {
 	case plan.Bcast, plan.Scatter:
 		o.first = m.entry.root
@@ -54,6 +52,7 @@ func (m *meeting) expected() order {
 	if o.followed { // a chain would give the processor to the wrong one too often
 		o.before = 0
 	}
+	o.matters = o.first != nobody || o.before != 0 || o.followed
 	return o
 }
 
@@ -64,7 +63,7 @@ func (m *meeting) gives(from, to int) bool {
 
 // leaveInOrder is a barrier that ranks leave in an order. Where one is first it costs a crossing more than if all left as soon as they see all.
 // The ranks agree on the order: each has compared the call before with the first one's.
-func (m *meeting) leaveInOrder(ctx context.Context, o order) error {
+func (m *meeting) leaveInOrder(ctx context.Context, o *order) error {
 	m.show(nil)
 	if err := m.awaitFirst(ctx, o.first); err != nil {
 		return err

@@ -81,6 +81,7 @@ type entry struct {
 	signature   signature // but for its trail
 	digest      uint64    // of it
 	waitsForAll bool      // in the arena: CheckAll has all ranks compare their calls first
+	leaving     *order    // in the arena: of a barrier after it, once it has been held
 	idle        []*execution
 }
 
