@@ -28,9 +28,8 @@ type arena struct {
 	me        int
 	parts     [][]uint64
 	others    []int   // in the order in which this rank waits for them
-	beside    []int   // the first of them, in a crowd those that may need this one's processor
 	elsewhere rankSet // in a crowd: those that run on other processors than this one
-	mates     []int   // in a crowd: those that are known to run on this one's
+	mates     []int   // in a crowd: those that run on the same one, and need it to come
 
 	fences bool            // writers need a full fence of their own: see package fence
 	home   osyield.Home    // of this rank; the engine has another for its own waits
@@ -87,7 +86,6 @@ func newArena(s *state, parts [][]uint64, ranksPerCore float64, processors []int
 		}
 	}
 	for _, set := range []rankSet{a.everybody() &^ a.elsewhere, a.elsewhere} {
-		a.beside = a.others // in the end those of the first set
 		for r := range parts {
 			if r != a.me && set.has(r) {
 				a.others = append(a.others, r)

@@ -25,13 +25,14 @@ func (m *meeting) throughSlots(ctx context.Context) error {
 	return nil
 }
 
-// order is in which order ranks leave a barrier: who is waited for in the call before it, and would be again if the program calls the
-// same again, is there first.
+// order is in which order ranks leave a barrier, as one of them sees it. Whom others waited for in the call before the barrier
+// leaves before them: if the program calls the same again, it is there first. In a crowd that holds among the ranks of a processor, too: one
+// that leaves too early would take the processor, and have to give it back within the next call.
 type order struct {
-	first    int     // all others wait for it; or nobody
-	before   rankSet // this rank waits for those of its processor, to whom it would have to give that back
-	followed bool    // it is such a one to another rank
-	matters  bool    // this rank waits for somebody to leave, or is waited for
+	first    int     // the rank that leaves before all others, or nobody
+	before   rankSet // those of this rank's processor that leave before it
+	followed bool    // others of its processor leave after this rank
+	matters  bool    // any of that
 }
 
 // expected is the order in which ranks leave a barrier after this call.

@@ -580,7 +580,7 @@ func TestOrderOfWaiting(t *testing.T) {
 }
 
 // A rank waits on for one of another core only when those of its own have come, who might need the core for what others wait for.
-func TestBesideCame(t *testing.T) {
+func TestMatesCame(t *testing.T) {
 	parts := make([][]uint64, 5)
 	for r := range parts {
 		parts[r] = make([]uint64, arenaWords)
@@ -593,11 +593,11 @@ func TestBesideCame(t *testing.T) {
 		want  bool
 	}{{0, false}, {3, false}, {4, true}} {
 		parts[c.comes][slot(a.turn)] = a.turn
-		if got := m.besideCame(); got != c.want {
+		if got := m.matesCame(); got != c.want {
 			t.Errorf("with rank %d: %v", c.comes, got)
 		}
 	}
-	if a.turn++; m.besideCame() {
+	if a.turn++; m.matesCame() {
 		t.Error("those of the turn before count")
 	}
 }

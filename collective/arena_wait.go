@@ -109,7 +109,7 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 func (m *meeting) near(rank, word int, v uint64) bool {
 	w := &m.parts[rank][word]
 	spins := m.spins
-	if m.elsewhere.has(rank) && m.besideCame() {
+	if m.elsewhere.has(rank) && m.matesCame() {
 		spins = spinsElsewhere
 	}
 	pause := &m.pauses[rank]
@@ -131,9 +131,9 @@ func (m *meeting) near(rank, word int, v uint64) bool {
 	return false
 }
 
-// besideCame reports whether the ranks of this one's core have come to the meeting, and so do not need the core to be of use to others.
-func (m *meeting) besideCame() bool {
-	for _, r := range m.beside {
+// matesCame reports whether the ranks of this one's core have come to the meeting, and so do not need the core to be of use to others.
+func (m *meeting) matesCame() bool {
+	for _, r := range m.mates {
 		if atomic.LoadUint64(&m.parts[r][slot(m.turn)]) < m.turn {
 			return false
 		}

@@ -49,7 +49,7 @@ func TestPricesOfMeasuredPlans(t *testing.T) {
 }
 
 // The default model has to do on machines that nobody has measured: near are the cores of a 2-core virtual machine, far those of a
-// 16-core one of an Intel Xeon.
+// 16-core one of an Intel Xeon. A number in the name is that of the ranks, else there are two.
 func TestDefaultModelOnMeasuredMachines(t *testing.T) {
 	for name, limit := range map[string]struct {
 		ranks       int
