@@ -52,7 +52,7 @@ func (s *Split) Rows() int { return len(s.Y) }
 func (s *Split) Row(i int) []float32 { return s.X[i*s.Features : (i+1)*s.Features] }
 
 // Select copies the given rows into a split of their own, so that a worker
-// keeps only its shard in memory.
+// need keep only its shard in memory.
 func (s *Split) Select(rows []int) Split {
 	out := Split{Features: s.Features, X: make([]float32, 0, len(rows)*s.Features), Y: make([]int32, 0, len(rows))}
 	for _, r := range rows {

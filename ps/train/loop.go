@@ -199,13 +199,6 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result) error {
 			return err
 		}
 	}
-	if w.data.Train.X == nil { // a worker that has taken over kept its shard only
-		data, err := Open(w.cfg.Data, w.cfg.Seed)
-		if err != nil {
-			return err
-		}
-		w.data = data
-	}
 	w.note("the last evaluation")
 	if err := w.chief.conclude(ctx, r, w); err != nil {
 		return err
@@ -316,12 +309,16 @@ func (w *worker[F]) note(what string) { collective.Note(w.cfg.Comm, what) }
 
 // batch gathers the rows of the worker's n-th batch.
 func (w *worker[F]) batch(n int64) ([]F, []int32) {
-	steps := int64(w.plan.batches.Steps())
+	b := w.plan.batches
+	steps := int64(b.Steps())
 	if epoch := int(n / steps); epoch != w.epoch {
 		w.epoch = epoch
-		w.order = w.plan.batches.Order(w.index, epoch, w.shard.Rows())
+		if turn := b.Turn(w.index, epoch); turn != w.turn && !w.cfg.together() {
+			w.take(turn)
+		}
+		w.order = b.Order(w.turn, epoch, w.shard.Rows())
 	}
-	begin, end := w.plan.batches.Bounds(w.index, int(n%steps))
+	begin, end := b.Bounds(w.turn, int(n%steps))
 	w.features, w.classes = w.features[:0], w.classes[:0]
 	for _, row := range w.order[begin:end] {
 		for _, v := range w.shard.Row(row) {

@@ -17,7 +17,8 @@ type worker[F Float] struct {
 	plan  plan
 	index int
 	data  *Dataset
-	shard Split
+	shard Split // what it trains on
+	turn  int   // whose shard that is
 	model Model[F]
 	x     exchange[F]
 	hooks hooks
@@ -80,12 +81,17 @@ func newWorker[F Float](ctx context.Context, cfg *Config, data *Dataset) (*worke
 			w.slots = append(w.slots, make([]F, n))
 		}
 	}
-	w.shard = data.Train.Select(w.plan.batches.Shard(w.index))
-	if w.index > 0 {
+	w.take(w.index)
+	if cfg.together() && w.index > 0 {
 		data.Train.X = nil // the shard is all that is needed
 	}
 	w.x, err = w.connect(ctx, sizes{int64(data.Train.Rows()), int64(n)})
 	return w, err
+}
+
+// take makes a shard the one that the worker trains on.
+func (w *worker[F]) take(turn int) {
+	w.turn, w.shard = turn, w.data.Train.Select(w.plan.batches.Shard(turn))
 }
 
 // alloc gets memory that other ranks can read without copies, until free.
