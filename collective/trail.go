@@ -25,6 +25,8 @@ const (
 	sentCalls = (newsMax - newsHead) / signatureBytes
 )
 
+const _ = uint(sentCalls - history) // what a rank remembers fits
+
 // called is what of a signature all ranks have alike in a call: not the plan nor the part, and nothing of a call that was
 // rejected, in which each may have made a mistake of its own.
 func (s signature) called() signature {

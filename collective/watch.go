@@ -42,8 +42,8 @@ type past struct {
 }
 
 const (
-	history          = 1024 // calls of which a rank knows what they were, besides those under way
-	alltoallvHistory = 16   // fewer, since each keeps its counts
+	history          = 512 // calls of which a rank knows what they were, besides those under way
+	alltoallvHistory = 16  // fewer, since each keeps its counts
 
 	tick     = 50 * time.Millisecond  // while collectives are under way
 	slowTick = 250 * time.Millisecond // else
