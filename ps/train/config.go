@@ -29,8 +29,8 @@ type Config struct {
 	Hidden int    // DefaultHidden
 	Epochs int    // DefaultEpochs
 	// Batch is how many samples the workers share at a time (DefaultBatch). In
-	// Sync mode and with collectives they make one update, each worker with a shard of the rows, the
-	// only ones it keeps; in Async mode each worker's share does, and workers keep all rows (see Batches.Turn).
+	// Sync mode and with collectives they make one update, each worker with a shard of the rows, and all but the chief
+	// keep no others; in Async mode each worker's share does, and workers keep all rows (see Batches.Turn).
 	Batch int
 	// Rule is Momentum if empty, with DefaultRate, rising and then falling linearly to the end of the run. Where
 	// Stop.NumSteps ends it, whose end nobody knows beforehand, the rate stays, unless Updates says over how many it falls.

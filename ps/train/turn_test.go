@@ -11,6 +11,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/ps"
 )
 
+// How workers that go at their own pace divide the rows among them.
+
 // each is a data set, also its own test set, in which every row is the only one of its class: what is not trained on is not learned.
 func each(t *testing.T, rows int) (path string) {
 	t.Helper()
@@ -70,7 +72,7 @@ func TestTurns(t *testing.T) {
 				mine[b.Turn(worker, epoch)] = true
 			}
 			if len(mine) != workers {
-				t.Errorf("worker %d of %d has %d shards in %[2]d epochs", worker, workers, len(mine))
+				t.Errorf("worker %d of %d: %d shards in as many epochs as workers", worker, workers, len(mine))
 			}
 		}
 		for epoch := range 2 * workers {
