@@ -30,7 +30,7 @@ type chief[F Float] struct {
 	batches  int
 }
 
-func newChief[F Float](w *worker[F]) (*chief[F], error) {
+func newChief[F Float](ctx context.Context, w *worker[F]) (*chief[F], error) {
 	c := &chief[F]{lastStep: w.global, lastTime: time.Now(), metricWithin: firstMetric, saved: w.global}
 	planned := w.plan.stop.LastStep + w.plan.stop.NumSteps
 	c.evaluateEvery = w.cfg.EvaluateEvery
@@ -40,7 +40,7 @@ func newChief[F Float](w *worker[F]) (*chief[F], error) {
 	c.metricEvery = max(1, planned/100)
 	c.nextEvaluation, c.nextMetric = after(w.global, c.evaluateEvery), after(w.global, c.metricEvery)
 	if w.cfg.Out != "" {
-		if err := w.cfg.beforeOutput(); err != nil { // who takes a lost chief's place may come too late
+		if err := w.mayWrite(ctx); err != nil { // who takes a lost chief's place may come too late
 			return nil, err
 		}
 		since := w.global // a successor goes on with the metrics of the lost chief
@@ -91,11 +91,11 @@ func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) e
 		accuracy = &a
 		c.nextEvaluation = after(w.global, c.evaluateEvery)
 	}
-	return c.reportMetric(w, accuracy)
+	return c.reportMetric(ctx, w, accuracy)
 }
 
 // reportMetric reports how the run stands.
-func (c *chief[F]) reportMetric(w *worker[F], accuracy *float64) error {
+func (c *chief[F]) reportMetric(ctx context.Context, w *worker[F], accuracy *float64) error {
 	now := time.Now()
 	rows := float64(w.data.Train.Rows())
 	m := Metric{
@@ -110,7 +110,7 @@ func (c *chief[F]) reportMetric(w *worker[F], accuracy *float64) error {
 	}
 	c.lastStep, c.lastTime, c.loss, c.batches = w.global, now, 0, 0
 	c.nextMetric = after(w.global, c.metricEvery)
-	if err := w.cfg.beforeOutput(); err != nil {
+	if err := w.mayWrite(ctx); err != nil {
 		return err
 	}
 	if w.cfg.Report != nil {
@@ -145,7 +145,7 @@ func (w *worker[F]) evaluate(ctx context.Context, s *Split) (loss, accuracy floa
 }
 
 // write writes what the run leaves behind, but for its result.
-func (c *chief[F]) write(r *Result, w *worker[F]) error {
+func (c *chief[F]) write(ctx context.Context, r *Result, w *worker[F]) error {
 	if !r.Evaluated {
 		return nil
 	}
@@ -157,7 +157,7 @@ func (c *chief[F]) write(r *Result, w *worker[F]) error {
 	if c.out == nil {
 		return nil
 	}
-	if err := w.cfg.beforeOutput(); err != nil { // else it would replace its successor's model
+	if err := w.mayWrite(ctx); err != nil { // else it would replace its successor's model
 		return err
 	}
 	if err := c.out.metric(last); err != nil {
@@ -170,11 +170,11 @@ func (c *chief[F]) write(r *Result, w *worker[F]) error {
 }
 
 // replace takes the end of the run back that a writer wrote before it was lost: this worker writes it.
-func (c *chief[F]) replace(r *Result, w *worker[F]) error {
+func (c *chief[F]) replace(ctx context.Context, r *Result, w *worker[F]) error {
 	if c.out == nil {
 		return nil
 	}
-	if err := w.cfg.beforeOutput(); err != nil {
+	if err := w.mayWrite(ctx); err != nil {
 		return err
 	}
 	end := float64(r.Steps) / float64(w.plan.perEpoch)
@@ -184,12 +184,12 @@ func (c *chief[F]) replace(r *Result, w *worker[F]) error {
 	return nil
 }
 
-// finish writes the result, with those that were lost on the way, as far as they are known.
-func (c *chief[F]) finish(r *Result, w *worker[F]) error {
+// finish writes the result, with those that were lost on the way, as far as they are known, unless mayWrite is an error.
+func (c *chief[F]) finish(r *Result, mayWrite func() error) error {
 	if !r.Evaluated || c.out == nil {
 		return nil
 	}
-	if err := w.cfg.beforeOutput(); err != nil {
+	if err := mayWrite(); err != nil {
 		return err
 	}
 	return c.out.result(r)

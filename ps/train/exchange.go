@@ -15,7 +15,8 @@ type exchange[F Float] interface {
 	step(ctx context.Context, grad, params []F, c ps.Contribution) (global int64, dropped bool, err error)
 	// stopped reports whether somebody asked everybody to stop.
 	stopped() bool
-	// alive says that this worker is there, to those that would take a long silence for its end.
+	// alive says that this worker is there, to those that would take a long silence for its end, and is an error if they cannot
+	// be reached.
 	alive(ctx context.Context) error
 	// barrier waits for all workers and names those that are lost or have failed by themselves, and the global step, both
 	// the same to all.

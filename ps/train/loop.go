@@ -31,7 +31,7 @@ func (w *worker[F]) run(ctx context.Context) (*Result, error) {
 	}
 	r.Lost = append(r.Lost[:0], lost...)
 	if w.chief != nil {
-		if err := w.chief.finish(r, w); err != nil {
+		if err := w.chief.finish(r, w.cfg.beforeOutput); err != nil { // all have said goodbye to this worker: it has no successor
 			return nil, err
 		}
 	}
@@ -75,7 +75,7 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 	w.begun = time.Now()
 	if w.index == 0 {
 		var err error
-		if w.chief, err = newChief(w); err != nil {
+		if w.chief, err = newChief(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -114,9 +114,9 @@ func (w *worker[F]) write(ctx context.Context, r *Result) error {
 	for {
 		writer := w.writer(r.Lost) // not a successor that knows of a loss before it is counted
 		if w.chief != nil && (w.cfg.together() || writer == w.cfg.Cluster.Workers[w.index]) {
-			err := w.chief.write(r, w)
+			err := w.chief.write(ctx, r, w)
 			if err == nil && !w.cfg.together() { // the others end well without this worker
-				err = w.chief.finish(r, w)
+				err = w.chief.finish(r, func() error { return w.mayWrite(ctx) })
 			}
 			if err != nil {
 				return err
@@ -137,11 +137,20 @@ func (w *worker[F]) write(ctx context.Context, r *Result) error {
 			return err
 		}
 		if w.chief != nil {
-			if err := w.chief.replace(r, w); err != nil {
+			if err := w.chief.replace(ctx, r, w); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// mayWrite is an error if it is not this worker's to write, or no longer: another run has taken the place of this one, or
+// the servers are out of reach, and they may have counted this worker as lost and have its successor write.
+func (w *worker[F]) mayWrite(ctx context.Context) error {
+	if err := w.cfg.beforeOutput(); err != nil {
+		return err
+	}
+	return w.x.alive(ctx)
 }
 
 // writer is the rank of the first worker that is not lost.
@@ -165,12 +174,12 @@ func (w *worker[F]) firstLeft(lost []int) bool {
 }
 
 // takeOver makes this worker the chief in the place of one that was lost or has failed.
-func (w *worker[F]) takeOver() (err error) {
+func (w *worker[F]) takeOver(ctx context.Context) (err error) {
 	w.cfg.Log.Warn("the chief was lost or has failed; this worker takes its place", "worker", w.index)
 	for range w.plan.rule.Slots() {
 		w.slots = append(w.slots, make([]F, len(w.params)))
 	}
-	w.chief, err = newChief(w)
+	w.chief, err = newChief(ctx, w)
 	return err
 }
 
@@ -182,7 +191,7 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result) error {
 		return nil
 	}
 	if w.chief == nil {
-		if err := w.takeOver(); err != nil {
+		if err := w.takeOver(ctx); err != nil {
 			return err
 		}
 	}
@@ -281,7 +290,7 @@ func (w *worker[F]) step(ctx context.Context, stop bool) error {
 		return err
 	}
 	if w.chief == nil && !w.cfg.together() && w.firstLeft(w.cfg.Comm.Lost()) {
-		if err := w.takeOver(); err != nil {
+		if err := w.takeOver(ctx); err != nil {
 			return err
 		}
 	}

@@ -154,23 +154,36 @@ func TestSuccessorKnowsThatTheRunHasResumed(t *testing.T) {
 	}
 }
 
-// Also when training is over, and whose turn it is has yet to write: the next one does, once.
+// Also when training is over, and whose turn it is has yet to write: the next one does, once, and whom the network does not
+// reach any more leaves that alone when it comes to write.
 func TestAsyncChiefIsReplacedAtTheEnd(t *testing.T) {
 	out := t.TempDir()
+	result := filepath.Join(out, "result.json")
 	f := launch(t, Config{Cluster: ps.Counts(1, 4), Hidden: 8, Stop: ps.Stop{LastStep: 50}, Out: out}, func(rank int, f *fleet, c *Config) {
 		if rank == 1 || rank == 2 {
-			c.Hooks = []Hook{{End: func(context.Context, Session, error) { f.fabric.Kill(rank) }}}
+			c.Hooks = []Hook{{End: func(ctx context.Context, _ Session, _ error) {
+				f.fabric.Kill(rank)
+				for ctx.Err() == nil {
+					if _, err := os.Stat(result); err == nil {
+						return
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}}}
 		}
 	})
 	f.fine(t, 1, 2)
+	if err := f.errs[1]; !errors.Is(err, mpi.ErrPeerLost) {
+		t.Errorf("the chief, which had no ps any more, ended with %v", err)
+	}
 	if r := f.results[3]; !r.Evaluated || !slices.Equal(slices.Sorted(slices.Values(r.Lost)), []int{1, 2}) || r.Steps < 50 {
 		t.Errorf("%+v", r)
 	}
 	if f.results[4].Evaluated {
 		t.Error("two workers evaluate")
 	}
-	var written Result // by whom the network did not reach any more, and then by the next
-	text, err := os.ReadFile(filepath.Join(out, "result.json"))
+	var written Result
+	text, err := os.ReadFile(result)
 	if err == nil {
 		err = json.Unmarshal(text, &written)
 	}
