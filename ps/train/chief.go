@@ -151,14 +151,14 @@ func (c *chief[F]) write(ctx context.Context, r *Result, w *worker[F]) error {
 	}
 	last := Metric{Step: r.Steps, Steps: w.plan.stop.LastStep, Epoch: float64(r.Steps) / float64(w.plan.perEpoch),
 		Loss: r.TrainLoss, Accuracy: &r.TestAccuracy, SamplesPerSecond: r.SamplesPerSecond, Seconds: r.Seconds}
+	if err := w.mayWrite(ctx); err != nil { // else it would replace its successor's model
+		return err
+	}
 	if w.cfg.Report != nil {
 		w.cfg.Report(last)
 	}
 	if c.out == nil {
 		return nil
-	}
-	if err := w.mayWrite(ctx); err != nil { // else it would replace its successor's model
-		return err
 	}
 	if err := c.out.metric(last); err != nil {
 		return err

@@ -259,20 +259,30 @@ func TestOutputBelongsToTheSuccessor(t *testing.T) {
 // Nor does it report anything more where nothing is written.
 func TestReportBelongsToTheSuccessor(t *testing.T) {
 	taken := errors.New("taken over")
-	reports := 0
-	f := launch(t, Config{Cluster: ps.Counts(0, 1), Hidden: 8, Stop: ps.Stop{LastStep: 50}}, func(_ int, _ *fleet, cfg *Config) {
-		step := int64(0)
-		cfg.Hooks = []Hook{{AfterStep: func(_ context.Context, _ Session, i StepInfo) error { step = i.Step; return nil }}}
-		cfg.Report = func(Metric) { reports++ }
-		cfg.BeforeOutput = func() error {
-			if step >= 30 {
-				return taken
+	for _, c := range []struct {
+		when    string
+		atEnd   bool
+		step    int64 // the run has a successor when it has made so many
+		reports int
+	}{{"while it trains", false, 30, 29}, {"at its end", true, 50, 50}} {
+		reports := 0
+		f := launch(t, Config{Cluster: ps.Counts(0, 1), Hidden: 8, Stop: ps.Stop{LastStep: 50}}, func(_ int, _ *fleet, cfg *Config) {
+			step, ended := int64(0), false
+			cfg.Hooks = []Hook{{
+				AfterStep: func(_ context.Context, _ Session, i StepInfo) error { step = i.Step; return nil },
+				End:       func(context.Context, Session, error) { ended = true },
+			}}
+			cfg.Report = func(Metric) { reports++ }
+			cfg.BeforeOutput = func() error {
+				if step >= c.step && ended == c.atEnd {
+					return taken
+				}
+				return nil
 			}
-			return nil
+		})
+		if !errors.Is(f.errs[0], taken) || reports != c.reports {
+			t.Errorf("%s: %d reports, want %d; the run ended with %v", c.when, reports, c.reports, f.errs[0])
 		}
-	})
-	if !errors.Is(f.errs[0], taken) || reports != 29 {
-		t.Errorf("%d reports, want 29; the run ended with %v", reports, f.errs[0])
 	}
 }
 

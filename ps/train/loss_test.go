@@ -158,17 +158,11 @@ func TestSuccessorKnowsThatTheRunHasResumed(t *testing.T) {
 // reach any more leaves that alone when it comes to write.
 func TestAsyncChiefIsReplacedAtTheEnd(t *testing.T) {
 	out := t.TempDir()
-	result := filepath.Join(out, "result.json")
 	f := launch(t, Config{Cluster: ps.Counts(1, 4), Hidden: 8, Stop: ps.Stop{LastStep: 50}, Out: out}, func(rank int, f *fleet, c *Config) {
 		if rank == 1 || rank == 2 {
 			c.Hooks = []Hook{{End: func(ctx context.Context, _ Session, _ error) {
 				f.fabric.Kill(rank)
-				for ctx.Err() == nil {
-					if _, err := os.Stat(result); err == nil {
-						return
-					}
-					time.Sleep(time.Millisecond)
-				}
+				_ = closedBy(ctx, f.ended[3]) // the test's end would show in what rank 3 returns
 			}}}
 		}
 	})
@@ -183,7 +177,7 @@ func TestAsyncChiefIsReplacedAtTheEnd(t *testing.T) {
 		t.Error("two workers evaluate")
 	}
 	var written Result
-	text, err := os.ReadFile(result)
+	text, err := os.ReadFile(filepath.Join(out, "result.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &written)
 	}

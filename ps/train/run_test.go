@@ -37,6 +37,7 @@ type fleet struct {
 	fabric  *sim.Fabric
 	results []*Result
 	errs    []error
+	ended   []chan struct{} // closed when a rank's run has returned
 	closed  []error
 }
 
@@ -47,7 +48,10 @@ var errDead = errors.New("killed by the test")
 func launch(t *testing.T, cfg Config, adjust func(rank int, f *fleet, c *Config)) *fleet {
 	t.Helper()
 	n := len(cfg.Cluster.Servers) + len(cfg.Cluster.Workers)
-	f := &fleet{fabric: sim.New(sim.Config{Ranks: n}), results: make([]*Result, n), errs: make([]error, n), closed: make([]error, n)}
+	f := &fleet{fabric: sim.New(sim.Config{Ranks: n}), results: make([]*Result, n), errs: make([]error, n), ended: make([]chan struct{}, n), closed: make([]error, n)}
+	for rank := range n {
+		f.ended[rank] = make(chan struct{})
+	}
 	worlds, err := mpi.Local(n, mpi.LocalOptions{Fabric: f.fabric, Host: func(r int) string { return fmt.Sprintf("n%d", r) }})
 	if err != nil {
 		t.Fatal(err)
@@ -64,6 +68,7 @@ func launch(t *testing.T, cfg Config, adjust func(rank int, f *fleet, c *Config)
 				adjust(rank, f, &c)
 			}
 			f.results[rank], f.errs[rank] = Run(ctx, c)
+			close(f.ended[rank])
 			if errors.Is(f.errs[rank], errDead) {
 				f.fabric.Kill(rank)
 			}
