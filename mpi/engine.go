@@ -3,9 +3,9 @@ package mpi
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 
+	"github.com/fisterra-hpc/fisterra/internal/biased"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -13,7 +13,7 @@ import (
 // (match.go), runs the eager and rendezvous protocol (protocol.go), and makes
 // progress in whoever waits (progress.go). Everything but the atomics is guarded by mu.
 type engine struct {
-	mu        sync.Mutex
+	mu        biased.Mutex
 	contended atomic.Int32 // goroutines that want mu while a leader polls
 
 	rank, size int
@@ -70,6 +70,7 @@ func newEngine(rank, size int, log *slog.Logger) *engine {
 		mostKept:      mostKept,
 		mostAnnounced: mostAnnounced,
 	}
+	e.mu.Favour()
 	e.ops.dev = e
 	e.own = e.ops.get()
 	return e

@@ -9,11 +9,26 @@
 // "Asymmetric flag synchronization", 2001).
 package fence
 
-import "golang.org/x/sys/unix"
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Word is a number that one goroutine stores at a time, by Store, and any may load.
+type Word struct{ v uint64 }
+
+// Load returns it.
+func (w *Word) Load() uint64 { return atomic.LoadUint64(&w.v) }
+
+// Store is Store of v.
+func (w *Word) Store(v uint64) { Store(&w.v, v) }
 
 const (
-	globalExpedited         = 1 << 1
-	registerGlobalExpedited = 1 << 2
+	globalExpedited          = 1 << 1
+	registerGlobalExpedited  = 1 << 2
+	privateExpedited         = 1 << 3
+	registerPrivateExpedited = 1 << 4
 )
 
 // Register lets the fences of other processes reach this one, and reports
@@ -25,6 +40,14 @@ func Register() bool {
 // Everywhere is a full fence on every processor that runs a process that has
 // registered. It costs a system call and an interrupt of each of them.
 func Everywhere() bool { return membarrier(globalExpedited) }
+
+// RegisterHere lets Here work in this process, and reports whether it does.
+func RegisterHere() bool {
+	return membarrier(registerPrivateExpedited) && Here()
+}
+
+// Here is a full fence on every processor that runs this process.
+func Here() bool { return membarrier(privateExpedited) }
 
 func membarrier(command uintptr) bool {
 	_, _, errno := unix.RawSyscall(unix.SYS_MEMBARRIER, command, 0, 0)

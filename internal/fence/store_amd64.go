@@ -17,5 +17,10 @@ func Store(p *uint64, v uint64)
 //go:noescape
 func StoreAhead(p *uint64, v uint64, next *uint64)
 
+// Ahead asks for the cache line of next, which this processor will write soon, and does not wait for it.
+//
+//go:noescape
+func Ahead(next *uint64)
+
 // StoreIsFull says whether loads after Store are ordered after it.
 const StoreIsFull = false

@@ -17,3 +17,9 @@ TEXT ·StoreAhead(SB), NOSPLIT, $0-24
 	MOVQ CX, (AX)
 	BYTE $0x0f; BYTE $0x0d; BYTE $0x0b // PREFETCHW (BX)
 	RET
+
+// func Ahead(next *uint64)
+TEXT ·Ahead(SB), NOSPLIT, $0-8
+	MOVQ next+0(FP), BX
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x0b // PREFETCHW (BX)
+	RET

@@ -10,5 +10,8 @@ func Store(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 // StoreAhead is Store.
 func StoreAhead(p *uint64, v uint64, _ *uint64) { Store(p, v) }
 
+// Ahead does nothing.
+func Ahead(*uint64) {}
+
 // StoreIsFull says whether loads after Store are ordered after it.
 const StoreIsFull = true

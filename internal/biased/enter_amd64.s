@@ -1,0 +1,39 @@
+//go:build !race
+
+#include "textflag.h"
+
+// The offsets of owner and inside in claim.
+#define OWNER 0
+#define INSIDE 8
+
+// func enter(owned *atomic.Pointer[claim]) (late *claim, did bool)
+//
+// Nothing orders the store before the second look at owned but the fence of whoever has changed that.
+TEXT ·enter(SB), NOSPLIT, $0-17
+	MOVQ  owned+0(FP), BX
+	MOVQ  (BX), CX
+	MOVQ  $0, late+8(FP)
+	TESTQ CX, CX
+	JZ    no
+	MOVQ  (TLS), AX
+	CMPQ  AX, OWNER(CX)
+	JNE   no
+	MOVQ  $1, INSIDE(CX)
+	CMPQ  CX, (BX)
+	JNE   lost
+	MOVB  $1, did+16(FP)
+	RET
+
+lost:
+	MOVQ $0, INSIDE(CX)
+	MOVQ CX, late+8(FP)
+
+no:
+	MOVB $0, did+16(FP)
+	RET
+
+// func goroutine() uintptr
+TEXT ·goroutine(SB), NOSPLIT, $0-8
+	MOVQ (TLS), AX
+	MOVQ AX, ret+0(FP)
+	RET

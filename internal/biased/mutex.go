@@ -1,0 +1,147 @@
+// Package biased is a lock for data that one goroutine uses nearly always and others now and then.
+package biased
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/fisterra-hpc/fisterra/internal/fence"
+)
+
+// Mutex is a sync.Mutex that comes to belong to a goroutine which takes it again and again: from then on taking it
+// and giving it back are plain stores. A short message has two such pairs on its way, and each locked
+// instruction does not only take as long as some dozen others, but waits until all earlier stores have left, a
+// message's to another processor among them.
+//
+// Whoever else wants the lock takes it away from its owner: it says so, runs a fence on all processors of this
+// process, after which either it sees that the owner is inside or the owner sees that it owns nothing any more,
+// and waits until the owner is outside. That takes some µs, and the lock is an ordinary one until a goroutine has taken it
+// ownAfter times in a row, so that it costs no more than what it saves (Kawachiya, Koseki,
+// Onodera, "Lock Reservation: Java Locks Can Mostly Do Without Atomic Operations", OOPSLA 2002; the fence
+// in place of stopping the owner: Dice, Huang, Yang, "Asymmetric Dekker Synchronization", 2001).
+//
+// The zero Mutex is an unlocked ordinary one, that nobody will own before Favour. Who unlocks it must be who locked
+// it. Under the race detector, which sees none of this, and on processors other than amd64 it stays ordinary.
+type Mutex struct {
+	owned atomic.Pointer[claim] // nil: nobody's
+
+	// These belong to whoever has the lock.
+	ordinary bool   // it was taken by way of mu
+	last     *claim // made last; its owner may be inside after it has lost the lock
+	streak   int    // acquisitions in a row by taker, by way of mu
+	taker    uintptr
+
+	favours bool
+	mu      sync.Mutex
+}
+
+// claim is a goroutine's to a lock. It is never another's: its owner may be about to enter long after it has lost
+// the lock, and takes that back then without looking at whose it is.
+type claim struct {
+	owner  uintptr
+	inside uint64 // 1 while the owner has the lock
+	out    chan struct{}
+}
+
+// ownAfter acquisitions in a row a lock is its taker's.
+const ownAfter = 512
+
+// Favour lets goroutines own the lock, if the system has the fence that it takes (membarrier, Linux 4.14). It is called before the lock is used.
+func (m *Mutex) Favour() { m.favours = fence.RegisterHere() }
+
+// Lock takes the lock, and waits for it if need be.
+func (m *Mutex) Lock() {
+	if late, did := enter(&m.owned); !did {
+		m.lock(late)
+	}
+}
+
+func (m *Mutex) lock(late *claim) {
+	late.left()
+	m.mu.Lock()
+	for !m.dispossess() {
+		<-m.last.out
+	}
+	m.took()
+}
+
+// TryLock takes the lock unless somebody has it.
+func (m *Mutex) TryLock() bool {
+	late, did := enter(&m.owned)
+	return did || m.tryLock(late)
+}
+
+func (m *Mutex) tryLock(late *claim) bool {
+	late.left()
+	if !m.mu.TryLock() {
+		return false
+	}
+	if !m.dispossess() {
+		m.mu.Unlock()
+		return false
+	}
+	m.took()
+	return true
+}
+
+// Unlock gives the lock back.
+func (m *Mutex) Unlock() {
+	if m.ordinary {
+		m.unlock()
+		return
+	}
+	c := m.last
+	fence.Store(&c.inside, 0)
+	if m.owned.Load() != c {
+		c.left()
+	}
+}
+
+func (m *Mutex) unlock() {
+	m.ordinary = false
+	if m.streak >= ownAfter && m.favours {
+		m.own()
+	}
+	m.mu.Unlock()
+}
+
+// dispossess leaves the lock with no owner, with mu held, and reports whether the last one is outside.
+func (m *Mutex) dispossess() bool {
+	if m.owned.Load() != nil {
+		m.owned.Store(nil)
+		fence.Here()
+	}
+	return m.last == nil || atomic.LoadUint64(&m.last.inside) == 0
+}
+
+// took notes who has taken the lock by way of mu.
+func (m *Mutex) took() {
+	m.ordinary = true
+	if g := goroutine(); g != m.taker {
+		m.taker, m.streak = g, 0
+	}
+	m.streak++
+}
+
+// own makes the lock its taker's.
+func (m *Mutex) own() {
+	m.streak = 0
+	if m.taker == 0 {
+		return
+	}
+	if m.last == nil || m.last.owner != m.taker {
+		m.last = &claim{owner: m.taker, out: make(chan struct{}, 1)}
+	}
+	m.owned.Store(m.last)
+}
+
+// left tells whoever waits for it that the owner is outside.
+func (c *claim) left() {
+	if c == nil {
+		return
+	}
+	select {
+	case c.out <- struct{}{}:
+	default:
+	}
+}

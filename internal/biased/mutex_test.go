@@ -1,0 +1,218 @@
+package biased
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+// favoured is a lock that comes to have owners, where there can be any.
+func favoured(t testing.TB) *Mutex {
+	m := new(Mutex)
+	m.Favour()
+	if !m.favours || goroutine() == 0 {
+		t.Log("locks stay ordinary here")
+	}
+	return m
+}
+
+// owners reports whether a lock can have one here.
+func owners(m *Mutex) bool { return m.favours && goroutine() != 0 }
+
+// guarded is data that only the holder of the lock may touch: one who finds it taken has seen another inside.
+type guarded struct {
+	inside int
+	count  uint64
+}
+
+func (g *guarded) use(t *testing.T, work int) {
+	if g.inside++; g.inside != 1 {
+		t.Error("two have the lock")
+	}
+	g.count++
+	for range work {
+		g.count += 0 * uint64(g.inside)
+	}
+	g.inside--
+}
+
+func TestOneAtATime(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	m := favoured(t)
+	var (
+		g    guarded
+		want uint64
+		mu   sync.Mutex
+		wg   sync.WaitGroup
+	)
+	for i := range uint64(4) {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, i))
+			var n uint64
+			for range 300 {
+				// Long rows of one goroutine, after which the lock is its own, and short ones of several by turns.
+				row := 1 + rnd.IntN(3)
+				if rnd.IntN(4) == 0 {
+					row = ownAfter + rnd.IntN(2*ownAfter)
+				}
+				for range row {
+					if rnd.IntN(2) == 0 {
+						m.Lock()
+					} else if !m.TryLock() {
+						continue
+					}
+					g.use(t, rnd.IntN(20))
+					m.Unlock()
+					n++
+				}
+				if rnd.IntN(8) == 0 {
+					runtime.Gosched()
+				}
+			}
+			mu.Lock()
+			want += n
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	if g.count != want {
+		t.Errorf("%d uses counted, there were %d", g.count, want)
+	}
+}
+
+// take takes the lock and gives it back n times, and counts that.
+func take(m sync.Locker, n int) (times int) {
+	for range n {
+		m.Lock()
+		times++
+		m.Unlock()
+	}
+	return times
+}
+
+func TestWhoTakesItInARowOwnsIt(t *testing.T) {
+	m := favoured(t)
+	if !owners(m) {
+		t.Skip("locks stay ordinary here")
+	}
+	take(m, ownAfter-1)
+	if m.owned.Load() != nil {
+		t.Error("owned before its time")
+	}
+	take(m, 1)
+	mine := m.owned.Load()
+	if mine == nil {
+		t.Fatal("nobody's after that many acquisitions in a row")
+	}
+	m.Lock()
+	if m.ordinary || mine.inside != 1 {
+		t.Error("its owner took it the ordinary way")
+	}
+	another := make(chan bool)
+	go func() { another <- m.TryLock() }()
+	if <-another {
+		t.Fatal("taken while its owner had it")
+	}
+	m.Unlock()
+	if m.owned.Load() != nil {
+		t.Error("owned after another wanted it")
+	}
+	go func() {
+		m.Lock()
+		another <- m.ordinary
+		m.Unlock()
+	}()
+	if !<-another {
+		t.Error("another took it as if it were his")
+	}
+	take(m, ownAfter)
+	if m.owned.Load() != mine {
+		t.Error("whose it was before does not own it by the same claim")
+	}
+}
+
+// An owner who keeps the lock keeps others waiting, asleep, until it gives it back.
+func TestLockWaitsForItsOwner(t *testing.T) {
+	m := favoured(t)
+	for round := range 50 {
+		take(m, ownAfter+1)
+		m.Lock()
+		held, got := true, make(chan struct{})
+		go func() {
+			m.Lock()
+			if held {
+				t.Errorf("round %d: taken while another had it", round)
+			}
+			m.Unlock()
+			close(got)
+		}()
+		for m.owned.Load() != nil {
+			runtime.Gosched()
+		}
+		held = false
+		m.Unlock()
+		select {
+		case <-got:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("round %d: still waiting", round)
+		}
+	}
+}
+
+func TestNoAllocationToOwnAgain(t *testing.T) {
+	m := favoured(t)
+	take(m, ownAfter)
+	stolen, back := make(chan struct{}), make(chan struct{})
+	defer close(stolen)
+	go func() {
+		for range stolen {
+			take(m, 1)
+			back <- struct{}{}
+		}
+	}()
+	if n := testing.AllocsPerRun(20, func() {
+		stolen <- struct{}{}
+		<-back
+		take(m, ownAfter)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// BenchmarkLock takes locks 1,000 times over.
+func BenchmarkLock(b *testing.B) {
+	b.Run("own", func(b *testing.B) {
+		m := favoured(b)
+		take(m, ownAfter)
+		for b.Loop() {
+			take(m, 1000)
+		}
+	})
+	b.Run("ordinary", func(b *testing.B) {
+		m := new(Mutex)
+		for b.Loop() {
+			take(m, 1000)
+		}
+	})
+	b.Run("sync", func(b *testing.B) {
+		m := new(sync.Mutex)
+		for b.Loop() {
+			take(m, 1000)
+		}
+	})
+	// What it costs to take it from its owner.
+	b.Run("dispossess", func(b *testing.B) {
+		m := favoured(b)
+		take(m, ownAfter)
+		mine := m.last
+		for b.Loop() {
+			m.owned.Store(mine)
+			if !m.dispossess() {
+				b.Fatal("its owner is inside")
+			}
+		}
+	})
+}
