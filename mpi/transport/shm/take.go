@@ -1,6 +1,9 @@
 package shm
 
-import "github.com/fisterra-hpc/fisterra/mpi/transport"
+import (
+	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
 
 // Take implements transport.Taker.
 func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int) (int, transport.Find) {
@@ -21,6 +24,7 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 		}
 		ep.pause.Pass()
 	}
+	fence.Ahead(&ep.nextCell()[0]) // for the answer: the peer, who looks for it, had that line last
 	c := &in.cells[in.next&cellMask]
 	if cellKind(w0) != want.Kind || c[1] != uint64(want.Context)|uint64(uint32(want.Tag))<<32 {
 		return 0, transport.Other
