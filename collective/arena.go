@@ -42,8 +42,8 @@ type arena struct {
 	drop    func() // gives the memory back
 	tickets uint64 // given out, guarded by the state's lock
 
-	served atomic.Uint64 // tickets whose meeting has ended
-	queued atomic.Int32  // goroutines that wait for their turn
+	served fence.Word   // tickets whose meeting has ended
+	queued atomic.Int32 // goroutines that wait for their turn
 	mu     sync.Mutex
 	next   *sync.Cond // served has grown
 
@@ -103,6 +103,9 @@ func (a *arena) enter(ticket uint64) {
 		return
 	}
 	a.queued.Add(1)
+	if !fence.Here() { // for who leaves meanwhile, and does not fence
+		fence.Everywhere()
+	}
 	a.mu.Lock()
 	for a.served.Load()+1 != ticket {
 		a.next.Wait()
@@ -113,6 +116,9 @@ func (a *arena) enter(ticket uint64) {
 
 func (a *arena) leave(ticket uint64) {
 	a.served.Store(ticket)
+	if a.fences {
+		a.queued.Add(0)
+	}
 	if a.queued.Load() > 0 {
 		a.mu.Lock()
 		a.next.Broadcast()

@@ -6,12 +6,12 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 	"weak"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/biased"
 	"github.com/fisterra-hpc/fisterra/internal/kernel"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
@@ -26,7 +26,7 @@ type state struct {
 	sizesOnly bool
 	takesBack bool // Cancel ends sends, too
 
-	mu      sync.Mutex
+	mu      biased.Mutex
 	given   Config // by Configure
 	config  Config // the same with a model
 	seq     uint32
@@ -119,6 +119,7 @@ func newState(c *mpi.Comm, f Config) *state {
 	if s.watched() {
 		s.watch.calls = make([]past, history)
 	}
+	s.mu.Favour()
 	s.off, s.endOff = context.WithCancelCause(context.Background())
 	s.configure(c, f)
 	return s

@@ -3,7 +3,6 @@ package mpi
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
@@ -18,14 +17,14 @@ import (
 // sleeps on the same set.
 type progress struct {
 	leader  leader
-	asleep  bool             // the leader is in the kernel
-	parked  []*waiter        // waiters that do not lead
-	waiters []*waiter        // free ones
-	anyOfs  []*anyOf         // free ones
-	probers []*waiter        // of parked callers whose condition is not an op
-	calls   uint64           // of the API, so that the keeper can tell whether the program communicates
-	beside  []*atomic.Uint64 // of calls that communicate without it
-	watched int              // ops whose Done channel somebody holds
+	asleep  bool      // the leader is in the kernel
+	parked  []*waiter // waiters that do not lead
+	waiters []*waiter // free ones
+	anyOfs  []*anyOf  // free ones
+	probers []*waiter // of parked callers whose condition is not an op
+	calls   uint64    // of the API, so that the keeper can tell whether the program communicates
+	beside  []Counter // of calls that communicate without it
+	watched int       // ops whose Done channel somebody holds
 
 	polls   uint
 	sweeps  uint // polls of all providers
