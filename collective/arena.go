@@ -117,7 +117,7 @@ func (a *arena) enter(ticket uint64) {
 func (a *arena) leave(ticket uint64) {
 	a.served.Store(ticket)
 	if a.fences {
-		a.queued.Add(0)
+		a.queued.Add(0) // a full fence
 	}
 	if a.queued.Load() > 0 {
 		a.mu.Lock()
