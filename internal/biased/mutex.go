@@ -27,8 +27,10 @@ type Mutex struct {
 
 	// These belong to whoever has the lock.
 	ordinary bool   // it was taken by way of mu
-	last     *claim // made last; its owner may be inside after it has lost the lock
-	streak   int    // acquisitions in a row by taker, by way of mu
+	last     *claim // of the last owner, who may be inside after it has lost the lock
+	claims   []*claim
+	oldest   int // of as many as are remembered
+	streak   int // acquisitions in a row by taker, by way of mu
 	taker    uintptr
 
 	favours bool
@@ -43,8 +45,12 @@ type claim struct {
 	out    chan struct{}
 }
 
-// ownAfter acquisitions in a row a lock is its taker's.
-const ownAfter = 512
+const (
+	// ownAfter acquisitions in a row a lock is its taker's.
+	ownAfter = 512
+	// mostClaims are remembered, so that goroutines which own the lock by turns need no new ones.
+	mostClaims = 64
+)
 
 // Favour lets goroutines own the lock, if the system has the fence that it takes (membarrier, Linux 4.14). It is called before the lock is used.
 func (m *Mutex) Favour() { m.favours = fence.RegisterHere() }
@@ -129,10 +135,25 @@ func (m *Mutex) own() {
 	if m.taker == 0 {
 		return
 	}
-	if m.last == nil || m.last.owner != m.taker {
-		m.last = &claim{owner: m.taker, out: make(chan struct{}, 1)}
-	}
+	m.last = m.claimOf(m.taker)
 	m.owned.Store(m.last)
+}
+
+// claimOf is a goroutine's claim: the one it had, if it is remembered.
+func (m *Mutex) claimOf(owner uintptr) *claim {
+	for _, c := range m.claims {
+		if c.owner == owner {
+			return c
+		}
+	}
+	c := &claim{owner: owner, out: make(chan struct{}, 1)}
+	if len(m.claims) < mostClaims {
+		m.claims = append(m.claims, c)
+	} else {
+		m.claims[m.oldest] = c
+		m.oldest = (m.oldest + 1) % mostClaims
+	}
+	return c
 }
 
 // left tells whoever waits for it that the owner is outside.

@@ -162,25 +162,44 @@ func TestLockWaitsForItsOwner(t *testing.T) {
 	}
 }
 
-func TestNoAllocationToOwnAgain(t *testing.T) {
+// Goroutines own the lock by turns without an allocation, and more of them than it remembers do without harm.
+func TestOwnersByTurns(t *testing.T) {
 	m := favoured(t)
-	take(m, ownAfter)
-	stolen, back := make(chan struct{}), make(chan struct{})
-	defer close(stolen)
-	go func() {
-		for range stolen {
-			take(m, 1)
-			back <- struct{}{}
+	turn := func() (take func()) {
+		stolen, back := make(chan struct{}), make(chan struct{})
+		t.Cleanup(func() { close(stolen) })
+		go func() {
+			for range stolen {
+				takeAll(m)
+				back <- struct{}{}
+			}
+		}()
+		return func() { stolen <- struct{}{}; <-back }
+	}
+	others := []func(){turn(), turn()}
+	round := func() {
+		takeAll(m)
+		for _, take := range others {
+			take()
 		}
-	}()
-	if n := testing.AllocsPerRun(20, func() {
-		stolen <- struct{}{}
-		<-back
-		take(m, ownAfter)
-	}); n != 0 {
+	}
+	round()
+	if n := testing.AllocsPerRun(20, round); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+	for len(others) < mostClaims+2 {
+		others = append(others, turn())
+	}
+	for range 3 {
+		round()
+	}
+	if len(m.claims) > mostClaims || owners(m) && len(m.claims) < mostClaims {
+		t.Errorf("%d claims are remembered", len(m.claims))
+	}
 }
+
+// takeAll makes the lock the calling goroutine's.
+func takeAll(m *Mutex) { take(m, ownAfter+1) }
 
 // BenchmarkLock takes locks 1,000 times over.
 func BenchmarkLock(b *testing.B) {
