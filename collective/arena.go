@@ -103,9 +103,7 @@ func (a *arena) enter(ticket uint64) {
 		return
 	}
 	a.queued.Add(1)
-	if !fence.Here() { // for who leaves meanwhile, and does not fence
-		fence.Everywhere()
-	}
+	fence.Everywhere() // for who leaves meanwhile
 	a.mu.Lock()
 	for a.served.Load()+1 != ticket {
 		a.next.Wait()

@@ -1,10 +1,7 @@
 //go:build !race
 
+#include "go_asm.h"
 #include "textflag.h"
-
-// The offsets of owner and inside in claim.
-#define OWNER 0
-#define INSIDE 8
 
 // func enter(owned *atomic.Pointer[claim]) (late *claim, did bool)
 //
@@ -16,16 +13,16 @@ TEXT ·enter(SB), NOSPLIT, $0-17
 	TESTQ CX, CX
 	JZ    no
 	MOVQ  (TLS), AX
-	CMPQ  AX, OWNER(CX)
+	CMPQ  AX, claim_owner(CX)
 	JNE   no
-	MOVQ  $1, INSIDE(CX)
+	MOVQ  $1, claim_inside(CX)
 	CMPQ  CX, (BX)
 	JNE   lost
 	MOVB  $1, did+16(FP)
 	RET
 
 lost:
-	MOVQ $0, INSIDE(CX)
+	MOVQ $0, claim_inside(CX)
 	MOVQ CX, late+8(FP)
 
 no:

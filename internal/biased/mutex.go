@@ -10,7 +10,7 @@ import (
 
 // Mutex is a sync.Mutex that comes to belong to a goroutine which takes it again and again: from then on taking it
 // and giving it back are plain stores. A short message has two such pairs on its way, and each locked
-// instruction does not only take as long as some dozen others, but waits until all earlier stores have left, a
+// instruction does not only take as long as dozens of others, but waits until all earlier stores have left, a
 // message's to another processor among them.
 //
 // Whoever else wants the lock takes it away from its owner: it says so, runs a fence on all processors of this
@@ -115,7 +115,8 @@ func (m *Mutex) unlock() {
 func (m *Mutex) dispossess() bool {
 	if m.owned.Load() != nil {
 		m.owned.Store(nil)
-		fence.Here()
+		for !fence.Here() { // the kernel may lack memory for a moment
+		}
 	}
 	return m.last == nil || atomic.LoadUint64(&m.last.inside) == 0
 }

@@ -6,23 +6,10 @@
 // the store and the load, or neither may see the other. The writer would pay
 // for its fence with every message. So it leaves it out, and the sleeper runs a
 // fence on every processor for both (membarrier(2), Dice, Lev, Moir,
-// "Asymmetric flag synchronization", 2001).
+// "Asymmetric flag synchronization", 2001). Between goroutines of one process the same is had for less (Here).
 package fence
 
-import (
-	"sync/atomic"
-
-	"golang.org/x/sys/unix"
-)
-
-// Word is a number that one goroutine stores at a time, by Store, and any may load.
-type Word struct{ v uint64 }
-
-// Load returns it.
-func (w *Word) Load() uint64 { return atomic.LoadUint64(&w.v) }
-
-// Store is Store of v.
-func (w *Word) Store(v uint64) { Store(&w.v, v) }
+import "golang.org/x/sys/unix"
 
 const (
 	globalExpedited          = 1 << 1

@@ -9,9 +9,14 @@ import (
 )
 
 // A writer that stores by Store and then looks, and a sleeper that says so, calls
-// Everywhere and then looks: one of the two sees the other.
+// Everywhere or Here and then looks: one of the two sees the other.
 func TestOneSeesTheOther(t *testing.T) {
-	if !Register() {
+	t.Run("everywhere", func(t *testing.T) { oneSeesTheOther(t, Register, Everywhere) })
+	t.Run("here", func(t *testing.T) { oneSeesTheOther(t, RegisterHere, Here) })
+}
+
+func oneSeesTheOther(t *testing.T, register, fence func() bool) {
+	if !register() {
 		t.Skip("membarrier(2) is not to be had here: writers fence for themselves")
 	}
 	var word, sleeps [16]uint64 // lines of their own
@@ -42,7 +47,7 @@ func TestOneSeesTheOther(t *testing.T) {
 		wg.Go(func() {
 			meet()
 			atomic.StoreUint64(&sleeps[0], v)
-			Everywhere()
+			fence()
 			missed[1] = atomic.LoadUint64(&word[0]) < v
 		})
 		wg.Wait()

@@ -1,0 +1,13 @@
+package fence
+
+import "sync/atomic"
+
+// Word is a number that any goroutine of a process may load, and one at a time stores, in the order of Store: who is to
+// see the new number before it sleeps runs a fence everywhere first.
+type Word struct{ v uint64 }
+
+// Load returns the number.
+func (w *Word) Load() uint64 { return atomic.LoadUint64(&w.v) }
+
+// Store sets it after all earlier stores, without waiting for them.
+func (w *Word) Store(v uint64) { Store(&w.v, v) }
