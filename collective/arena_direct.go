@@ -178,7 +178,7 @@ func (d *direct) fetch(ctx context.Context) error {
 		}
 		out, buffer, at := d.fetched(r)
 		if r == d.me {
-			memcopy.Copy(out, d.contribution()[at:])
+			d.copyMapped(out, d.contribution()[at:][:len(out)])
 			continue
 		}
 		if d.slices() {

@@ -143,7 +143,8 @@ func (a *arena) dropViews() {
 // mappedBytes are copied in some 0.1 ms.
 const mappedBytes = 1 << 20
 
-// copyMapped copies what is mapped, so much at a time that the scheduler is not kept waiting.
+// copyMapped copies a block of the result out of what is mapped or this rank's own, so much at a time that the scheduler is not
+// kept waiting.
 func (m *meeting) copyMapped(dst, src []byte) {
 	for len(src) > 0 {
 		n := min(mappedBytes, len(src))

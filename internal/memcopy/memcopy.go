@@ -13,19 +13,30 @@ const (
 	cachedBytes = 8 << 20
 )
 
-// Copy copies as many elements as the shorter has from src to dst, and returns their number, as copy
+// Copy copies as many elements, which hold no pointers, as the shorter has from src to dst, and returns their number, as copy
 // does, also if they overlap.
 func Copy[T any](dst, src []T) int {
 	var zero T
 	n, size := min(len(dst), len(src)), int(unsafe.Sizeof(zero))
-	if n*size <= stepBytes || n*size > cachedBytes || size > stepBytes || Overlap(dst[:n], src[:n]) {
+	if n*size <= stepBytes || Overlap(dst[:n], src[:n]) {
 		return copy(dst, src)
 	}
-	step := stepBytes / size
-	for at := 0; at < n; at += step {
-		copy(dst[at:n], src[at:min(at+step, n)])
+	step, to, from := copyStep, bytesOf(dst[:n]), bytesOf(src[:n])
+	if len(to) > cachedBytes {
+		step = Piece
+	}
+	for at := 0; at < len(to); at += stepBytes {
+		end := min(at+stepBytes, len(to))
+		step(to[at:end], from[at:end])
 	}
 	return n
+}
+
+func copyStep(dst, src []byte) int { return copy(dst, src) }
+
+func bytesOf[T any](s []T) []byte {
+	var zero T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(zero)))
 }
 
 // Fits reports whether a vector of n bytes has room in the caches beside those that it is made of.

@@ -27,21 +27,25 @@ func TestCopiesAsCopyDoes(t *testing.T) {
 }
 
 func TestPieces(t *testing.T) {
-	const room = 64
-	src, dst := make([]byte, 4096+3*room), make([]byte, 4096+3*room)
+	const room, longest = 64, 3*16384 + 4096
+	src, dst := make([]byte, longest+3*room), make([]byte, longest+3*room)
 	for i := range src {
 		src[i] = byte(i*7 + i/251)
 	}
+	check := func(at, from, n int, what string, copied int) {
+		t.Helper()
+		if copied != n || !slices.Equal(dst[at:at+n], src[from:from+n]) {
+			t.Fatalf("%s: %d bytes from %d to %d: %d copied, or others", what, n, from, at, copied)
+		}
+		if slices.ContainsFunc(dst[:at], func(b byte) bool { return b != 0 }) || slices.ContainsFunc(dst[at+n:], func(b byte) bool { return b != 0 }) {
+			t.Fatalf("%s: %d bytes from %d to %d: more was written", what, n, from, at)
+		}
+	}
 	for from := range 3 {
 		for at := range room {
-			for _, n := range []int{0, 1, 63, 64, 127, 128, 129, 191, 192, 193, 1000, 4096} {
+			for _, n := range []int{0, 1, 63, 64, 127, 128, 129, 191, 192, 193, 1000, 16384, 16384 + 63, 32768 + 130, longest} {
 				clear(dst)
-				if k := Piece(dst[at:at+n], src[from:]); k != n || !slices.Equal(dst[at:at+n], src[from:from+n]) {
-					t.Fatalf("%d bytes from %d to %d: %d copied, or others", n, from, at, k)
-				}
-				if slices.ContainsFunc(slices.Concat(dst[:at], dst[at+n:]), func(b byte) bool { return b != 0 }) {
-					t.Fatalf("%d bytes from %d to %d: more was written", n, from, at)
-				}
+				check(at, from, n, "Piece", Piece(dst[at:at+n], src[from:]))
 			}
 		}
 	}

@@ -2,6 +2,10 @@
 
 #include "textflag.h"
 
+// Bytes of a page, and how far ahead of its copy a line is asked for.
+#define PAGE 4096
+#define AHEAD 256
+
 // func streamLines(dst, src *byte, lines int)
 TEXT ·streamLines(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
@@ -25,5 +29,85 @@ line:
 	JMP    line
 
 done:
+	SFENCE
+	RET
+
+// A line of the page that begins so many bytes on.
+#define LINE(page) \
+	PREFETCHT0 (page+AHEAD)(SI)   \
+	MOVOU      (page+0)(SI), X0   \
+	MOVOU      (page+16)(SI), X1  \
+	MOVOU      (page+32)(SI), X2  \
+	MOVOU      (page+48)(SI), X3  \
+	MOVNTO     X0, (page+0)(DI)   \
+	MOVNTO     X1, (page+16)(DI)  \
+	MOVNTO     X2, (page+32)(DI)  \
+	MOVNTO     X3, (page+48)(DI)
+
+// Two lines of it, as wide as they are.
+#define WIDE(page) \
+	PREFETCHT0 (page+AHEAD)(SI)    \
+	PREFETCHT0 (page+AHEAD+64)(SI) \
+	VMOVDQU64  (page+0)(SI), Z0    \
+	VMOVDQU64  (page+64)(SI), Z1   \
+	VMOVNTDQ   Z0, (page+0)(DI)    \
+	VMOVNTDQ   Z1, (page+64)(DI)
+
+// func streamRows(dst, src *byte, rows int)
+TEXT ·streamRows(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ rows+16(FP), DX
+
+row:
+	TESTQ DX, DX
+	JZ    done
+	MOVQ  $(PAGE/64), CX
+
+lines:
+	LINE(0)
+	LINE(PAGE)
+	LINE(2*PAGE)
+	LINE(3*PAGE)
+	ADDQ $64, SI
+	ADDQ $64, DI
+	DECQ CX
+	JNZ  lines
+	ADDQ $(3*PAGE), SI
+	ADDQ $(3*PAGE), DI
+	DECQ DX
+	JMP  row
+
+done:
+	SFENCE
+	RET
+
+// func streamWideRows(dst, src *byte, rows int)
+TEXT ·streamWideRows(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ rows+16(FP), DX
+
+row:
+	TESTQ DX, DX
+	JZ    done
+	MOVQ  $(PAGE/128), CX
+
+lines:
+	WIDE(0)
+	WIDE(PAGE)
+	WIDE(2*PAGE)
+	WIDE(3*PAGE)
+	ADDQ $128, SI
+	ADDQ $128, DI
+	DECQ CX
+	JNZ  lines
+	ADDQ $(3*PAGE), SI
+	ADDQ $(3*PAGE), DI
+	DECQ DX
+	JMP  row
+
+done:
+	VZEROUPPER
 	SFENCE
 	RET
