@@ -233,20 +233,21 @@ func (p *Provider) attach(peer, fd int) error {
 	c := &conn{p: p, peer: peer, fd: fd, index: len(p.conns)}
 	p.conns = append(p.conns, c)
 	p.links[peer].conn = c
-	if err := p.cfg.Set.Watch(fd, unix.EPOLLIN); err != nil {
-		return fmt.Errorf("tcp: %w", err)
-	}
 	if p.epoll >= 0 {
 		return c.register()
 	}
 	if len(p.conns) > directConns {
 		return p.registerAll()
 	}
+	if err := c.rewatch(); err != nil {
+		return fmt.Errorf("tcp: %w", err)
+	}
 	return nil
 }
 
 // registerAll makes the epoll set, of all connections or not at all.
 func (p *Provider) registerAll() (err error) {
+	p.unwatch() // of each; the next Arm has the set watched
 	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("tcp: epoll: %w", err)
 	}
@@ -312,7 +313,7 @@ func (p *Provider) drop(c *conn, err error) {
 	p.pools.put(c.out.stage)
 	p.pools.put(c.in.buffer)
 	c.out, c.in.body, c.in.buffer = output{}, nil, nil
-	p.cfg.Set.Unwatch(c.fd)
+	_ = c.watch(0) // which does not fail
 	unix.Close(c.fd)
 }
 

@@ -108,22 +108,22 @@ func TestNoEpollSet(t *testing.T) {
 	}
 }
 
-// A connection that the world cannot sleep on is lost, and its socket closed.
+// A rank whose connections cannot be watched does not sleep, and loses nothing.
 func TestUnwatched(t *testing.T) {
-	r := openRank(t, Config{Rank: 0, Size: 2})
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fds[1])
+	ranks := connected(t, 2)
+	r := ranks[1]
 	r.cfg.Set = weakSet{r.set, unix.EPOLLIN, 0}
-	r.post(arrival{peer: 1, fd: fds[0]})
-	r.Poll(r)
-	if len(r.conns) != 0 || !errors.Is(r.lost[1], errWeak) {
-		t.Errorf("%d connections, lost %v", len(r.conns), r.lost)
+	for range 2 {
+		if !r.Arm() {
+			t.Fatal("it may sleep")
+		}
+		r.Disarm()
 	}
-	if n, err := unix.Read(fds[1], make([]byte, 1)); n != 0 || err != nil {
-		t.Errorf("the other end reads %d bytes, %v, want its end", n, err)
+	send(t, ranks, 0, 1, transport.Header{Kind: 5}, nil)
+	pump(t, ranks, "the message", func() bool { return len(r.messages) == 1 })
+	r.cfg.Set = r.set
+	if r.Arm() || r.set.sleep(0) {
+		t.Error("it may not sleep, though its connection is watched")
 	}
 }
 
@@ -135,7 +135,7 @@ func TestUnblockFails(t *testing.T) {
 	for r.Send(1, &h, pattern(50000, 1)) == transport.Sent {
 	}
 	c := r.links[1].conn
-	if !c.blocked {
+	if !c.blocked || r.Arm() {
 		t.Fatal("the socket takes everything")
 	}
 	r.cfg.Set = weakSet{r.set, unix.EPOLLIN, 0}
@@ -143,6 +143,48 @@ func TestUnblockFails(t *testing.T) {
 	r.Poll(r)
 	if !errors.Is(r.lost[1], errWeak) || r.blocked != 0 {
 		t.Errorf("lost %v, %d connections blocked", r.lost, r.blocked)
+	}
+}
+
+// What wakes a rank is watched from its first sleep on until it has been awake for many messages, and again as of the next sleep.
+func TestWatchedBySleepers(t *testing.T) {
+	for _, peers := range []int{1, directConns + 1} {
+		ranks := connected(t, 1+peers)
+		r := ranks[0]
+		fd := r.links[peers].conn.fd
+		if peers > directConns {
+			fd = r.epoll
+		}
+		fell := func(when string) { // asleep, and is woken by a message
+			if r.Arm() || r.set.sleep(0) || !r.set.watches(fd) {
+				t.Fatalf("%d peers, %s: it does not fall asleep, or watches nothing", peers, when)
+			}
+			if o := ranks[peers].Send(0, &transport.Header{Kind: 5}, nil); o != transport.Sent || !r.set.sleep(patience) {
+				t.Fatalf("%d peers, %s: a message, %v, does not wake it", peers, when, o)
+			}
+			r.Disarm()
+		}
+		talk := func(messages int) {
+			for range messages {
+				if o := ranks[peers].Send(0, &transport.Header{Kind: 5}, nil); o != transport.Sent {
+					t.Fatal(o)
+				}
+				for before := len(r.messages); len(r.messages) == before; {
+					r.Poll(r)
+				}
+			}
+		}
+		if talk(2 * livelyPolls); r.set.watches(fd) {
+			t.Fatalf("%d peers: watched before the first sleep", peers)
+		}
+		fell("at first")
+		if talk(livelyPolls / 2); !r.set.watches(fd) {
+			t.Errorf("%d peers: not watched any more after a few messages", peers)
+		}
+		if talk(livelyPolls); r.set.watches(fd) {
+			t.Errorf("%d peers: watched still after many", peers)
+		}
+		fell("after many messages")
 	}
 }
 

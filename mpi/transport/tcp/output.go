@@ -35,9 +35,10 @@ type conn struct {
 	fd      int
 	index   int // in p.conns
 	closed  bool
-	blocked bool  // counted in p.blocked, watched for EPOLLOUT
-	broken  error // sending failed; lost once everything that came in has been read
-	came    int   // bytes read since the last burst
+	blocked bool   // counted in p.blocked
+	watched uint32 // events of the socket that the Set watches for
+	broken  error  // sending failed; lost once everything that came in has been read
+	came    int    // bytes read since the last burst
 	in      input
 	out     output
 }
@@ -229,10 +230,8 @@ func (c *conn) block() {
 	}
 	c.blocked = true
 	c.p.blocked++
-	if c.broken == nil {
-		if err := c.p.cfg.Set.Watch(c.fd, unix.EPOLLIN|unix.EPOLLOUT); err != nil {
-			c.broken = err
-		}
+	if err := c.rewatch(); err != nil && c.broken == nil {
+		c.broken = err
 	}
 }
 
@@ -240,11 +239,11 @@ func (c *conn) unblock() {
 	if !c.blocked || c.closed || c.broken != nil {
 		return
 	}
-	if err := c.p.cfg.Set.Watch(c.fd, unix.EPOLLIN); err != nil {
-		c.broken = err // still blocked, so that Poll looks at it
+	c.blocked = false
+	if err := c.rewatch(); err != nil {
+		c.broken, c.blocked = err, true // so that Poll looks at it
 		return
 	}
-	c.blocked = false
 	c.p.blocked--
 }
 

@@ -50,6 +50,9 @@ func (p *Provider) Poll(s transport.Sink) int {
 	if len(p.done) > 0 {
 		events += p.finish(s)
 	}
+	if events > 0 {
+		p.noteLively()
+	}
 	return events
 }
 
@@ -129,9 +132,3 @@ func (p *Provider) sweep(s transport.Sink) int {
 	}
 	return events
 }
-
-// Arm has nothing to prepare: the sockets are in the Set. It reports what only
-// Poll can hand over.
-func (p *Provider) Arm() bool { return p.inbox.Load() || len(p.done) > 0 || len(p.losses) > 0 }
-
-func (p *Provider) Disarm() {}

@@ -65,6 +65,19 @@ func (s *epollSet) sleep(d time.Duration) bool {
 	}
 }
 
+// rest sleeps as an engine does, and reports whether there was a reason to wake up.
+func (r *rank) rest(d time.Duration) bool {
+	defer r.Disarm()
+	return r.Arm() || r.set.sleep(d)
+}
+
+// watches reports whether a descriptor is in the set.
+func (s *epollSet) watches(fd int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.in[fd]
+}
+
 // message is what arrived: a copy.
 type message struct {
 	peer    int
@@ -181,7 +194,7 @@ func pump(t testing.TB, ranks []*rank, what string, done func() bool) {
 			events += r.Poll(r)
 		}
 		if events == 0 {
-			ranks[0].set.sleep(time.Millisecond)
+			ranks[0].rest(time.Millisecond)
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within %v", what, patience)

@@ -87,6 +87,7 @@ type Provider struct {
 	staging []byte
 	pools   pools
 	closed  bool
+	wakeups wakeups
 
 	mu      sync.Mutex // guards what dialling and accepting goroutines touch
 	states  []linkState
@@ -252,6 +253,7 @@ func (p *Provider) Close() error {
 	err := p.door.Close()
 	p.dials.Wait()
 	p.linger(time.Now().Add(time.Second))
+	p.unwatch()
 	for len(p.conns) > 0 {
 		p.drop(p.conns[len(p.conns)-1], net.ErrClosed)
 	}

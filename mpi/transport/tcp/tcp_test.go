@@ -96,9 +96,10 @@ func TestBackPressure(t *testing.T) {
 		}
 		sent++
 	}
-	if !ranks[0].set.sleep(0) && ranks[0].links[1].conn.blocked == false {
-		t.Fatal("a blocked connection is not watched")
+	if c := ranks[0].links[1].conn; !c.blocked || ranks[0].Arm() || c.watched != unix.EPOLLIN|unix.EPOLLOUT {
+		t.Fatalf("blocked %v, and watched for %#x", c.blocked, c.watched)
 	}
+	ranks[0].Disarm()
 	pump(t, ranks, "everything", func() bool { return len(ranks[1].messages) == 1+sent })
 	for i, m := range ranks[1].messages[1:] {
 		if m.h.Token != uint64(i) || !bytes.Equal(m.payload, payload) {

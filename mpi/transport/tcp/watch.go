@@ -1,0 +1,111 @@
+package tcp
+
+import "golang.org/x/sys/unix"
+
+// What wakes a sleeping rank is watched by the world's Set: its connections or, if there are many, their own epoll set,
+// and sockets that shall take more. An awake rank looks for itself, and a message to
+// it costs the kernel a third of a microsecond more while its socket is watched. So what is watched when the rank falls asleep stays
+// so when it wakes, but not if it then finds many messages.
+
+type wakeups struct {
+	armed   bool
+	watched bool // the Set watches everything
+	lively  int  // polls that found something since the rank was asleep
+	failed  bool // it has been said that the Set cannot
+}
+
+// livelyPolls that found something since the rank was asleep last show that it is awake to stay. They pay for a few system
+// calls.
+const livelyPolls = 64
+
+// Arm implements transport.Provider. It reports what only Poll can hand over, and a connection that cannot be watched: the rank
+// has to stay awake then.
+func (p *Provider) Arm() bool {
+	p.wakeups.armed = true
+	err := p.watch()
+	if err != nil && !p.wakeups.failed {
+		p.wakeups.failed = true
+		p.log.Warn("a rank that waits cannot sleep, since the kernel does not watch its connections", "rank", p.cfg.Rank, "err", err)
+	}
+	return err != nil || p.inbox.Load() || len(p.done) > 0 || len(p.losses) > 0
+}
+
+// Disarm implements transport.Provider.
+func (p *Provider) Disarm() { p.wakeups.armed, p.wakeups.lively = false, 0 }
+
+// watch has the Set watch everything, unless it does.
+func (p *Provider) watch() error {
+	if p.wakeups.watched {
+		return nil
+	}
+	if p.epoll >= 0 {
+		if err := p.cfg.Set.Watch(p.epoll, unix.EPOLLIN); err != nil {
+			return err
+		}
+	}
+	if p.epoll < 0 || p.blocked > 0 {
+		for _, c := range p.conns {
+			if err := c.watch(c.wakes()); err != nil {
+				return err
+			}
+		}
+	}
+	p.wakeups.watched = true
+	return nil
+}
+
+// noteLively counts a poll that found something, and ends the watch if they are many.
+func (p *Provider) noteLively() {
+	if p.wakeups.lively++; p.wakeups.lively < livelyPolls || p.wakeups.armed || !p.wakeups.watched {
+		return
+	}
+	p.unwatch()
+}
+
+// unwatch has the Set watch nothing. After a watch that failed there may be something, too.
+func (p *Provider) unwatch() {
+	p.wakeups.watched = false
+	if p.epoll >= 0 {
+		p.cfg.Set.Unwatch(p.epoll)
+	}
+	if p.epoll < 0 || p.blocked > 0 {
+		for _, c := range p.conns {
+			_ = c.watch(0) // which does not fail
+		}
+	}
+}
+
+// wakes is for which events of its socket a connection wakes the rank.
+func (c *conn) wakes() (events uint32) {
+	if c.p.epoll < 0 {
+		events = unix.EPOLLIN
+	}
+	if c.blocked && c.broken == nil {
+		events |= unix.EPOLLOUT
+	}
+	return events
+}
+
+// watch has the Set watch the socket for these events only.
+func (c *conn) watch(events uint32) error {
+	switch {
+	case events == c.watched:
+		return nil
+	case events == 0:
+		c.p.cfg.Set.Unwatch(c.fd)
+	default:
+		if err := c.p.cfg.Set.Watch(c.fd, events); err != nil {
+			return err
+		}
+	}
+	c.watched = events
+	return nil
+}
+
+// rewatch is watch for what now wakes the rank, if anything does.
+func (c *conn) rewatch() error {
+	if !c.p.wakeups.watched {
+		return nil
+	}
+	return c.watch(c.wakes())
+}
