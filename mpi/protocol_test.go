@@ -136,6 +136,9 @@ func (s pullScript) Withdraw(peer int, _ transport.Key) bool {
 //	send NAME PEER TAG BYTES        an Isend of rank 0
 //	recv NAME PEER TAG BYTES        an Irecv; PEER and TAG may be *
 //	eager PEER TAG BYTES            a message arrives
+//	claim PEER TAG BYTES            the header of a message is here; its payload begins to arrive
+//	place PEER                      more of the payload that was claimed arrives
+//	whole PEER                      it has arrived
 //	rts PEER TOKEN TAG BYTES [key]
 //	cts PEER NAME TOKEN BYTES
 //	fin PEER NAME
@@ -206,6 +209,7 @@ type play struct {
 	c        *Comm
 	requests map[string]Request
 	order    []string
+	claimed  transport.Header
 }
 
 func newPlay(rank int, w []string) *play {
@@ -276,6 +280,13 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 		}
 	case "eager":
 		arrive(kindEager, transport.Header{Tag: int32(num(2)), Bytes: uint64(num(3))}, make([]byte, num(3)))
+	case "claim":
+		p.claimed = transport.Header{Kind: kindEager, Tag: int32(num(2)), Bytes: uint64(num(3))}
+		p.s.say("claimed: %v", p.e.Claim(num(1), &p.claimed, num(3)))
+	case "place":
+		p.s.say("place %d B", len(p.e.Place(num(1), &p.claimed, 10, int(p.claimed.Bytes))))
+	case "whole":
+		p.e.Placed(num(1), &p.claimed)
 	case "rts":
 		var key []byte
 		if len(w) > 5 {

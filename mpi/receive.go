@@ -136,6 +136,15 @@ func (e *engine) claim(v envelope) *op {
 	return e.match.take(v)
 }
 
+// unclaim is claim backwards.
+func (e *engine) unclaim(o *op) {
+	if o == e.own {
+		e.direct = o
+		return
+	}
+	e.match.post(o)
+}
+
 // unpost takes a posted receive back.
 func (e *engine) unpost(o *op) {
 	if o == e.direct {
@@ -209,10 +218,40 @@ func (e *engine) pull(p *peer, o *op) transport.Outcome {
 	return out
 }
 
-// Place implements transport.Sink.
-func (e *engine) Place(rank int, h *transport.Header, offsetBytes, sizeBytes int) []byte {
+// Claim implements transport.Claimer: an eager message is read straight into the buffer of the receive that waits for it. One that is
+// too long for it comes by Message.
+func (e *engine) Claim(rank int, h *transport.Header, sizeBytes int) bool {
+	if h.Kind != kindEager || h.Bytes != uint64(sizeBytes) || h.Token != 0 || h.Tag < 0 {
+		return false
+	}
+	o := e.claim(envelope{context: h.Context, source: int32(rank), tag: h.Tag})
+	switch {
+	case o == nil:
+		return false
+	case sizeBytes > len(o.buf):
+		e.unclaim(o)
+		return false
+	}
+	o.peer, o.sender, o.cleared, o.phase = int32(rank), 0, false, phaseMoving
+	o.status = Status{Source: o.comm.RankOf(rank), Tag: int(h.Tag), Bytes: sizeBytes}
+	h.Token = o.token()
+	return true
+}
+
+// placing is the receive whose message is coming; nil if it has been given up.
+func (e *engine) placing(rank int, h *transport.Header) *op {
 	o := e.ops.find(h.Token)
 	if o == nil || o.kind != opRecv || int(o.peer) != rank || o.phase != phaseMoving {
+		return nil
+	}
+	return o
+}
+
+// Place implements transport.Sink.
+func (e *engine) Place(rank int, h *transport.Header, offsetBytes, sizeBytes int) []byte {
+	o := e.placing(rank, h)
+	if o == nil {
+		e.endClaimed(rank, h)
 		return nil
 	}
 	end := min(sizeBytes, len(o.buf))
@@ -224,9 +263,16 @@ func (e *engine) Place(rank int, h *transport.Header, offsetBytes, sizeBytes int
 
 // Placed implements transport.Sink.
 func (e *engine) Placed(rank int, h *transport.Header) {
-	o := e.ops.find(h.Token)
-	if o != nil && o.kind == opRecv && int(o.peer) == rank && o.phase == phaseMoving {
+	if o := e.placing(rank, h); o != nil {
 		e.finish(o, o.err)
+	}
+	e.endClaimed(rank, h)
+}
+
+// endClaimed returns the credit of an eager message that was claimed and has come, or is discarded.
+func (e *engine) endClaimed(rank int, h *transport.Header) {
+	if h.Kind == kindEager {
+		e.oweCredit(e.peer(rank), int(h.Bytes))
 	}
 }
 

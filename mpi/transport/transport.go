@@ -43,7 +43,7 @@ type Header struct {
 }
 
 // Kind is a protocol step. Providers look at it for one purpose only: the
-// payload of a Data message is read straight to where Sink.Place points.
+// payload of a Data message is read straight to where Sink.Place points (and of others if the sink is a Claimer).
 type Kind uint8
 
 // Data marks a message whose payload goes to memory that the engine names by
@@ -261,6 +261,15 @@ type Sink interface {
 	// For long copies: the provider's state must be consistent, since other
 	// goroutines may call its methods meanwhile.
 	Outside(work func())
+}
+
+// Claimer is implemented by sinks that have memory for the payload of a long message of another kind than Data while it is coming, so
+// that the provider need not put it together.
+type Claimer interface {
+	// Claim asks for that when the header is there, and the payload of sizeBytes not all. If it reports true, Place tells where the
+	// payload goes and Placed ends it, as for Data; they are given h with the Token that Claim may have set. Else the message
+	// comes by Sink.Message, whole.
+	Claim(peer int, h *Header, sizeBytes int) bool
 }
 
 // Set is the world's one sleep: the descriptors that can wake this rank

@@ -22,11 +22,11 @@ type input struct {
 	at      uint64 // payload bytes that have come
 	body    []byte // where a payload that comes in pieces is put together
 	buffer  []byte // what body lies in, from the pools
-	chunk   int    // bytes left of the chunk of a Data payload
+	chunk   int    // bytes left of the chunk of a Data payload, or of one that the engine claimed
 	discard bool   // the engine does not want the rest
 
 	// idle is how much the next read between messages asks for, from what came
-	// last: before a Data payload little, since what comes with its header is copied once more.
+	// last: before a Data payload or a long one little, since what comes with its header is copied once more.
 	idle int
 }
 
@@ -55,7 +55,10 @@ func (c *conn) parse(b []byte, s transport.Sink) (events int, err error) {
 				return events, err
 			}
 			in.at, in.discard = 0, false
-			if in.length+maxHeadBytes > tailBytes {
+			switch {
+			case in.length >= claimBytes:
+				in.idle = tailBytes
+			case in.length+maxHeadBytes > tailBytes:
 				in.idle = stagingBytes
 			}
 			switch {
@@ -71,6 +74,8 @@ func (c *conn) parse(b []byte, s transport.Sink) (events int, err error) {
 				b = b[in.length:]
 				s.Message(c.peer, &in.h, payload)
 				events++
+			case c.claimed(s):
+				in.state, in.chunk = inChunk, int(in.length)
 			default:
 				c.collect(b)
 				return events, nil
@@ -111,6 +116,16 @@ func (c *conn) parse(b []byte, s transport.Sink) (events int, err error) {
 		}
 	}
 	return events, nil
+}
+
+// claimed reports whether the sink has memory for the payload that begins.
+func (c *conn) claimed(s transport.Sink) bool {
+	in := &c.in
+	if in.length < claimBytes {
+		return false
+	}
+	by, ok := s.(transport.Claimer)
+	return ok && by.Claim(c.peer, &in.h, int(in.length))
 }
 
 // collect begins to put a payload together whose first bytes are b, the end
@@ -218,6 +233,8 @@ func (c *conn) arrived(n int, s transport.Sink) int {
 const (
 	// stagingBytes is what one read may bring of headers and eager messages.
 	stagingBytes = 64 << 10
+	// claimBytes is the size from which a payload is better read to where it belongs, by a read of its own, than copied there.
+	claimBytes = 16 << 10
 	// adoptBytes is the size from which a payload that begins in the staging buffer
 	// stays there.
 	adoptBytes = 16 << 10

@@ -75,7 +75,7 @@ func (p *Provider) standBack() {
 func (p *Provider) resume() int {
 	events := 0
 	for i := 0; i < len(p.conns); i++ {
-		if c := p.conns[i]; c.blocked && c.broken == nil && c.flush() > 0 {
+		if c := p.conns[i]; c.blocked && c.broken == nil && writable(c.fd) && c.flush() > 0 {
 			events++
 		}
 	}

@@ -96,7 +96,8 @@ type rank struct {
 	dst       map[uint64][]byte // by token: memory for Data; none: discard
 	asked     int               // calls of Place
 	onMessage func(peer int, h *transport.Header, payload []byte)
-	window    int // most bytes Place gives at once; 0: all
+	window    int              // most bytes Place gives at once; 0: all
+	claims    map[int32]uint64 // by tag: the token that dst has memory for
 }
 
 func (r *rank) Message(peer int, h *transport.Header, payload []byte) {
@@ -105,6 +106,14 @@ func (r *rank) Message(peer int, h *transport.Header, payload []byte) {
 		return
 	}
 	r.messages = append(r.messages, message{peer, *h, bytes.Clone(payload)})
+}
+
+func (r *rank) Claim(_ int, h *transport.Header, _ int) bool {
+	token, ok := r.claims[h.Tag]
+	if ok {
+		h.Token = token
+	}
+	return ok
 }
 
 func (r *rank) Place(peer int, h *transport.Header, off, size int) []byte {

@@ -130,3 +130,13 @@ func CongestionControl(wanted string) (string, error) {
 	known, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
 	return "", fmt.Errorf("tcp: congestion control %q: %w (this host offers: %s)", wanted, err, strings.TrimSpace(string(known)))
 }
+
+// writable reports whether the socket takes a good deal more, or is broken. The question takes no lock of the socket's, for which a
+// write in vain would vie with whoever delivers the peer's acknowledgements, and what little room a write finds as soon as
+// there is any makes small segments.
+func writable(fd int) bool {
+	f := unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
+	var now unix.Timespec
+	n, _, _ := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&f)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+	return n != 0
+}

@@ -32,6 +32,48 @@ func TestMessagesInOrder(t *testing.T) {
 	}
 }
 
+// Long messages that the engine claims go where it says, piece by piece as they come, and the others are put together.
+func TestClaimed(t *testing.T) {
+	const claimed, unclaimed, discarded = 1, 2, 3
+	for _, n := range []int{100, claimBytes - 1, claimBytes, claimBytes + 1, 3*tailBytes + claimBytes, EagerBytes - 1, EagerBytes} {
+		for _, window := range []int{0, 1000} {
+			ranks := connected(t, 2)
+			r := ranks[0]
+			r.messages = nil
+			r.window = window
+			src, dst, part := pattern(n, 9), make([]byte, n), make([]byte, n/2)
+			r.claims = map[int32]uint64{claimed: 7, discarded: 8}
+			r.dst[7], r.dst[8] = dst, part
+			for tag := int32(1); tag <= 3; tag++ {
+				send(t, ranks, 1, 0, transport.Header{Kind: 5, Tag: tag, Bytes: uint64(n)}, src)
+				send(t, ranks, 1, 0, transport.Header{Kind: 5, Tag: 9}, []byte("after"))
+			}
+			afters := func() (n int) {
+				for _, m := range r.messages {
+					if string(m.payload) == "after" {
+						n++
+					}
+				}
+				return n
+			}
+			pump(t, ranks, "all", func() bool { return afters() == 3 })
+			whole := map[int32]int{}
+			for _, m := range r.messages {
+				if m.h.Tag != 9 {
+					if whole[m.h.Tag]++; !bytes.Equal(m.payload, src) {
+						t.Errorf("%d bytes with tag %d: others", n, m.h.Tag)
+					}
+				}
+			}
+			if long := n >= claimBytes; len(r.placed) > 0 != long || long != (whole[claimed] == 0) || whole[unclaimed] != 1 || long != (whole[discarded] == 0) {
+				t.Errorf("%d bytes: %d placed, whole by tag %v", n, len(r.placed), whole)
+			} else if long && (!bytes.Equal(dst, src) || !bytes.Equal(part, src[:n/2]) || len(r.placed) != 1 || r.placed[0].Token != 7) {
+				t.Errorf("%d bytes, %d at a time: not what was sent, or placed %v", n, window, r.placed)
+			}
+		}
+	}
+}
+
 func TestData(t *testing.T) {
 	for _, n := range []int{0, 1, 100, chunkBytes - 1, chunkBytes, chunkBytes + 1, 3*chunkBytes + 17} {
 		for _, window := range []int{0, 1000, chunkBytes - 3} {
