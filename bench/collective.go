@@ -173,6 +173,9 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in mem
 			return err
 		}
 		verify := func(ctx context.Context) error { return v.verify(ctx, op) }
+		if o.verified {
+			verify = func(ctx context.Context) error { return v.introduce(ctx, op) }
+		}
 		if err := verify(ctx); err != nil { // which tells the others whether they can read these vectors in place
 			return err
 		}
@@ -231,6 +234,20 @@ func (op collectiveOp) vectors(c *mpi.Comm, in memory, n int) (*vectors, error) 
 		}
 	}
 	return v, nil
+}
+
+// introduce does the collective once, and has the ranks meet until all know of the others whether they can read these vectors in place.
+func (v *vectors) introduce(ctx context.Context, op collectiveOp) error {
+	const meetings = 16
+	if err := op.call(v, ctx); err != nil {
+		return err
+	}
+	for range meetings {
+		if err := collective.Barrier(ctx, v.c); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // free gives the memory back. No rank reads it any more: all have come to the barrier after the last call.

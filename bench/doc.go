@@ -30,6 +30,8 @@ type Options struct {
 	Window     int           // messages in flight, 64 by default, at most MaxWindow
 	Tail       bool          // take percentiles of single iterations, too: Row.Tail
 	Check      Check
+
+	verified bool // it was, with the same Options, on the same communicator
 }
 
 // Check says how often results are verified.

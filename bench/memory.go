@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -29,6 +30,46 @@ func (heap) get(_ *mpi.Comm, n int) ([]float32, error) {
 	return make([]float32, n), nil
 }
 func (heap) free(*mpi.Comm, []float32) error { return nil }
+
+// lent is memory that one measurement of a communicator has after the other, the shortest that is long enough: what has been
+// touched once costs the next nothing.
+type lent struct {
+	memory
+	idle [][]float32
+}
+
+func (l *lent) get(c *mpi.Comm, n int) ([]float32, error) {
+	best := -1
+	for i, v := range l.idle {
+		if cap(v) >= n && (best < 0 || cap(v) < cap(l.idle[best])) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return l.memory.get(c, n)
+	}
+	v := l.idle[best]
+	l.idle = slices.Delete(l.idle, best, best+1)
+	return v[:n], nil
+}
+
+func (l *lent) free(_ *mpi.Comm, v []float32) error {
+	if cap(v) > 0 {
+		l.idle = append(l.idle, v[:cap(v)])
+	}
+	return nil
+}
+
+// end gives all of it back.
+func (l *lent) end(c *mpi.Comm) error {
+	for _, v := range l.idle {
+		if err := l.memory.free(c, v); err != nil {
+			return err
+		}
+	}
+	l.idle = nil
+	return nil
+}
 
 // affords asks the kernel for memory of such lengths in bytes, all at once, and gives it back: where it refuses, Go's
 // runtime would end the process. Lengths that any machine has are not asked for.

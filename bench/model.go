@@ -37,7 +37,9 @@ type survey struct {
 	m      *plan.Model   // the default's figures but for those that are measured
 	gauges []gauge
 	pairs  []*mpi.Comm // freed but after an error, when a peer may still be at it
-	passes int
+	lent   []*lent     // two of each pair
+	passes int         // that count
+	once   bool        // there was one
 }
 
 // MeasureModel measures what plans are priced by, between rank 0 and the first rank of its host and of another: the
@@ -60,7 +62,9 @@ func measureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Dur
 	if err := s.pass(ctx, passes); err != nil {
 		return nil, err
 	}
-	s.end()
+	if err := s.end(); err != nil {
+		return nil, err
+	}
 	return s.model(ctx)
 }
 
@@ -154,6 +158,7 @@ func (s *survey) pass(ctx context.Context, times int) error {
 			}
 		}
 		s.passes++
+		s.once = true
 	}
 	return nil
 }
@@ -174,10 +179,16 @@ func (s *survey) model(ctx context.Context) (*plan.Model, error) {
 }
 
 // end frees what the survey has made.
-func (s *survey) end() {
+func (s *survey) end() error {
+	for i, l := range s.lent {
+		if err := l.end(s.pairs[i/2]); err != nil {
+			return err
+		}
+	}
 	for _, pair := range s.pairs {
 		pair.Free()
 	}
+	return nil
 }
 
 // at puts a figure into a curve, whose points are measured in ascending order, in place of an earlier one.
@@ -199,6 +210,8 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 	if err := meet(ctx, pair); err != nil {
 		return nil, err
 	}
+	own, mapped := &lent{memory: heap{}}, &lent{memory: shared{}}
+	s.lent = append(s.lent, own, mapped)
 	var gauges []gauge
 	for _, way := range []struct {
 		kind  plan.Kind
@@ -206,13 +219,13 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 		in    memory
 		curve *plan.Curve
 	}{
-		{plan.Bcast, "linear", heap{}, &link.OneWay},
-		{plan.Allgather, "ring", heap{}, &link.Exchange},
-		{plan.Reduce, "binomial", heap{}, &m.Folded},
-		{plan.Allgather, collective.MemoryPlan, heap{}, &m.Pieces},
-		{plan.Bcast, collective.MemoryPlan, heap{}, &m.Given},
-		{plan.Allgather, collective.DirectPlan, heap{}, &m.Read},
-		{plan.Allgather, collective.DirectPlan, shared{}, &m.Mapped},
+		{plan.Bcast, "linear", own, &link.OneWay},
+		{plan.Allgather, "ring", own, &link.Exchange},
+		{plan.Reduce, "binomial", own, &m.Folded},
+		{plan.Allgather, collective.MemoryPlan, own, &m.Pieces},
+		{plan.Bcast, collective.MemoryPlan, own, &m.Given},
+		{plan.Allgather, collective.DirectPlan, own, &m.Read},
+		{plan.Allgather, collective.DirectPlan, mapped, &m.Mapped},
 	} {
 		if !slices.Contains(collective.Plans(way.kind, sizes[0], pair), way.plan) {
 			continue
@@ -226,7 +239,7 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 		for _, n := range sizes {
 			gauges = append(gauges, gauge{
 				take: func(ctx context.Context) (float64, error) {
-					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{n}, Budget: s.budget})
+					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{n}, Budget: s.budget, verified: s.once})
 					return t / 1e6, err
 				},
 				set: func(t float64) {

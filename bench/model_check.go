@@ -48,7 +48,9 @@ func CheckModel(ctx context.Context, c *mpi.Comm, name string, names []string, o
 	if err := measurePoints(ctx, c, points, o, func() error { return s.pass(ctx, 1) }); err != nil {
 		return nil, k, err
 	}
-	s.end()
+	if err := s.end(); err != nil {
+		return nil, k, err
+	}
 	if m, err = s.model(ctx); err != nil {
 		return nil, k, err
 	}

@@ -81,7 +81,9 @@ func TestTurnsAreCountedOnce(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			s.end()
+			if err := s.end(); err != nil {
+				return err
+			}
 			if m.Cross != k.cross || m.Switch != k.turns || m.Combine.At(8) != k.combine {
 				return fmt.Errorf("%s: %g s to meet, %g s more for a turn, %g s to combine; want %g, %g and %g", k.name,
 					m.Cross, m.Switch, m.Combine.At(8), k.cross, k.turns, k.combine)
