@@ -24,7 +24,7 @@ var imports = []struct {
 	{"internal/wire", "", "names and formats that launcher and ranks share"},
 	{"internal/osyield", "x/sys", "system calls only"},
 	{"internal/procmem", "x/sys", "system calls only"},
-	{"internal/memcopy", "", "copies within a process"},
+	{"internal/memcopy", "x/sys", "copies within a process"},
 	{"internal/fence", "x/sys", "one instruction and one system call"},
 	{"internal/biased", "internal/fence", "a lock"},
 	{"internal/kernel/...", "x/sys", "arithmetic on slices"},
