@@ -7,6 +7,8 @@ PKG ?= ./...
 TESTTIMEOUT ?= 25m
 # Tests that say they may run beside others: on a cluster, or with processes of their own, and mostly waiting.
 PARALLEL ?= 3
+# Packages tested at a time: most tests wait for others' time to pass, more than for a processor.
+PACKAGES ?= 2
 FUZZTIME ?= 10s
 SOAKTIME ?= 10m
 LAUNCHES ?= 7
@@ -37,7 +39,7 @@ profile: ## the profile by which the binary is compiled, from measurements on th
 
 .PHONY: test
 test: ## every test this machine can run, and which were skipped and why
-	@$(summary) -p 1 -parallel $(PARALLEL) -timeout $(TESTTIMEOUT) -- $(PKG)
+	@$(summary) -p $(PACKAGES) -parallel $(PARALLEL) -timeout $(TESTTIMEOUT) -- $(PKG)
 
 .PHONY: check
 check: ## gofmt, vet, staticcheck, build without C, tidy, and the tests under the race detector
