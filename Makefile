@@ -7,7 +7,7 @@ PKG ?= ./...
 TESTTIMEOUT ?= 25m
 # Tests that say they may run beside others: on a cluster, or with processes of their own, and mostly waiting.
 PARALLEL ?= 3
-# Packages tested at a time: most tests wait for others' time to pass, more than for a processor.
+# Packages tested at a time: most of what the tests take is waiting, for deadlines and launchers.
 PACKAGES ?= 2
 FUZZTIME ?= 10s
 SOAKTIME ?= 10m

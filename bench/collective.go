@@ -173,7 +173,7 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in mem
 			return err
 		}
 		verify := func(ctx context.Context) error { return v.verify(ctx, op) }
-		if o.verified {
+		if o.Check == checked {
 			verify = func(ctx context.Context) error { return v.introduce(ctx, op) }
 		}
 		if err := verify(ctx); err != nil { // which tells the others whether they can read these vectors in place
@@ -238,16 +238,10 @@ func (op collectiveOp) vectors(c *mpi.Comm, in memory, n int) (*vectors, error) 
 
 // introduce does the collective once, and has the ranks meet until all know of the others whether they can read these vectors in place.
 func (v *vectors) introduce(ctx context.Context, op collectiveOp) error {
-	const meetings = 16
 	if err := op.call(v, ctx); err != nil {
 		return err
 	}
-	for range meetings {
-		if err := collective.Barrier(ctx, v.c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return meet(ctx, v.c)
 }
 
 // free gives the memory back. No rank reads it any more: all have come to the barrier after the last call.

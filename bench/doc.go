@@ -30,8 +30,6 @@ type Options struct {
 	Window     int           // messages in flight, 64 by default, at most MaxWindow
 	Tail       bool          // take percentiles of single iterations, too: Row.Tail
 	Check      Check
-
-	verified bool // it was, with the same Options, on the same communicator
 }
 
 // Check says how often results are verified.
@@ -40,6 +38,8 @@ type Check int
 const (
 	CheckOnce  Check = iota // each size once, before timing
 	CheckEvery              // and once more after it, as OSU's -c
+
+	checked // not again: they were, of the same sizes on the same communicator
 )
 
 // Row is one measured size.

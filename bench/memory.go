@@ -31,14 +31,15 @@ func (heap) get(_ *mpi.Comm, n int) ([]float32, error) {
 }
 func (heap) free(*mpi.Comm, []float32) error { return nil }
 
-// lent is memory that one measurement of a communicator has after the other, the shortest that is long enough: what has been
-// touched once costs the next nothing.
+// lent is memory of a communicator that one measurement has after the other, the shortest that is long enough: what has been touched
+// once costs the next nothing.
 type lent struct {
-	memory
+	of   memory
+	c    *mpi.Comm
 	idle [][]float32
 }
 
-func (l *lent) get(c *mpi.Comm, n int) ([]float32, error) {
+func (l *lent) get(_ *mpi.Comm, n int) ([]float32, error) {
 	best := -1
 	for i, v := range l.idle {
 		if cap(v) >= n && (best < 0 || cap(v) < cap(l.idle[best])) {
@@ -46,7 +47,7 @@ func (l *lent) get(c *mpi.Comm, n int) ([]float32, error) {
 		}
 	}
 	if best < 0 {
-		return l.memory.get(c, n)
+		return l.of.get(l.c, n)
 	}
 	v := l.idle[best]
 	l.idle = slices.Delete(l.idle, best, best+1)
@@ -61,9 +62,9 @@ func (l *lent) free(_ *mpi.Comm, v []float32) error {
 }
 
 // end gives all of it back.
-func (l *lent) end(c *mpi.Comm) error {
+func (l *lent) end() error {
 	for _, v := range l.idle {
-		if err := l.memory.free(c, v); err != nil {
+		if err := l.of.free(l.c, v); err != nil {
 			return err
 		}
 	}

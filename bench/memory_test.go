@@ -24,7 +24,7 @@ func (m counted) free(*mpi.Comm, []float32) error {
 
 func TestLent(t *testing.T) {
 	var got, freed int
-	l := &lent{memory: counted{got: &got, freed: &freed}}
+	l := &lent{of: counted{got: &got, freed: &freed}}
 	take := func(n int) []float32 {
 		t.Helper()
 		v, err := l.get(nil, n)
@@ -52,7 +52,7 @@ func TestLent(t *testing.T) {
 	} else {
 		_ = l.free(nil, d)
 	}
-	if err := l.end(nil); err != nil || freed != 3 || len(l.idle) != 0 {
+	if err := l.end(); err != nil || freed != 3 || len(l.idle) != 0 {
 		t.Errorf("%d pieces are freed, want 3: %v", freed, err)
 	}
 }

@@ -37,9 +37,9 @@ type survey struct {
 	m      *plan.Model   // the default's figures but for those that are measured
 	gauges []gauge
 	pairs  []*mpi.Comm // freed but after an error, when a peer may still be at it
-	lent   []*lent     // two of each pair
-	passes int         // that count
-	once   bool        // there was one
+	lent   []*lent     // what the pairs measure with
+	passes int
+	check  Check // of the next pass
 }
 
 // MeasureModel measures what plans are priced by, between rank 0 and the first rank of its host and of another: the
@@ -158,7 +158,7 @@ func (s *survey) pass(ctx context.Context, times int) error {
 			}
 		}
 		s.passes++
-		s.once = true
+		s.check = checked
 	}
 	return nil
 }
@@ -180,8 +180,8 @@ func (s *survey) model(ctx context.Context) (*plan.Model, error) {
 
 // end frees what the survey has made.
 func (s *survey) end() error {
-	for i, l := range s.lent {
-		if err := l.end(s.pairs[i/2]); err != nil {
+	for _, l := range s.lent {
+		if err := l.end(); err != nil {
 			return err
 		}
 	}
@@ -210,7 +210,7 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 	if err := meet(ctx, pair); err != nil {
 		return nil, err
 	}
-	own, mapped := &lent{memory: heap{}}, &lent{memory: shared{}}
+	own, mapped := &lent{of: heap{}, c: pair}, &lent{of: shared{}, c: pair}
 	s.lent = append(s.lent, own, mapped)
 	var gauges []gauge
 	for _, way := range []struct {
@@ -239,7 +239,7 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 		for _, n := range sizes {
 			gauges = append(gauges, gauge{
 				take: func(ctx context.Context) (float64, error) {
-					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{n}, Budget: s.budget, verified: s.once})
+					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{n}, Budget: s.budget, Check: s.check})
 					return t / 1e6, err
 				},
 				set: func(t float64) {

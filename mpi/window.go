@@ -173,7 +173,7 @@ func (w *Window[T]) Put(ctx context.Context, target, at int, src []T) error {
 		return err
 	}
 	if here {
-		memcopy.Copy(part, src)
+		memcopy.Copy(Bytes(part), Bytes(src))
 		w.inside.Done()
 		return nil
 	}
@@ -189,7 +189,7 @@ func (w *Window[T]) Get(ctx context.Context, target, at int, dst []T) error {
 		return err
 	}
 	if here {
-		memcopy.Copy(dst, part)
+		memcopy.Copy(Bytes(dst), Bytes(part))
 		w.inside.Done()
 		return nil
 	}

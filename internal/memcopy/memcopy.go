@@ -13,30 +13,21 @@ const (
 	cachedBytes = 8 << 20
 )
 
-// Copy copies as many elements, which hold no pointers, as the shorter has from src to dst, and returns their number, as copy
-// does, also if they overlap.
-func Copy[T any](dst, src []T) int {
-	var zero T
-	n, size := min(len(dst), len(src)), int(unsafe.Sizeof(zero))
-	if n*size <= stepBytes || Overlap(dst[:n], src[:n]) {
+// Copy copies as many bytes as the shorter has from src to dst, and returns their number, as copy does, also if they overlap.
+func Copy(dst, src []byte) int {
+	n := min(len(dst), len(src))
+	if n <= stepBytes || Overlap(dst[:n], src[:n]) {
 		return copy(dst, src)
 	}
-	step, to, from := copyStep, bytesOf(dst[:n]), bytesOf(src[:n])
-	if len(to) > cachedBytes {
-		step = Piece
-	}
-	for at := 0; at < len(to); at += stepBytes {
-		end := min(at+stepBytes, len(to))
-		step(to[at:end], from[at:end])
+	for at := 0; at < n; at += stepBytes {
+		to, from := dst[at:min(at+stepBytes, n)], src[at:]
+		if n > cachedBytes {
+			Piece(to, from)
+		} else {
+			copy(to, from)
+		}
 	}
 	return n
-}
-
-func copyStep(dst, src []byte) int { return copy(dst, src) }
-
-func bytesOf[T any](s []T) []byte {
-	var zero T
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(zero)))
 }
 
 // Fits reports whether a vector of n bytes has room in the caches beside those that it is made of.
@@ -51,10 +42,8 @@ func Piece(dst, src []byte) int {
 	return n
 }
 
-// Overlap reports whether two slices have elements in common.
-func Overlap[T any](a, b []T) bool {
-	var zero T
-	size := unsafe.Sizeof(zero)
+// Overlap reports whether two slices have bytes in common.
+func Overlap(a, b []byte) bool {
 	x, y := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	return x < y+uintptr(len(b))*size && y < x+uintptr(len(a))*size
+	return x < y+uintptr(len(b)) && y < x+uintptr(len(a))
 }

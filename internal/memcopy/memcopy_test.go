@@ -2,6 +2,7 @@ package memcopy
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -9,18 +10,21 @@ import (
 )
 
 func TestCopiesAsCopyDoes(t *testing.T) {
-	const longest = cachedBytes/8 + 3
+	const longest = cachedBytes + 3
 	r := rand.New(rand.NewPCG(1, 2))
-	src := make([]uint64, longest+5)
-	for i := range src {
-		src[i] = r.Uint64()
+	src := make([]byte, longest+5)
+	for at := 0; at+8 <= len(src); at += 8 {
+		binary.NativeEndian.PutUint64(src[at:], r.Uint64())
 	}
-	for _, n := range []int{0, 1, stepBytes/8 - 1, stepBytes / 8, stepBytes/8 + 1, 3*stepBytes/8 + 7, cachedBytes / 8, longest} {
+	for _, n := range []int{0, 1, stepBytes - 1, stepBytes, stepBytes + 1, 3*stepBytes + 7, cachedBytes, longest} {
 		for _, room := range []int{n, n + 5} {
-			want, got := make([]uint64, room), make([]uint64, room)
+			want, got := make([]byte, room), make([]byte, room)
 			copied := copy(want, src[:n])
 			if k := Copy(got, src[:n]); k != copied || !slices.Equal(got, want) {
-				t.Errorf("%d elements into %d: %d copied, not %d, or others", n, room, k, copied)
+				t.Errorf("%d bytes into %d: %d copied, not %d, or others", n, room, k, copied)
+			}
+			if clear(got); n < room && (Copy(got[:n], src) != n || !slices.Equal(got, want)) {
+				t.Errorf("%d bytes of more: others, or more than there is room for", n)
 			}
 		}
 	}
@@ -95,7 +99,7 @@ func BenchmarkCopy(b *testing.B) {
 	for _, by := range []struct {
 		name string
 		copy func(dst, src []byte) int
-	}{{"Copy", Copy[byte]}, {"copy", func(dst, src []byte) int { return copy(dst, src) }}} {
+	}{{"Copy", Copy}, {"copy", func(dst, src []byte) int { return copy(dst, src) }}} {
 		for _, n := range []int{64 << 10, 1 << 20, 4 << 20, 8 << 20, 16 << 20} {
 			b.Run(fmt.Sprintf("%s/%d", by.name, n), func(b *testing.B) {
 				b.SetBytes(int64(n))

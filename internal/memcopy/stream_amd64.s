@@ -53,30 +53,32 @@ done:
 	VMOVNTDQ   Z0, (page+0)(DI)    \
 	VMOVNTDQ   Z1, (page+64)(DI)
 
+// Rows of four pages, so many bytes of each by turns by COPY; without rows the end.
+#define ROWS(COPY, bytes) \
+row:                   \
+	TESTQ DX, DX          \
+	JZ    done            \
+	MOVQ  $(PAGE/bytes), CX \
+lines:                 \
+	COPY(0)               \
+	COPY(PAGE)            \
+	COPY(2*PAGE)          \
+	COPY(3*PAGE)          \
+	ADDQ $bytes, SI       \
+	ADDQ $bytes, DI       \
+	DECQ CX               \
+	JNZ  lines            \
+	ADDQ $(3*PAGE), SI    \
+	ADDQ $(3*PAGE), DI    \
+	DECQ DX               \
+	JMP  row
+
 // func streamRows(dst, src *byte, rows int)
 TEXT ·streamRows(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ rows+16(FP), DX
-
-row:
-	TESTQ DX, DX
-	JZ    done
-	MOVQ  $(PAGE/64), CX
-
-lines:
-	LINE(0)
-	LINE(PAGE)
-	LINE(2*PAGE)
-	LINE(3*PAGE)
-	ADDQ $64, SI
-	ADDQ $64, DI
-	DECQ CX
-	JNZ  lines
-	ADDQ $(3*PAGE), SI
-	ADDQ $(3*PAGE), DI
-	DECQ DX
-	JMP  row
+	ROWS(LINE, 64)
 
 done:
 	SFENCE
@@ -87,25 +89,7 @@ TEXT ·streamWideRows(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ rows+16(FP), DX
-
-row:
-	TESTQ DX, DX
-	JZ    done
-	MOVQ  $(PAGE/128), CX
-
-lines:
-	WIDE(0)
-	WIDE(PAGE)
-	WIDE(2*PAGE)
-	WIDE(3*PAGE)
-	ADDQ $128, SI
-	ADDQ $128, DI
-	DECQ CX
-	JNZ  lines
-	ADDQ $(3*PAGE), SI
-	ADDQ $(3*PAGE), DI
-	DECQ DX
-	JMP  row
+	ROWS(WIDE, 128)
 
 done:
 	VZEROUPPER

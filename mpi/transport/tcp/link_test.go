@@ -155,7 +155,7 @@ func TestWatchedBySleepers(t *testing.T) {
 		if peers > directConns {
 			fd = r.epoll
 		}
-		fell := func(when string) { // asleep, and is woken by a message
+		nap := func(when string) { // it is woken by a message
 			if r.Arm() || r.set.sleep(0) || !r.set.watches(fd) {
 				t.Fatalf("%d peers, %s: it does not fall asleep, or watches nothing", peers, when)
 			}
@@ -177,14 +177,14 @@ func TestWatchedBySleepers(t *testing.T) {
 		if talk(2 * livelyPolls); r.set.watches(fd) {
 			t.Fatalf("%d peers: watched before the first sleep", peers)
 		}
-		fell("at first")
+		nap("at first")
 		if talk(livelyPolls / 2); !r.set.watches(fd) {
 			t.Errorf("%d peers: not watched any more after a few messages", peers)
 		}
 		if talk(livelyPolls); r.set.watches(fd) {
 			t.Errorf("%d peers: watched still after many", peers)
 		}
-		fell("after many messages")
+		nap("after many messages")
 	}
 }
 

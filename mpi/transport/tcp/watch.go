@@ -2,11 +2,13 @@ package tcp
 
 import "golang.org/x/sys/unix"
 
-// What wakes a sleeping rank is watched by the world's Set: its connections or, if there are many, their own epoll set,
-// and sockets that shall take more. An awake rank looks for itself, and a message to
-// it costs the kernel a third of a microsecond more while its socket is watched. So what is watched when the rank falls asleep stays
-// so when it wakes, but not if it then finds many messages.
+// Falling asleep and waking up: what the world's Set watches, and for how long. How an awake rank looks is in poll.go.
+//
+// A sleeping rank is woken by its connections or, if there are many, by their own epoll set, and by sockets that take more
+// again. An awake rank looks for itself, and a message to it costs the kernel a third of a microsecond more while its socket is
+// watched. So what is watched when the rank falls asleep stays so when it wakes, but not if it then finds many messages.
 
+// wakeups is what a provider knows of its rank's sleep.
 type wakeups struct {
 	armed   bool
 	watched bool // the Set watches everything
@@ -56,10 +58,10 @@ func (p *Provider) watch() error {
 
 // noteLively counts a poll that found something, and ends the watch if they are many.
 func (p *Provider) noteLively() {
-	if p.wakeups.lively++; p.wakeups.lively < livelyPolls || p.wakeups.armed || !p.wakeups.watched {
-		return
+	w := &p.wakeups
+	if w.lively++; w.lively >= livelyPolls && w.watched && !w.armed {
+		p.unwatch()
 	}
-	p.unwatch()
 }
 
 // unwatch has the Set watch nothing. After a watch that failed there may be something, too.
@@ -102,10 +104,10 @@ func (c *conn) watch(events uint32) error {
 	return nil
 }
 
-// rewatch is watch for what now wakes the rank, if anything does.
+// rewatch is watch for what now wakes the rank: nothing if not everything is watched, be it that a watch has failed.
 func (c *conn) rewatch() error {
 	if !c.p.wakeups.watched {
-		return nil
+		return c.watch(0)
 	}
 	return c.watch(c.wakes())
 }
