@@ -48,10 +48,11 @@ type arena struct {
 	next   *sync.Cond // served has grown
 
 	// Of the meeting that is served.
-	turn     uint64 // meetings begun
-	leaving  *order // of the next barrier, nil before the first meeting
-	stored   int    // bytes of the store used in this round
-	steps    uint64 // of long and direct ones
+	turn     uint64                  // meetings begun
+	heads    [slots][slotHead]uint64 // of this rank's slots: a line that others have read is in their caches, not in this rank's
+	leaving  *order                  // of the next barrier, nil before the first meeting
+	stored   int                     // bytes of the store used in this round
+	steps    uint64                  // of long and direct ones
 	ring     [pieces]usage
 	pace     pace
 	crossing memcopy.Crossing // to the store

@@ -169,18 +169,16 @@ func (m *meeting) begin(ctx context.Context) error {
 	if m.turn%half != 0 || m.turn < slots {
 		return nil
 	}
-	votes := uint64(0)
+	votes := m.heads[(m.turn-half)%slots][callAt] & votesMask
 	at := slot(m.turn - half)
 	for _, r := range m.others {
 		if err := m.reach(ctx, r, at, m.turn-half, m.everybody()); err != nil {
 			return err
 		}
-		if err := m.compareSlots(r, at); err != nil { // also of those that only give
+		if err := m.compareSlots(r, m.turn-half); err != nil { // also of those that only give
 			return err
 		}
-	}
-	for _, part := range m.parts {
-		votes += part[at+callAt] & votesMask
+		votes += m.parts[r][at+callAt] & votesMask
 	}
 	m.pace.far = some(votes, farVote)
 	for l, votes := range [lengths]uint64{long: votes, short: votes >> shortVotes} {

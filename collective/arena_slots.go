@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 // throughSlots: every rank shows in its slot what it contributes, and takes what it
@@ -177,10 +178,11 @@ func blockOffsets(counts []int, elemBytes int) []int {
 func (m *meeting) show(vector []byte) {
 	a := m.arena
 	at := slot(a.turn)
-	words := a.parts[a.me][at : at+slotWords]
-	words[1] = binary.NativeEndian.Uint64(m.signature[:])
-	words[2] = binary.NativeEndian.Uint64(m.signature[8:])
-	words[callAt] = uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote[long] | a.bufferVote[short]<<shortVotes
+	words, head := a.parts[a.me][at:at+slotWords], &a.heads[a.turn%slots]
+	head[1] = binary.NativeEndian.Uint64(m.signature[:])
+	head[2] = binary.NativeEndian.Uint64(m.signature[8:])
+	head[callAt] = uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote[long] | a.bufferVote[short]<<shortVotes
+	words[1], words[2], words[callAt] = head[1], head[2], head[callAt]
 	if n := len(vector); n <= inlineBytes {
 		copy(a.bytesAt(a.me, at+slotHead, n), vector)
 	} else {
@@ -194,14 +196,25 @@ func (m *meeting) show(vector []byte) {
 	a.raise(at, a.turn)
 }
 
-// shown is what a rank showed, from a byte on to before another.
+// shown is what a rank showed, from a byte on to before another. What this one did is in its own buffer, too, and its
+// slot no longer in its caches.
 func (m *meeting) shown(rank, from, to int) []byte {
+	if rank == m.me && !m.spoilsInput() {
+		return m.contribution()[from:to]
+	}
 	at := slot(m.turn) + slotHead
 	n := m.contributes(rank)
 	if n > inlineBytes {
 		at = storeAt + int(m.parts[rank][at])/8
 	}
 	return m.bytesAt(rank, at, n)[from:to]
+}
+
+// spoilsInput reports whether this rank's result may overwrite its input before that is combined: the result of two other
+// ranks' inputs, or one that begins elsewhere than this rank's block.
+func (m *meeting) spoilsInput() bool {
+	e := m.entry
+	return e.inPlace && e.kind.Reduces() && (m.me > 1 || m.me == 1 && e.kind == plan.ReduceScatter)
 }
 
 // contributes is how many bytes a rank shows, if the others want any of it.
@@ -235,27 +248,29 @@ func (m *meeting) compareCalls(ctx context.Context) error {
 // see waits until a rank, one of several, has shown its vector, and compares the calls. It compares their numbers, too:
 // a call that was refused on one of the ranks has had a number there, and no turn.
 func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
-	at := slot(m.turn)
-	if err := m.reach(ctx, rank, at, m.turn, alike); err != nil {
+	if err := m.reach(ctx, rank, slot(m.turn), m.turn, alike); err != nil {
 		return err
 	}
-	return m.compareSlots(rank, at)
+	return m.compareSlots(rank, m.turn)
 }
 
 // compareSlots compares what a rank called in a turn with what this one did.
-func (m *meeting) compareSlots(rank, at int) error {
-	theirs, mine := m.parts[rank][at:at+slotHead], m.parts[m.me][at:at+slotHead]
-	other, seq := uint32(theirs[callAt]>>numberShift), uint32(mine[callAt]>>numberShift)
-	if theirs[1] == mine[1] && theirs[2] == mine[2] && other == seq {
+func (m *meeting) compareSlots(rank int, turn uint64) error {
+	theirs, mine := m.parts[rank][slot(turn):][:slotHead], &m.heads[turn%slots]
+	if theirs[1] == mine[1] && theirs[2] == mine[2] && theirs[callAt]>>numberShift == mine[callAt]>>numberShift {
 		return nil
 	}
-	return m.differ(rank, at, other, seq)
+	return m.differ(rank, turn)
 }
 
 // differ is the error of ranks that called different things in a turn, or as different numbers.
-func (m *meeting) differ(rank, at int, other, seq uint32) error {
+func (m *meeting) differ(rank int, turn uint64) error {
 	s, shadow := m.sleeper.state, m.comm.Shadow()
-	theirs, mine := signature(m.bytesAt(rank, at+1, signatureBytes)), signature(m.bytesAt(m.me, at+1, signatureBytes))
+	called := func(head []uint64) (signature, uint32) {
+		return signature(mpi.Bytes(head[1:callAt])), uint32(head[callAt] >> numberShift)
+	}
+	theirs, other := called(m.parts[rank][slot(turn):])
+	mine, seq := called(m.heads[turn%slots][:])
 	switch {
 	case other != seq:
 		return outOfStep(mine, seq, m.me, theirs, other, rank, shadow.Host(rank))
