@@ -20,10 +20,8 @@ const (
 	// callShare is the part of a crossing that is the call itself, which ranks that wait for nobody make,
 	// too: measured between neighbours.
 	callShare = 0.6
-	// ledCall is how long a call takes whose root has been here before: it left the barrier in front of it first, so that
-	// what it shows is there. What is left of a crossing is ledShare, the line that is fetched. Measured between
-	// neighbours and between ranks that are far from each other, where a crossing takes twice as long.
-	ledCall, ledShare = 0.075e-6, 0.3
+	// ledCall is how long a call takes that waits for nobody.
+	ledCall = 0.075e-6
 )
 
 // memorySeconds is the price of a collective through memory that the ranks share: the crossings, what a
@@ -64,11 +62,18 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		exchanged = divided * partOf(m.Pieces, n, whole)
 	}
 	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
-	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }
-	led, scanned, reducing := waiting(others), cross, fetch+combined
+	scanned, reducing := cross, fetch+combined
 	if fitsSlot(p) {
-		led = min(led, ledCall+ledShare*crossing(m)*others/ranks)
-		scanned, reducing = led, exchanged+instead
+		reducing = exchanged + instead
+		if p.Kind != plan.Barrier { // ranks that do other things between leave a barrier one after the other, and come so
+			cross = max(cross, m.Pieces.Alpha())
+		}
+	}
+	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }
+	led := waiting(others)
+	if fitsSlot(p) {
+		led = min(led, ledSeconds(m, p.Size))
+		scanned = led
 	}
 	switch p.Kind {
 	case plan.Barrier:
@@ -102,6 +107,13 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		}
 	}
 	return cross + others*reducing
+}
+
+// ledSeconds is the price of a short call whose root has been there before: it left the barrier in front of it first, so that
+// what it shows is there. All but the root fetch a line.
+func ledSeconds(m *plan.Model, size int) float64 {
+	of := func(ranks int) float64 { return float64(ranks-1) / float64(ranks) }
+	return ledCall + max(0, m.Given.Or(m.Host.OneWay).Alpha()-ledCall)*of(size)/of(2)
 }
 
 // wholeBytes is how long the vectors of two ranks are, one to read and one to write for each, that have as little room in the
