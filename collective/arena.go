@@ -51,6 +51,7 @@ type arena struct {
 	turn     uint64                  // meetings begun
 	heads    [slots][slotHead]uint64 // of this rank's slots: a line that others have read is in their caches, not in this rank's
 	leaving  *order                  // of the next barrier, nil before the first meeting
+	lines    int                     // of the slot shown last
 	stored   int                     // bytes of the store used in this round
 	steps    uint64                  // of long and direct ones
 	ring     [pieces]usage

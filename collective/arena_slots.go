@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/fence"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -211,6 +212,23 @@ func (m *meeting) show(before, after []byte, gapBytes int) {
 		a.stored += (n + lineBytes - 1) / lineBytes * lineBytes
 	}
 	a.raise(at, a.turn)
+	a.fetchAhead(rest + len(after))
+}
+
+// fetchAhead asks for the lines of the next slot, as raise does for the first, where that will have as long a vector as one of
+// the last two.
+func (a *arena) fetchAhead(nBytes int) {
+	lines := 1
+	if nBytes <= inlineBytes {
+		lines = (slotHead*8 + nBytes + lineBytes - 1) / lineBytes
+	}
+	if most := max(lines, a.lines); most > 1 && !a.fences {
+		next := a.parts[a.me][slot(a.turn+1):]
+		for l := 1; l < most; l++ {
+			fence.Ahead(&next[l*line])
+		}
+	}
+	a.lines = lines
 }
 
 // shown is what a rank showed, from a byte on to before another. What this one did is in its own buffer, too, and its
