@@ -75,7 +75,7 @@ func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Durati
 	}
 	m := collective.DefaultModel(c)
 	m.Name = name
-	m.Folded, m.Pieces, m.Given, m.Read, m.Mapped, m.Cross = nil, nil, nil, nil, nil, 0
+	m.Folded, m.Merged, m.Pieces, m.Given, m.Read, m.Mapped, m.Cross = nil, nil, nil, nil, nil, nil, 0
 	near, far := neighbours(c)
 	turns := near >= 0 && c.TakeTurns(0, near)
 	share := 1.0
@@ -222,6 +222,7 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 		{plan.Bcast, "linear", own, &link.OneWay},
 		{plan.Allgather, "ring", own, &link.Exchange},
 		{plan.Reduce, "binomial", own, &m.Folded},
+		{plan.ReduceScatter, "circulant", own, &m.Merged},
 		{plan.Allgather, collective.MemoryPlan, own, &m.Pieces},
 		{plan.Bcast, collective.MemoryPlan, own, &m.Given},
 		{plan.Allgather, collective.DirectPlan, own, &m.Read},
@@ -230,16 +231,23 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 		if !slices.Contains(collective.Plans(way.kind, sizes[0], pair), way.plan) {
 			continue
 		}
-		if way.curve == &m.Folded && link != &m.Host { // what comes over a network lies in no other rank's caches
+		if (way.curve == &m.Folded || way.curve == &m.Merged) && link != &m.Host { // what comes over a network lies in no other rank's caches
 			continue
 		}
 		op, _ := collectiveNamed(way.kind.String()) // there is one
+		if way.curve == &link.Exchange {
+			op.call = allgatherFresh
+		}
 		force := undecided(pair)
 		force.Force = map[plan.Kind]string{way.kind: way.plan}
 		for _, n := range sizes {
+			size := n
+			if way.kind == plan.ReduceScatter { // of which each sends half
+				size *= 2
+			}
 			gauges = append(gauges, gauge{
 				take: func(ctx context.Context) (float64, error) {
-					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{n}, Budget: s.budget, Check: s.check})
+					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{size}, Budget: s.budget, Check: s.check})
 					return t / 1e6, err
 				},
 				set: func(t float64) {
@@ -255,6 +263,14 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 		}
 	}
 	return gauges, nil
+}
+
+// allgatherFresh is an allgather of blocks that have just been written, as most of what ranks exchange within a collective has: the
+// lines are in the caches of their writer, and dearer to read than such as have been read before.
+func allgatherFresh(v *vectors, ctx context.Context) error {
+	own := v.recv[v.c.Rank()*v.n:][:v.n]
+	copy(own, v.send)
+	return collective.Allgather(ctx, v.c, own, v.recv)
 }
 
 // ascending is the curve on which no message takes longer than a longer one: what does was disturbed. A

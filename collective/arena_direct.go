@@ -134,12 +134,14 @@ func slicesAllreduce(ranks, n int, mapped bool) bool {
 
 // passes reports whether one of two ranks has nothing to read, and the other must ask the kernel.
 func (d *direct) passes() bool {
-	if d.mappable() {
-		return false
-	}
-	switch d.entry.kind {
+	return !d.mappable() && passes(d.entry.kind, len(d.parts))
+}
+
+// passes reports whether what is to be moved is one message.
+func passes(kind plan.Kind, ranks int) bool {
+	switch kind {
 	case plan.Bcast, plan.Scatter, plan.Gather:
-		return len(d.parts) == 2
+		return ranks == 2
 	}
 	return false
 }

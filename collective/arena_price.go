@@ -189,6 +189,15 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 	if divided > 1 {
 		turns = 2 * m.Switch
 	}
+	if passed := m.Host.OneWay.At(n); !by.mapped && passes(p.Kind, p.Size) {
+		switch p.Kind {
+		case plan.Scatter:
+			passed += copied
+		case plan.Gather: // whose root copies while the other does
+			passed += 2 * copied
+		}
+		return turns + divided*passed
+	}
 	switch p.Kind {
 	case plan.Bcast:
 		return turns + read

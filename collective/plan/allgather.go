@@ -16,19 +16,30 @@ func (p *Problem) own(b *builder, l layout) {
 func allgatherRing(p *Problem) *Plan {
 	b := newBuilder(p, "ring")
 	l := p.blocks()
-	p.own(b, l)
-	b.allgatherRing(everyone(p), l, Loc{Recv, 0})
+	b.allgatherRing(everyone(p), l, p.mine(l), Loc{Recv, 0})
 	return b.done()
 }
 
-// allgatherRing: on entry each member has its block of l at its place in buf.
-func (b *builder) allgatherRing(g group, l layout, buf Loc) {
+// mine is where this rank's block lies at first. It is sent from there, and put in its place afterwards: what has just been
+// written is dearer to read for others.
+func (p *Problem) mine(l layout) Loc {
+	if p.InPlace {
+		return Loc{Recv, l.off(p.Rank)}
+	}
+	return Loc{Send, 0}
+}
+
+// allgatherRing: on entry each member has its block of l in mine, which may be its place in buf.
+func (b *builder) allgatherRing(g group, l layout, mine, buf Loc) {
+	from := mine
 	for t := range g.size - 1 {
-		out, in := mod(g.me-t, g.size), mod(g.me-t-1, g.size)
-		b.put(g.rank(g.me+1), buf.at(l.off(out)), l.n(out))
-		b.get(g.rank(g.me-1), buf.at(l.off(in)), l.n(in))
+		in := mod(g.me-t-1, g.size)
+		b.put(g.rank(g.me+1), from, l.n(mod(g.me-t, g.size)))
+		from = buf.at(l.off(in))
+		b.get(g.rank(g.me-1), from, l.n(in))
 		b.next()
 	}
+	b.copy(buf.at(l.off(g.me)), mine, l.n(g.me))
 }
 
 // allgatherDoubling: pairs at distance 2ᵏ exchange all they have; log₂P
@@ -38,13 +49,20 @@ func (b *builder) allgatherRing(g group, l layout, buf Loc) {
 func allgatherDoubling(p *Problem) *Plan {
 	b := newBuilder(p, "doubling")
 	l := p.blocks()
-	p.own(b, l)
+	from := p.mine(l)
 	for d := 1; d < p.Size; d *= 2 {
 		mine := p.Rank &^ (d - 1)
 		theirs := mine ^ d
-		b.put(p.Rank^d, Loc{Recv, l.off(mine)}, l.off(mine+d)-l.off(mine))
+		b.put(p.Rank^d, from, l.off(mine+d)-l.off(mine))
 		b.get(p.Rank^d, Loc{Recv, l.off(theirs)}, l.off(theirs+d)-l.off(theirs))
 		b.next()
+		if d == 1 {
+			p.own(b, l)
+		}
+		from = Loc{Recv, l.off(min(mine, theirs))}
+	}
+	if p.Size == 1 {
+		p.own(b, l)
 	}
 	return b.done()
 }
@@ -87,21 +105,32 @@ func allgatherBruck(p *Problem) *Plan {
 func allgatherCyclic(p *Problem) *Plan {
 	b := newBuilder(p, "cyclic")
 	l := p.blocks()
-	p.own(b, l)
-	b.allgatherCyclic(everyone(p), l, Loc{Recv, 0})
+	b.allgatherCyclic(everyone(p), l, p.mine(l), Loc{Recv, 0})
 	return b.done()
 }
 
-func (b *builder) allgatherCyclic(g group, l layout, buf Loc) {
+// allgatherCyclic: on entry each member has its block of l in mine, which may be its place in buf.
+func (b *builder) allgatherCyclic(g group, l layout, mine, buf Loc) {
+	own := buf.at(l.off(g.me))
 	for k := 1; k < g.size; k *= 2 {
 		m := min(k, g.size-k)
-		for _, s := range l.ring(g.me, m) {
-			b.put(g.rank(g.me-k), buf.at(s.off), s.n)
+		if k == 1 {
+			b.put(g.rank(g.me-1), mine, l.n(g.me))
+		} else {
+			for _, s := range l.ring(g.me, m) {
+				b.put(g.rank(g.me-k), buf.at(s.off), s.n)
+			}
 		}
 		for _, s := range l.ring(g.me+k, m) {
 			b.get(g.rank(g.me+k), buf.at(s.off), s.n)
 		}
 		b.next()
+		if k == 1 {
+			b.copy(own, mine, l.n(g.me))
+		}
+	}
+	if g.size == 1 {
+		b.copy(own, mine, l.n(g.me))
 	}
 }
 
@@ -150,7 +179,7 @@ func allgatherNode(p *Problem) *Plan {
 	}
 	b.gatherTree(local, inNode, Loc{Recv, l.off(p.Rank) - inNode.off(local.me)}, mine)
 	if isLeader {
-		b.allgatherRing(leaders, byNode, all)
+		b.allgatherRing(leaders, byNode, mine, all)
 		b.place(slices.Concat(p.Nodes.Members...), l, all)
 	}
 	b.bcastTree(local, Loc{Recv, 0}, l.total())

@@ -96,7 +96,7 @@ func allreduceRing(p *Problem) *Plan {
 	l := evenly(p.Count, g.size)
 	at := func(block, _ int) Loc { return Loc{Recv, l.off(block)} }
 	b.reduceScatterRing(g, l, Loc{Send, 0}, at, at(g.me, 0))
-	b.allgatherRing(g, l, Loc{Recv, 0})
+	b.allgatherRing(g, l, Loc{Recv, l.off(g.me)}, Loc{Recv, 0})
 	return b.done()
 }
 

@@ -87,7 +87,7 @@ func bcastScatterRing(p *Problem) *Plan {
 	g := everyone(p).from(p.Root)
 	l := evenly(p.Count, g.size)
 	b.scatterTree(g, l, Loc{Recv, 0}, Loc{Recv, 0})
-	b.allgatherRing(g, l, Loc{Recv, 0})
+	b.allgatherRing(g, l, Loc{Recv, l.off(g.me)}, Loc{Recv, 0})
 	return b.done()
 }
 
@@ -103,7 +103,7 @@ func bcastScatterBruck(p *Problem) *Plan {
 func (b *builder) bcastScatter(g group, buf Loc, n int) {
 	l := evenly(n, g.size)
 	b.scatterTree(g, l, buf, buf)
-	b.allgatherCyclic(g, l, buf)
+	b.allgatherCyclic(g, l, buf.at(l.off(g.me)), buf)
 }
 
 // bcastNode: among the leaders of the nodes first, then inside each node.

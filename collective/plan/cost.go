@@ -103,6 +103,9 @@ func (c *costing) part(distance int) float64 {
 
 // swapFold is a swap whose data are reduced on arrival.
 func (c *costing) swapFold(distance int, bytes float64) float64 {
+	if c.nodes == 1 && len(c.Merged) > 0 {
+		return c.Merged.At(int(bytes))
+	}
 	return parted(bytes, c.part(distance), func(b float64) float64 { return c.swap(distance, b) + c.fold(b) })
 }
 
@@ -112,6 +115,9 @@ func (c *costing) passFold(distance int, bytes float64) float64 {
 
 // nextFold is a step of a ring whose data are reduced on arrival.
 func (c *costing) nextFold(bytes float64) float64 {
+	if c.nodes == 1 {
+		return c.swapFold(1, bytes)
+	}
 	return parted(bytes, c.part(1), func(b float64) float64 { return c.next(b) + c.fold(b) })
 }
 

@@ -83,6 +83,9 @@ type Model struct {
 	// Folded is Combine of what a message between ranks of one host has just brought, of which a part may be in the
 	// sender's caches. Empty: as Combine says.
 	Folded Curve `json:"folded,omitempty"`
+	// Merged is the time in which every rank of a host sends one message and receives one, whose data it reduces on
+	// arrival. Empty: as Exchange and Folded say of the parts in which it comes.
+	Merged Curve `json:"merged,omitempty"`
 	// Copy is the time to copy bytes from one buffer to another.
 	Copy Curve `json:"copy"`
 	// Pieces is the time in which every rank of a host gives another so many bytes through memory that
@@ -137,7 +140,7 @@ func (m *Model) Curves() []NamedCurve {
 	return []NamedCurve{
 		{"host.one_way", &m.Host.OneWay, Needed}, {"host.exchange", &m.Host.Exchange, Needed},
 		{"network.one_way", &m.Net.OneWay, Needed}, {"network.exchange", &m.Net.Exchange, Needed},
-		{"combine", &m.Combine, Needed}, {"folded", &m.Folded, Optional}, {"copy", &m.Copy, Needed}, {"pieces", &m.Pieces, Optional},
+		{"combine", &m.Combine, Needed}, {"folded", &m.Folded, Optional}, {"merged", &m.Merged, Optional}, {"copy", &m.Copy, Needed}, {"pieces", &m.Pieces, Optional},
 		{"given", &m.Given, Optional}, {"read", &m.Read, Optional}, {"mapped", &m.Mapped, Optional},
 	}
 }
@@ -185,7 +188,7 @@ func (m *Model) crowd(ranksPerCore float64) *Model {
 		return d
 	}
 	d := *m
-	d.Host.OneWay, d.Host.Exchange = turns(m.Host.OneWay), turns(m.Host.Exchange)
+	d.Host.OneWay, d.Host.Exchange, d.Merged = turns(m.Host.OneWay), turns(m.Host.Exchange), turns(m.Merged)
 	d.Combine, d.Folded, d.Copy = divided(m.Combine), divided(m.Folded), divided(m.Copy)
 	return &d
 }

@@ -34,6 +34,39 @@ func TestFoldedPricesWhatAMessageBrought(t *testing.T) {
 	}
 }
 
+// TestMergedPricesWhatIsExchangedAndReduced: on one host, where it was measured, and divided where ranks share processors.
+func TestMergedPricesWhatIsExchangedAndReduced(t *testing.T) {
+	const exchanged, combined, merged, turn = 4, 1, 3, 10
+	always := func(seconds float64) Curve { return Curve{{Seconds: seconds}} }
+	link := Link{OneWay: always(exchanged), Exchange: always(exchanged)}
+	m := &Model{Host: link, Net: link, Combine: always(combined), Merged: always(merged), Switch: turn}
+	unmeasured := m.Clone()
+	unmeasured.Merged = nil
+	for _, k := range []struct {
+		name    string
+		model   *Model
+		nodes   int
+		perCore float64
+		want    float64
+	}{
+		{"one host", m, 1, 1, merged},
+		{"not measured", unmeasured, 1, 1, exchanged + combined},
+		{"between hosts", m, 2, 1, exchanged + combined},
+		{"two on a processor", m, 1, 2, 2*merged + turn},
+	} {
+		p := &Problem{Kind: ReduceScatter, Size: 2, Count: 1, ElemBytes: 4, RanksPerCore: k.perCore}
+		c := newCosting(p, k.model)
+		if c.nodes = k.nodes; k.nodes == 2 {
+			c.local = 1
+		}
+		for name, got := range map[string]float64{"circulant": c.circulantReduceScatter(), "ring": c.nextFold(4)} {
+			if got != k.want {
+				t.Errorf("%s, %s: %g s, want %g", k.name, name, got, k.want)
+			}
+		}
+	}
+}
+
 // TestCurvesAreAll: what is cloned and checked leaves no curve out.
 func TestCurvesAreAll(t *testing.T) {
 	m := fullModel()
