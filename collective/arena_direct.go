@@ -70,7 +70,7 @@ func (m *meeting) direct(ctx context.Context) error {
 		m.recv = m.saved
 	}
 	m.buffers = [2]buffer{m.bufferOf(m.contribution()), m.bufferOf(m.recv)}
-	m.show(unsafe.Slice((*byte)(unsafe.Pointer(&m.buffers)), unsafe.Sizeof(m.buffers)), nil, 0)
+	m.show(unsafe.Slice((*byte)(unsafe.Pointer(&m.buffers)), unsafe.Sizeof(m.buffers)))
 	err := d.run(ctx)
 	switch {
 	case err != nil:

@@ -48,7 +48,7 @@ type usage struct {
 
 func (m *meeting) throughPieces(ctx context.Context) error {
 	m.noteBuffers()
-	m.show(nil, nil, 0)
+	m.show(nil)
 	l := m.layOut()
 	if m.entry.waitsForAll {
 		if err := m.compareCalls(ctx); err != nil {

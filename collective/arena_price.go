@@ -62,18 +62,15 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		exchanged = divided * partOf(m.Pieces, n, whole)
 	}
 	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
-	scanned, reducing := cross, fetch+combined
-	if fitsSlot(p) {
-		reducing = exchanged + instead
-		if p.Kind != plan.Barrier { // ranks that do other things between leave a barrier one after the other, and come so
-			cross = max(cross, m.Pieces.Alpha())
-		}
+	short := fitsSlot(p)
+	if short && p.Kind != plan.Barrier { // ranks that do other things between leave a barrier one after the other, and come so
+		cross = max(cross, m.Pieces.Alpha())
 	}
 	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }
-	led := waiting(others)
-	if fitsSlot(p) {
-		led = min(led, ledSeconds(m, p.Size))
-		scanned = led
+	led, scanned, reducing := waiting(others), cross, fetch+combined
+	if short {
+		led = min(led, ledSeconds(m, others/ranks))
+		scanned, reducing = led, exchanged+instead
 	}
 	switch p.Kind {
 	case plan.Barrier:
@@ -110,10 +107,9 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 }
 
 // ledSeconds is the price of a short call whose root has been there before: it left the barrier in front of it first, so that
-// what it shows is there. All but the root fetch a line.
-func ledSeconds(m *plan.Model, size int) float64 {
-	of := func(ranks int) float64 { return float64(ranks-1) / float64(ranks) }
-	return ledCall + max(0, m.Given.Or(m.Host.OneWay).Alpha()-ledCall)*of(size)/of(2)
+// what it shows is there. The others, a share of the ranks, fetch a line, as half of them did when m.Given was measured.
+func ledSeconds(m *plan.Model, fetching float64) float64 {
+	return ledCall + 2*fetching*max(0, m.Given.Or(m.Host.OneWay).Alpha()-ledCall)
 }
 
 // wholeBytes is how long the vectors of two ranks are, one to read and one to write for each, that have as little room in the

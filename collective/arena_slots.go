@@ -19,7 +19,8 @@ import (
 // Cost: one crossing of a cache line, and as many bytes read as are received.
 func (m *meeting) throughSlots(ctx context.Context) error {
 	m.noteBuffers()
-	m.show(m.split(m.contribution()))
+	from, to := m.unwanted()
+	m.showBut(from, to, m.contribution())
 	if err := m.compareCalls(ctx); err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func (m *meeting) gives(from, to int) bool {
 // leaveInOrder is a barrier that ranks leave in an order. Where one is first it costs a crossing more than if all left as soon as they see all.
 // The ranks agree on the order: each has compared the call before with the first one's.
 func (m *meeting) leaveInOrder(ctx context.Context, o *order) error {
-	m.show(nil, nil, 0)
+	m.show(nil)
 	if err := m.awaitFirst(ctx, o.first); err != nil {
 		return err
 	}
@@ -175,20 +176,23 @@ func blockOffsets(counts []int, elemBytes int) []int {
 	return starts
 }
 
-// split cuts this rank's own block out of what it deals, unless it has to look there itself: what is before it, what is after it
-// and how long it is.
-func (m *meeting) split(given []byte) (before, after []byte, ownBytes int) {
+// unwanted is where in its contribution a rank has what no other wants, from a byte on to before another: its own block of
+// what it deals, unless it has to look there itself.
+func (m *meeting) unwanted() (from, to int) {
 	switch m.entry.kind {
 	case plan.Scatter, plan.Alltoall, plan.ReduceScatter:
-		if from, to := m.blockOffset(m.me), m.blockOffset(m.me+1); len(given) > 0 && !m.spoilsInput() {
-			return given[:from], given[to:], to - from
+		if len(m.send) > 0 && !m.spoilsInput() {
+			return m.blockOffset(m.me), m.blockOffset(m.me + 1)
 		}
 	}
-	return given, nil, 0
+	return 0, 0
 }
 
-// show writes the slot of this turn, its first word last: a vector of two parts, between which some bytes are left out.
-func (m *meeting) show(before, after []byte, gapBytes int) {
+// show writes the slot of this turn, its first word last.
+func (m *meeting) show(vector []byte) { m.showBut(0, 0, vector) }
+
+// showBut is show, and leaves some bytes of the vector out.
+func (m *meeting) showBut(from, to int, vector []byte) {
 	a := m.arena
 	at := slot(a.turn)
 	words, head := a.parts[a.me][at:at+slotWords], &a.heads[a.turn%slots]
@@ -196,23 +200,23 @@ func (m *meeting) show(before, after []byte, gapBytes int) {
 	head[2] = binary.NativeEndian.Uint64(m.signature[8:])
 	head[callAt] = uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote[long] | a.bufferVote[short]<<shortVotes
 	words[1], words[2], words[callAt] = head[1], head[2], head[callAt]
-	rest := len(before) + gapBytes
-	if n := rest + len(after); n <= inlineBytes {
-		vector := a.bytesAt(a.me, at+slotHead, n)
-		copy(vector, before)
-		copy(vector[rest:], after)
+	n := len(vector)
+	if n <= inlineBytes {
+		shown := a.bytesAt(a.me, at+slotHead, n)
+		copy(shown, vector[:from])
+		copy(shown[to:], vector[to:])
 	} else {
 		if a.stored+n > a.store {
 			a.stored = 0
 		}
 		words[slotHead] = uint64(a.stored)
-		vector := a.bytesAt(a.me, storeAt+a.stored/8, n)
-		a.crossing.Copy(vector, before, a.pace.kernel)
-		a.crossing.Copy(vector[rest:], after, a.pace.kernel)
+		shown := a.bytesAt(a.me, storeAt+a.stored/8, n)
+		a.crossing.Copy(shown, vector[:from], a.pace.kernel)
+		a.crossing.Copy(shown[to:], vector[to:], a.pace.kernel)
 		a.stored += (n + lineBytes - 1) / lineBytes * lineBytes
 	}
 	a.raise(at, a.turn)
-	a.fetchAhead(rest + len(after))
+	a.fetchAhead(n)
 }
 
 // fetchAhead asks for the lines of the next slot, as raise does for the first, where that will have as long a vector as one of

@@ -4,9 +4,7 @@ import "slices"
 
 // own puts this rank's block at its place in Recv.
 func (p *Problem) own(b *builder, l layout) {
-	if !p.InPlace {
-		b.copy(Loc{Recv, l.off(p.Rank)}, Loc{Send, 0}, l.n(p.Rank))
-	}
+	b.copy(Loc{Recv, l.off(p.Rank)}, p.mine(l), l.n(p.Rank))
 }
 
 // allgatherRing: every block travels once around the ring; P-1 steps, each

@@ -6,62 +6,37 @@ import (
 	"testing"
 )
 
-// TestFoldedPricesWhatAMessageBrought: on one host, and where it was measured.
-func TestFoldedPricesWhatAMessageBrought(t *testing.T) {
-	const passed, combined, folded = 4, 1, 2
+// TestReducingOnArrival: its price is what was measured of it, on one host, and more where ranks share a processor.
+func TestReducingOnArrival(t *testing.T) {
+	const moved, combined, folded, merged, turn = 4, 1, 2, 3, 10
 	always := func(seconds float64) Curve { return Curve{{Seconds: seconds}} }
-	m := &Model{Host: Link{OneWay: always(passed)}, Net: Link{OneWay: always(passed)}, Combine: always(combined), Folded: always(folded)}
+	link := Link{OneWay: always(moved), Exchange: always(moved)}
+	m := &Model{Host: link, Net: link, Combine: always(combined), Folded: always(folded), Merged: always(merged), Switch: turn}
 	unmeasured := m.Clone()
-	unmeasured.Folded = nil
+	unmeasured.Folded, unmeasured.Merged = nil, nil
 	for _, k := range []struct {
-		name  string
-		model *Model
-		nodes int
-		want  float64
+		name              string
+		model             *Model
+		nodes             int
+		perCore           float64
+		message, exchange float64 // want
 	}{
-		{"one host", m, 1, passed + folded},
-		{"not measured", unmeasured, 1, passed + combined},
-		{"between hosts", m, 2, passed + combined},
+		{"one host", m, 1, 1, moved + folded, merged},
+		{"not measured", unmeasured, 1, 1, moved + combined, moved + combined},
+		{"between hosts", m, 2, 1, moved + combined, moved + combined},
+		{"two on a processor", m, 1, 2, 2*(moved+folded) + turn, 2*merged + turn},
 	} {
-		p := &Problem{Kind: Reduce, Size: 2, Count: 2, ElemBytes: 4}
+		p := &Problem{Kind: Reduce, Size: 2, Count: 2, ElemBytes: 4, RanksPerCore: k.perCore}
 		c := newCosting(p, k.model)
 		if c.nodes = k.nodes; k.nodes == 2 {
 			c.local = 1
 		}
-		if got := c.treeReduce(); got != k.want {
-			t.Errorf("%s: %g s, want %g", k.name, got, k.want)
-		}
-	}
-}
-
-// TestMergedPricesWhatIsExchangedAndReduced: on one host, where it was measured, and divided where ranks share processors.
-func TestMergedPricesWhatIsExchangedAndReduced(t *testing.T) {
-	const exchanged, combined, merged, turn = 4, 1, 3, 10
-	always := func(seconds float64) Curve { return Curve{{Seconds: seconds}} }
-	link := Link{OneWay: always(exchanged), Exchange: always(exchanged)}
-	m := &Model{Host: link, Net: link, Combine: always(combined), Merged: always(merged), Switch: turn}
-	unmeasured := m.Clone()
-	unmeasured.Merged = nil
-	for _, k := range []struct {
-		name    string
-		model   *Model
-		nodes   int
-		perCore float64
-		want    float64
-	}{
-		{"one host", m, 1, 1, merged},
-		{"not measured", unmeasured, 1, 1, exchanged + combined},
-		{"between hosts", m, 2, 1, exchanged + combined},
-		{"two on a processor", m, 1, 2, 2*merged + turn},
-	} {
-		p := &Problem{Kind: ReduceScatter, Size: 2, Count: 1, ElemBytes: 4, RanksPerCore: k.perCore}
-		c := newCosting(p, k.model)
-		if c.nodes = k.nodes; k.nodes == 2 {
-			c.local = 1
-		}
-		for name, got := range map[string]float64{"circulant": c.circulantReduceScatter(), "ring": c.nextFold(4)} {
-			if got != k.want {
-				t.Errorf("%s, %s: %g s, want %g", k.name, name, got, k.want)
+		for _, x := range []struct {
+			name      string
+			got, want float64
+		}{{"message", c.treeReduce(), k.message}, {"exchange", c.circulantReduceScatter(), k.exchange}, {"step of a ring", c.nextFold(4), k.exchange}} {
+			if x.got != x.want {
+				t.Errorf("%s, %s: %g s, want %g", k.name, x.name, x.got, x.want)
 			}
 		}
 	}

@@ -24,8 +24,8 @@ const (
 	// kernelOverCopy stands for the kernel's time where it lets nobody copy.
 	kernelOverCopy = 8
 
-	// Messages of at least this size are not sent eagerly. Where they have just been written, pulling of shorter ones
-	// takes twice as long: each line comes out of the writer's caches.
+	// Messages of at least this size are not sent eagerly. Shorter ones that have just been written take twice as long to pull
+	// where the peer is far: each line comes out of the writer's caches.
 	pullFrom   = 16 << 10
 	streamFrom = eagerBytes
 	// farPullBytes is the shortest that is pulled where the peer is far: shorter ones take less time past the caches.
