@@ -10,7 +10,6 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/fence"
-	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -48,16 +47,15 @@ type arena struct {
 	next   *sync.Cond // served has grown
 
 	// Of the meeting that is served.
-	turn     uint64                  // meetings begun
-	heads    [slots][slotHead]uint64 // of this rank's slots: a line that others have read is in their caches, not in this rank's
-	leaving  *order                  // of the next barrier, nil before the first meeting
-	lines    int                     // of the slot shown last
-	stored   int                     // bytes of the store used in this round
-	steps    uint64                  // of long and direct ones
-	ring     [pieces]usage
-	pace     pace
-	crossing memcopy.Crossing // to the store
-	sleeper  *execution       // stands for the meeting while this rank sleeps
+	turn    uint64                  // meetings begun
+	heads   [slots][slotHead]uint64 // of this rank's slots: a line that others have read is in their caches, not in this rank's
+	leaving *order                  // of the next barrier, nil before the first meeting
+	lines   int                     // of the slot shown last
+	stored  int                     // bytes of the store used in this round
+	steps   uint64                  // of long and direct ones
+	ring    [pieces]usage
+	pace    pace
+	sleeper *execution // stands for the meeting while this rank sleeps
 
 	// Of direct ones.
 	pids       []int           // the ranks' processes; nil: not all ranks can read all others' memory

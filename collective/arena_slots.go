@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
-	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
@@ -206,31 +206,36 @@ func (m *meeting) showBut(from, to int, vector []byte) {
 		copy(shown, vector[:from])
 		copy(shown[to:], vector[to:])
 	} else {
-		if a.stored+n > a.store {
-			a.stored = 0
-		}
+		a.stored = a.storedAt(n)
 		words[slotHead] = uint64(a.stored)
 		shown := a.bytesAt(a.me, storeAt+a.stored/8, n)
-		a.crossing.Copy(shown, vector[:from], a.pace.kernel)
-		a.crossing.Copy(shown[to:], vector[to:], a.pace.kernel)
+		memcopy.Owning(shown, vector[:from])
+		memcopy.Owning(shown[to:], vector[to:])
 		a.stored += (n + lineBytes - 1) / lineBytes * lineBytes
 	}
 	a.raise(at, a.turn)
 	a.fetchAhead(n)
 }
 
+// storedAt is where in the store the next vector begins, if it has n bytes.
+func (a *arena) storedAt(n int) int {
+	if a.stored+n > a.store {
+		return 0
+	}
+	return a.stored
+}
+
 // fetchAhead asks for the lines of the next slot, as raise does for the first, where that will have as long a vector as one of
-// the last two.
+// the last two, and for those of the store where one as long as this will be.
 func (a *arena) fetchAhead(nBytes int) {
 	lines := 1
 	if nBytes <= inlineBytes {
 		lines = (slotHead*8 + nBytes + lineBytes - 1) / lineBytes
+	} else {
+		memcopy.OwnAhead(a.bytesAt(a.me, storeAt+a.storedAt(nBytes)/8, nBytes))
 	}
-	if most := max(lines, a.lines); most > 1 && !a.fences {
-		next := a.parts[a.me][slot(a.turn+1):]
-		for l := 1; l < most; l++ {
-			fence.Ahead(&next[l*line])
-		}
+	if most := max(lines, a.lines); most > 1 {
+		memcopy.OwnAhead(a.bytesAt(a.me, slot(a.turn+1)+line, (most-1)*lineBytes))
 	}
 	a.lines = lines
 }

@@ -31,16 +31,16 @@ const (
 func (c *Crossing) Copy(dst, src []byte, slow float64) {
 	switch {
 	case len(src) < pastBytes || slow == 0:
-		copy(dst, src)
+		Owning(dst, src)
 	case c.far > 0:
 		c.far--
 		Piece(dst, src)
 	case c.untimed > 0:
 		c.untimed--
-		copy(dst, src)
+		Owning(dst, src)
 	default:
 		begun := time.Now()
-		copy(dst, src)
+		Owning(dst, src)
 		var written atomic.Uint32
 		written.Add(1) // waits until what was copied has left the processor's store buffer
 		c.judge(float64(time.Since(begun).Nanoseconds())/float64(len(src)) > slow)

@@ -113,3 +113,31 @@ func BenchmarkCopy(b *testing.B) {
 		}
 	}
 }
+
+// Owning copies what it is to copy and nothing beside, wherever that begins and ends.
+func TestOwning(t *testing.T) {
+	const room, longest = 70, 3000
+	src, dst := make([]byte, longest+3*room), make([]byte, longest+3*room)
+	for i := range src {
+		src[i] = byte(i*7 + i/251)
+	}
+	lengths := []int{0, 1, 63, 64, ownFrom - 1, longest}
+	for n := ownFrom; n <= ownFrom+3*lineBytes; n += 13 {
+		lengths = append(lengths, n)
+	}
+	for _, n := range lengths {
+		for at := range room {
+			from := at * 5 % room
+			want := make([]byte, len(dst))
+			copy(want[at:], src[from:][:n])
+			clear(dst)
+			OwnAhead(dst[at:][:n])
+			if got := Owning(dst[at:][:n], src[from:]); got != n || !bytes.Equal(dst, want) {
+				t.Fatalf("%d bytes from %d to %d: %d copied, or others, or more", n, from, at, got)
+			}
+			if got := Owning(dst[at:], src[from:][:n]); got != n {
+				t.Fatalf("%d bytes into more: %d copied", n, got)
+			}
+		}
+	}
+}

@@ -8,12 +8,9 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-const (
-	lineBytes = 64
-	// rowBytes are four pages that are copied side by side, a line or two of each by turns: memory gives more
-	// to several streams than to one, and each page's lines are asked for by a prefetcher of its own.
-	rowBytes = 4 * 4096
-)
+// rowBytes are four pages that are copied side by side, a line or two of each by turns: memory gives more
+// to several streams than to one, and each page's lines are asked for by a prefetcher of its own.
+const rowBytes = 4 * 4096
 
 // streamLines copies whole lines past the caches. dst begins with one.
 //

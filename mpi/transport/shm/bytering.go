@@ -60,6 +60,14 @@ func (b *byteRing) alloc(n int, cell uint64) (offset uint32, ok bool) {
 	return offset, true
 }
 
+// ahead is where in the ring's memory the next payload of n bytes will be, unless the ring turns back before it: then it is nothing.
+func (b *byteRing) ahead(mem []byte, n int) []byte {
+	if uint64(b.write)+uint64(n) > uint64(b.size) {
+		return nil
+	}
+	return mem[b.write:][:n]
+}
+
 const (
 	// firstRing is the ring's size once it is used.
 	firstRing = 64 << 10

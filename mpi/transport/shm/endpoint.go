@@ -197,9 +197,13 @@ func (ep *endpoint) piece(n int) (offset uint32, ok bool) {
 	return 0, false
 }
 
-// aheadCells is how far before its use a cell is fetched from the reader, who had
-// it last.
-const aheadCells = 8
+const (
+	// aheadCells is how far before its use a cell is fetched from the reader, who had
+	// it last.
+	aheadCells = 8
+	// ownAheadBytes is the shortest payload after which as much of the ring is fetched for the next.
+	ownAheadBytes = 512
+)
 
 // post publishes the next cell, whose other words are complete.
 func (ep *endpoint) post(kind transport.Kind, f form, inline int) {
@@ -248,10 +252,13 @@ func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome 
 		if !ok {
 			return ep.refused()
 		}
-		ep.out.crossing.Copy(ep.out.mem[offset:], payload, ep.p.habit.slow)
+		memcopy.Owning(ep.out.mem[offset:], payload)
 		c.putHeader(h)
 		c[5] = span(offset, uint32(n))
 		ep.post(h.Kind, formRing, 0)
+		if n >= ownAheadBytes {
+			memcopy.OwnAhead(ep.out.ring.ahead(ep.out.mem, n))
+		}
 	}
 	return transport.Sent
 }
