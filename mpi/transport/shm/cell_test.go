@@ -212,3 +212,42 @@ func TestClaims(t *testing.T) {
 		}
 	}
 }
+
+// What a cell says is what is read, whether it was expected or not.
+func TestRingPayload(t *testing.T) {
+	in := inbox{mem: make([]byte, 1024)}
+	for i := range in.mem {
+		in.mem[i] = byte(i)
+	}
+	for i, c := range []struct {
+		offset, n uint32
+		expected  bool
+		wrong     bool
+	}{
+		{0, 100, false, false},
+		{128, 100, true, false},
+		{256, 100, true, false},
+		{384, 30, false, false}, // shorter
+		{448, 30, true, false},
+		{960, 64, false, false},
+		{1024, 64, true, true}, // expected, but there is no such memory
+		{0, 64, false, false},
+		{64, 961, false, true},
+		{64, 960, false, false},
+		{1<<32 - 64, 1<<32 - 1, false, true},
+		{0, 0, false, false},
+	} {
+		var from cell
+		from[5] = span(c.offset, c.n)
+		if got := in.expected == from[5]; got != c.expected {
+			t.Errorf("payload %d: expected is %v", i, got)
+		}
+		payload, err := in.ringPayload(&from)
+		switch {
+		case (err != nil) != c.wrong:
+			t.Errorf("payload %d: %v", i, err)
+		case err == nil && (len(payload) != int(c.n) || c.n > 0 && &payload[0] != &in.mem[c.offset]):
+			t.Errorf("payload %d: others", i)
+		}
+	}
+}

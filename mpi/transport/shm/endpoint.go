@@ -90,6 +90,7 @@ type inbox struct {
 	credit   *atomic.Uint64
 	want     *atomic.Uint32
 	mem      []byte
+	expected uint64 // span of the next payload, as likely as not
 	header   transport.Header
 
 	stream arrival

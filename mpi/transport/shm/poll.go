@@ -173,7 +173,7 @@ func (ep *endpoint) take(s transport.Sink, c *cell, w0 uint64) error {
 		payload = c.bytes(5, inline)
 	case formRing:
 		var err error
-		if payload, err = spanIn(ep.in.mem, c[5]); err != nil {
+		if payload, err = ep.in.ringPayload(c); err != nil {
 			return fmt.Errorf("%w: %w", err, errMalformed)
 		}
 		c.header(kind, h)

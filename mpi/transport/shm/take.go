@@ -39,7 +39,7 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 	case formRing:
 		var h transport.Header
 		c.header(want.Kind, &h)
-		payload, err := spanIn(in.mem, c[5])
+		payload, err := in.ringPayload(c)
 		if n = len(payload); err != nil || n > len(buf) || uint64(n) != h.Bytes || h.Token != 0 || h.Aux != 0 {
 			return 0, transport.Other
 		}
