@@ -12,16 +12,20 @@ func scanDoubling(p *Problem) *Plan {
 
 // scanDoubling leaves in acc of each member the n elements at `in` of the members up to it, combined.
 func (b *builder) scanDoubling(g group, in, acc Loc, n int) {
-	b.copy(acc, in, n)
 	var w Loc
 	if g.me > 0 {
 		w = b.work(n)
 	}
+	mine := in // until there is more
 	for d := 1; d < g.size; d *= 2 {
-		b.shift(g, d, acc, w, n)
+		b.shift(g, d, mine, w, n)
 		if g.me >= d {
-			b.combine(acc, w, acc, n)
+			b.combine(acc, w, mine, n)
+			mine = acc
 		}
+	}
+	if g.me == 0 {
+		b.copy(acc, in, n)
 	}
 }
 
@@ -48,23 +52,24 @@ func exscanDoubling(p *Problem) *Plan {
 // exscanDoubling leaves in out of each member but the first the n elements at `in` of those before it, combined. `in`
 // and out may be the same memory.
 func (b *builder) exscanDoubling(g group, in, out Loc, n int) {
-	acc, w := in, Loc{}
+	var acc, w Loc
 	if g.me > 0 {
 		acc, w = b.work(n), b.work(n)
-		b.copy(acc, in, n)
 	}
+	mine := in // until there is more
 	for d := 1; d < g.size; d *= 2 {
-		b.shift(g, d, acc, w, n)
+		b.shift(g, d, mine, w, n)
 		if g.me < d {
 			continue
+		}
+		if 2*d < g.size {
+			b.combine(acc, w, mine, n)
+			mine = acc
 		}
 		if d == 1 {
 			b.copy(out, w, n)
 		} else {
 			b.combine(out, w, out, n)
-		}
-		if 2*d < g.size {
-			b.combine(acc, w, acc, n)
 		}
 	}
 }
@@ -77,7 +82,6 @@ func scanChain(segmentBytes int) func(*Problem) *Plan {
 		n, segment := p.Count, p.segment(segmentBytes)
 		src := Loc{Recv, 0}
 		if p.Rank == 0 {
-			b.copy(Loc{Recv, 0}, Loc{Send, 0}, n)
 			src = Loc{Send, 0}
 		}
 		for lo := 0; lo < n+segment; lo += segment {
@@ -88,6 +92,9 @@ func scanChain(segmentBytes int) func(*Problem) *Plan {
 				b.putParts(p.Rank+1, src.at(lo-segment), min(segment, n-lo+segment))
 			}
 			b.next()
+		}
+		if p.Rank == 0 {
+			b.copy(Loc{Recv, 0}, Loc{Send, 0}, n)
 		}
 		return b.done()
 	}
