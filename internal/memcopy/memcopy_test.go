@@ -121,8 +121,8 @@ func TestOwning(t *testing.T) {
 	for i := range src {
 		src[i] = byte(i*7 + i/251)
 	}
-	lengths := []int{0, 1, 63, 64, ownFrom - 1, longest}
-	for n := ownFrom; n <= ownFrom+3*lineBytes; n += 13 {
+	lengths := []int{0, 1, 63, 64, aheadBytes - 1, longest}
+	for n := aheadBytes; n <= aheadBytes+3*lineBytes; n += 13 {
 		lengths = append(lengths, n)
 	}
 	for _, n := range lengths {

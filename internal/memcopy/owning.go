@@ -1,16 +1,17 @@
 package memcopy
 
-const lineBytes = 64
-
-// ownFrom is the shortest copy that is quicker by Owning than by copy.
-const ownFrom = 512
+const (
+	lineBytes = 64
+	// aheadBytes is how far ahead of its copy Owning asks for a line, and what the shortest copy has that is quicker so.
+	aheadBytes = 512
+)
 
 // Owning copies as many bytes as the shorter has from src, which does not overlap dst, to dst, of which another processor
 // had the lines last. A processor writes in order, and itself asks for few lines ahead of the one that it waits for. Here eight are
-// asked for ahead: 1 KiB for a far reader took 20 % less time so, and a window of 4 KiB up to 40 %.
+// asked for ahead: a message of 2 KiB to a far reader took a seventh less time so.
 func Owning(dst, src []byte) int {
 	n := min(len(dst), len(src))
-	if n < ownFrom {
+	if n < aheadBytes {
 		return copy(dst, src)
 	}
 	owning(dst[:n], src[:n])

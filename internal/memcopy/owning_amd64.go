@@ -4,7 +4,7 @@ package memcopy
 
 import "golang.org/x/sys/cpu"
 
-// ownLines copies whole lines, of 64 bytes each from dst on, and asks for those of dst ahead of their turn.
+// ownLines copies lines, of 64 bytes each from dst on and at least one, and asks with each for that of dst which is aheadBytes further on.
 //
 //go:noescape
 func ownLines(dst, src *byte, lines int)
@@ -19,15 +19,17 @@ func ownWideLines(dst, src *byte, lines int)
 //go:noescape
 func ownAhead(p *byte, lines int)
 
-// owning copies src to dst, which are of the same length, not empty and do not overlap.
+// owning copies src to dst, which have the same length, at least aheadBytes, and do not overlap.
 func owning(dst, src []byte) {
-	lines := len(dst) / lineBytes
-	if lines > 0 {
+	OwnAhead(dst[:aheadBytes])
+	at := 0
+	if lines := (len(dst) - aheadBytes) / lineBytes; lines > 0 {
 		if cpu.X86.HasAVX {
 			ownWideLines(&dst[0], &src[0], lines)
 		} else {
 			ownLines(&dst[0], &src[0], lines)
 		}
+		at = lines * lineBytes
 	}
-	copy(dst[lines*lineBytes:], src[lines*lineBytes:])
+	copy(dst[at:], src[at:]) // nothing behind it is asked for
 }

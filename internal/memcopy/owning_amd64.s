@@ -2,13 +2,8 @@
 
 #include "textflag.h"
 
-// How far ahead of its copy a line of dst is asked for, in bytes and in lines.
+// How far ahead of its copy a line of dst is asked for: aheadBytes.
 #define AHEAD 512
-#define AHEADLINES 8
-
-// Asks for the line that begins at DI plus so many bytes, to write there: PREFETCHW ahead(DI).
-#define OWN BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; LONG $AHEAD
-#define OWNAT BYTE $0x0f; BYTE $0x0d; BYTE $0x0b // PREFETCHW (BX)
 
 #define LINE \
 	MOVOU (SI), X0    \
@@ -26,36 +21,15 @@
 	VMOVDQU Y0, (DI)    \
 	VMOVDQU Y1, 32(DI)
 
-// Copies CX lines by COPY. The first ones are asked for together, and then one with each that is copied.
+// Copies CX lines by COPY, one at least, and asks for one further on with each, to write there: PREFETCHW AHEAD(DI).
 #define LINES(COPY) \
-	MOVQ DI, BX               \
-	MOVQ CX, DX               \
-	CMPQ DX, $AHEADLINES      \
-	JLE  first                \
-	MOVQ $AHEADLINES, DX      \
-first:                     \
-	SUBQ DX, CX               \
-	MOVQ DX, AX               \
-ask:                       \
-	OWNAT                     \
-	ADDQ $64, BX              \
-	DECQ DX                   \
-	JNZ  ask                  \
-	TESTQ CX, CX              \
-	JZ   rest                 \
-line:                      \
-	OWN                       \
-	COPY                      \
-	ADDQ $64, SI              \
-	ADDQ $64, DI              \
-	DECQ CX                   \
-	JNZ  line                 \
-rest:                      \
-	COPY                      \
-	ADDQ $64, SI              \
-	ADDQ $64, DI              \
-	DECQ AX                   \
-	JNZ  rest
+line:                                            \
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; LONG $AHEAD \
+	COPY                                            \
+	ADDQ $64, SI                                    \
+	ADDQ $64, DI                                    \
+	DECQ CX                                         \
+	JNZ  line
 
 // func ownLines(dst, src *byte, lines int)
 TEXT ·ownLines(SB), NOSPLIT, $0-24
@@ -79,9 +53,9 @@ TEXT ·ownAhead(SB), NOSPLIT, $0-16
 	MOVQ p+0(FP), BX
 	MOVQ lines+8(FP), CX
 
-ask:
-	OWNAT
+line:
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x0b // PREFETCHW (BX)
 	ADDQ $64, BX
 	DECQ CX
-	JNZ  ask
+	JNZ  line
 	RET

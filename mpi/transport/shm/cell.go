@@ -93,3 +93,24 @@ func spanIn(ring []byte, w uint64) ([]byte, error) {
 	}
 	return ring[offset : offset+n : offset+n], nil
 }
+
+// ringPayload is what a formRing cell carries. Senders go through their ring in order, and messages are often as long as the
+// one before, so that the span is mostly the one that is expected. The processor guesses so, and looks there while the
+// cell's line is on its way: else it would wait for that, and only then for the payload's lines, 0.05 µs more.
+// After Lipasti, Wilkerson, Shen, "Value locality and load value prediction", 1996.
+func (in *inbox) ringPayload(c *cell) ([]byte, error) {
+	if at := c[5]; at != in.expected {
+		in.expect(at)
+	}
+	payload, err := spanIn(in.mem, in.expected)
+	if err == nil {
+		next := (uint64(uint32(in.expected)) + uint64(len(payload)) + pieceAlign - 1) &^ (pieceAlign - 1)
+		in.expected = span(uint32(next), uint32(len(payload)))
+	}
+	return payload, err
+}
+
+// expect is called rather than written out so that what comes after it reads memory that does not depend on the cell.
+//
+//go:noinline
+func (in *inbox) expect(at uint64) { in.expected = at }
