@@ -154,10 +154,4 @@ func (m *meeting) copyMapped(dst, src []byte) {
 }
 
 // put copies a part of the result to where it belongs.
-func (m *meeting) put(dst, src []byte) {
-	if memcopy.Fits(len(m.recv)) {
-		memcopy.Copy(dst, src)
-		return
-	}
-	memcopy.Piece(dst, src)
-}
+func (m *meeting) put(dst, src []byte) { memcopy.Piece(dst, src, len(m.recv)) }

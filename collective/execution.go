@@ -168,9 +168,59 @@ func (x *execution) proceed(ctx context.Context, e effort) (done bool, err error
 	return true, nil
 }
 
-// start does the local steps of a round, posts its receives and then starts its sends.
+// start does the local steps ahead of a round's messages, posts its receives, starts its sends, and then does the local
+// steps beside them.
 func (x *execution) start(ctx context.Context, e effort) error {
 	steps := x.entry.plan.Round(x.round)
+	for len(steps) > 0 && steps[0].Action.Local() {
+		x.local(&steps[0])
+		steps = steps[1:]
+	}
+	if err := x.startMessages(ctx, steps, e); err != nil {
+		return err
+	}
+	for i := range steps {
+		if st := &steps[i]; st.Action.Local() {
+			if err := x.beside(ctx, st); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// besideBytes are copied between two looks after the messages of a round: a socket has more to send meanwhile.
+const besideBytes = 128 << 10
+
+// beside does a local step while the messages of the round are under way, and looks after them.
+func (x *execution) beside(ctx context.Context, st *plan.Step) error {
+	n := st.N * x.entry.typ.size
+	if st.Action != plan.Copy || x.state.sizesOnly || n <= besideBytes {
+		x.local(st)
+		return nil
+	}
+	dst, src := x.span(st.Dst, st.N), x.span(st.A, st.N)
+	for at := 0; at < n; at += besideBytes {
+		end := min(at+besideBytes, n)
+		memcopy.Piece(dst[at:end], src[at:end], n)
+		if _, err := x.settle(ctx, tryOnce); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// local does a step that concerns no other rank.
+func (x *execution) local(st *plan.Step) {
+	if st.Action == plan.Copy {
+		x.copy(x.span(st.Dst, st.N), x.span(st.A, st.N))
+		return
+	}
+	x.combine(st, x.span(st.Dst, st.N), x.span(st.A, st.N), x.span(st.B, st.N))
+}
+
+// startMessages posts the receives of a round and then starts its sends.
+func (x *execution) startMessages(ctx context.Context, steps []plan.Step, e effort) error {
 	x.incoming, x.receives, x.outgoing, x.to = x.incoming[:0], x.receives[:0], x.outgoing[:0], x.to[:0]
 	x.in = 0
 	x.started, x.out = true, 0
@@ -179,13 +229,9 @@ func (x *execution) start(ctx context.Context, e effort) error {
 	for i := range steps {
 		st := &steps[i]
 		switch st.Action {
-		case plan.Copy:
-			x.copy(x.span(st.Dst, st.N), x.span(st.A, st.N))
-		case plan.Combine:
-			x.combine(st, x.span(st.Dst, st.N), x.span(st.A, st.N), x.span(st.B, st.N))
 		case plan.Get, plan.Fold:
 			x.expect(st, &stage, &parts)
-		default:
+		case plan.Put, plan.PutParts:
 			puts++
 			only = i
 		}

@@ -2,9 +2,9 @@ package plan
 
 import "slices"
 
-// own puts this rank's block at its place in Recv.
-func (p *Problem) own(b *builder, l layout) {
-	b.copy(Loc{Recv, l.off(p.Rank)}, p.mine(l), l.n(p.Rank))
+// own puts this rank's block at its place in Recv, by a builder's copy or beside.
+func (p *Problem) own(by func(dst, src Loc, n int), l layout) {
+	by(Loc{Recv, l.off(p.Rank)}, p.mine(l), l.n(p.Rank))
 }
 
 // allgatherRing: every block travels once around the ring; P-1 steps, each
@@ -18,8 +18,7 @@ func allgatherRing(p *Problem) *Plan {
 	return b.done()
 }
 
-// mine is where this rank's block lies at first. It is sent from there, and put in its place afterwards: what has just been
-// written is dearer to read for others.
+// mine is where this rank's block lies at first, and is sent from.
 func (p *Problem) mine(l layout) Loc {
 	if p.InPlace {
 		return Loc{Recv, l.off(p.Rank)}
@@ -30,6 +29,7 @@ func (p *Problem) mine(l layout) Loc {
 // allgatherRing: on entry each member has its block of l in mine, which may be its place in buf.
 func (b *builder) allgatherRing(g group, l layout, mine, buf Loc) {
 	from := mine
+	b.beside(buf.at(l.off(g.me)), mine, l.n(g.me))
 	for t := range g.size - 1 {
 		in := mod(g.me-t-1, g.size)
 		b.put(g.rank(g.me+1), from, l.n(mod(g.me-t, g.size)))
@@ -37,7 +37,6 @@ func (b *builder) allgatherRing(g group, l layout, mine, buf Loc) {
 		b.get(g.rank(g.me-1), from, l.n(in))
 		b.next()
 	}
-	b.copy(buf.at(l.off(g.me)), mine, l.n(g.me))
 }
 
 // allgatherDoubling: pairs at distance 2ᵏ exchange all they have; log₂P
@@ -48,19 +47,14 @@ func allgatherDoubling(p *Problem) *Plan {
 	b := newBuilder(p, "doubling")
 	l := p.blocks()
 	from := p.mine(l)
+	p.own(b.beside, l)
 	for d := 1; d < p.Size; d *= 2 {
 		mine := p.Rank &^ (d - 1)
 		theirs := mine ^ d
 		b.put(p.Rank^d, from, l.off(mine+d)-l.off(mine))
 		b.get(p.Rank^d, Loc{Recv, l.off(theirs)}, l.off(theirs+d)-l.off(theirs))
 		b.next()
-		if d == 1 {
-			p.own(b, l)
-		}
 		from = Loc{Recv, l.off(min(mine, theirs))}
-	}
-	if p.Size == 1 {
-		p.own(b, l)
 	}
 	return b.done()
 }
@@ -76,11 +70,8 @@ func allgatherBruck(p *Problem) *Plan {
 	l := p.blocks()
 	me := p.Rank
 	w := b.work(l.total())
-	from := Loc{Send, 0}
-	if p.InPlace {
-		from = Loc{Recv, l.off(me)}
-	}
-	b.copy(w, from, l.n(me))
+	from := p.mine(l)
+	b.beside(w, from, l.n(me))
 	// held(k) is the length of the k blocks from mine on.
 	held := func(i, k int) int {
 		s := l.ring(i, k)
@@ -88,9 +79,10 @@ func allgatherBruck(p *Problem) *Plan {
 	}
 	for k := 1; k < p.Size; k *= 2 {
 		m := min(k, p.Size-k)
-		b.put(mod(me-k, p.Size), w, held(me, m))
+		b.put(mod(me-k, p.Size), from, held(me, m))
 		b.get(mod(me+k, p.Size), w.at(held(me, k)), held(me+k, m))
 		b.next()
+		from = w
 	}
 	s := l.ring(me, p.Size)
 	b.copy(Loc{Recv, s[0].off}, w, s[0].n)
@@ -109,7 +101,7 @@ func allgatherCyclic(p *Problem) *Plan {
 
 // allgatherCyclic: on entry each member has its block of l in mine, which may be its place in buf.
 func (b *builder) allgatherCyclic(g group, l layout, mine, buf Loc) {
-	own := buf.at(l.off(g.me))
+	b.beside(buf.at(l.off(g.me)), mine, l.n(g.me))
 	for k := 1; k < g.size; k *= 2 {
 		m := min(k, g.size-k)
 		if k == 1 {
@@ -123,12 +115,6 @@ func (b *builder) allgatherCyclic(g group, l layout, mine, buf Loc) {
 			b.get(g.rank(g.me+k), buf.at(s.off), s.n)
 		}
 		b.next()
-		if k == 1 {
-			b.copy(own, mine, l.n(g.me))
-		}
-	}
-	if g.size == 1 {
-		b.copy(own, mine, l.n(g.me))
 	}
 }
 
@@ -162,7 +148,7 @@ func (b *builder) allgatherCirculant(g group, l layout, skips []int, buf Loc) {
 func allgatherNode(p *Problem) *Plan {
 	b := newBuilder(p, "node+ring")
 	l := p.blocks()
-	p.own(b, l)
+	p.own(b.copy, l) // it is sent from there
 	local, leaders, isLeader := p.hierarchy(0)
 	node := int(p.Nodes.Of[p.Rank])
 	inNode, byNode := p.blocksByNode(l, node)

@@ -42,7 +42,7 @@ func (b *builder) alltoallWindow(p *Problem, window int) {
 	x := p.exchange()
 	src := p.source(b, x)
 	me := p.Rank
-	b.copy(Loc{Recv, x.recv.off(me)}, src.at(x.send.off(me)), x.send.n(me))
+	b.beside(Loc{Recv, x.recv.off(me)}, src.at(x.send.off(me)), x.send.n(me))
 	for t := 1; t < p.Size; t++ {
 		to, from := (me+t)%p.Size, mod(me-t, p.Size)
 		b.put(to, src.at(x.send.off(to)), x.send.n(to))

@@ -6,9 +6,10 @@ import "math/bits"
 type builder struct {
 	*Problem
 	plan              Plan
-	taken             int  // elements of scratch in use
-	hostPart, netPart int  // elements, see part
-	still             bool // rounds without steps stay, so that all ranks count alike
+	taken             int    // elements of scratch in use
+	hostPart, netPart int    // elements, see part
+	still             bool   // rounds without steps stay, so that all ranks count alike
+	copies            []Step // to be done beside the messages of the round
 }
 
 // PartBytes is the size of the messages in which data to be reduced travel, but for Problem.NetPartBytes:
@@ -56,13 +57,37 @@ func (b *builder) within(stage func()) {
 	b.taken = taken
 }
 
-func (b *builder) add(s Step) { b.plan.Steps = append(b.plan.Steps, s) }
+// add adds a step to the round. Local steps are done in order: one that may need a copy beside messages comes after it.
+func (b *builder) add(s Step) {
+	if s.Action.Local() {
+		b.catchUp()
+	}
+	b.plan.Steps = append(b.plan.Steps, s)
+}
+
+// catchUp adds the copies beside messages.
+func (b *builder) catchUp() {
+	b.plan.Steps = append(b.plan.Steps, b.copies...)
+	b.copies = b.copies[:0]
+}
 
 func (b *builder) copy(dst, src Loc, n int) {
-	if n == 0 || dst == src || b.InPlace && dst.Buf != Work && src.Buf != Work && dst.Off == src.Off {
-		return
+	if b.moves(dst, src, n) {
+		b.add(Step{Action: Copy, N: n, Dst: dst, A: src})
 	}
-	b.add(Step{Action: Copy, N: n, Dst: dst, A: src})
+}
+
+// moves reports whether a copy is one.
+func (b *builder) moves(dst, src Loc, n int) bool {
+	return n > 0 && dst != src && !(b.InPlace && dst.Buf != Work && src.Buf != Work && dst.Off == src.Off)
+}
+
+// beside copies while the messages of the round, which it may come ahead of, are under way. They may read what is copied,
+// and do not touch the copy.
+func (b *builder) beside(dst, src Loc, n int) {
+	if b.moves(dst, src, n) {
+		b.copies = append(b.copies, Step{Action: Copy, N: n, Dst: dst, A: src})
+	}
 }
 
 func (b *builder) combine(dst, left, right Loc, n int) {
@@ -109,6 +134,7 @@ func (b *builder) await(peer int)  { b.add(Step{Action: Get, Peer: int32(peer)})
 
 // next ends the round; empty rounds vanish.
 func (b *builder) next() {
+	b.catchUp()
 	if b.still || b.open() {
 		b.plan.Rounds = append(b.plan.Rounds, int32(len(b.plan.Steps)))
 	}
@@ -121,7 +147,7 @@ func (b *builder) open() bool {
 }
 
 func (b *builder) done() *Plan {
-	if b.open() {
+	if b.catchUp(); b.open() {
 		b.next()
 	}
 	return &b.plan

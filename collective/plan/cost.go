@@ -228,16 +228,18 @@ func (c *costing) nodeScatterBcast() float64 {
 	return net + host
 }
 
-// ownBlock is what the root's own block of a gather costs all: it is copied first, and
-// takes what is to be sent out of the caches.
-const ownBlock = 1.5
+// gatheredOwn is what the copy of the root's own block of a gather costs, in copies: the root, which fetches the others' blocks,
+// makes them wait, and it takes what is to be sent out of the caches.
+const gatheredOwn = 1.5
 
-// lastBlock is the same of a scatter: it is copied last, when no other rank copies any more.
-const lastBlock = 0.75
+// scatteredOwn is the same of a scatter: the others fetch their blocks beside the copy.
+const scatteredOwn = 0.75
 
-func (c *costing) linearGather() float64 { return ownBlock*c.Copy.At(int(c.block)) + c.rootOfAll() }
+func (c *costing) linearGather() float64 { return gatheredOwn*c.Copy.At(int(c.block)) + c.rootOfAll() }
 
-func (c *costing) linearScatter() float64 { return lastBlock*c.Copy.At(int(c.block)) + c.rootOfAll() }
+func (c *costing) linearScatter() float64 {
+	return scatteredOwn*c.Copy.At(int(c.block)) + c.rootOfAll()
+}
 
 // rootOfAll is a message between the root and each of the others.
 func (c *costing) rootOfAll() float64 {
@@ -245,9 +247,11 @@ func (c *costing) rootOfAll() float64 {
 	return one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
 }
 
-func (c *costing) treeGather() float64 { return ownBlock*c.Copy.At(int(c.block)) + c.scatterDown() }
+func (c *costing) treeGather() float64 { return gatheredOwn*c.Copy.At(int(c.block)) + c.scatterDown() }
 
-func (c *costing) treeScatter() float64 { return lastBlock*c.Copy.At(int(c.block)) + c.scatterDown() }
+func (c *costing) treeScatter() float64 {
+	return scatteredOwn*c.Copy.At(int(c.block)) + c.scatterDown()
+}
 
 // withOwn adds that each rank puts its own block in its place.
 func withOwn(price func(*costing) float64) func(*costing) float64 {

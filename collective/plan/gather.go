@@ -8,7 +8,7 @@ func gatherLinear(p *Problem) *Plan {
 		b.put(p.Root, Loc{Send, 0}, l.n(p.Rank))
 		return b.done()
 	}
-	p.own(b, l)
+	p.own(b.beside, l)
 	for i := 1; i < p.Size; i++ {
 		r := (p.Root + i) % p.Size
 		b.get(r, Loc{Recv, l.off(r)}, l.n(r))
@@ -26,11 +26,11 @@ func gatherBinomial(p *Problem) *Plan {
 	t := binomialTree(g.me, g.size)
 	at := p.treeMemory(b, l, t, p.Rank == p.Root)
 	if p.Rank == p.Root {
-		p.own(b, l)
+		p.own(b.beside, l)
 	} else if len(t.children) == 0 {
 		at = func(int) Loc { return Loc{Send, 0} }
 	} else {
-		b.copy(at(p.Rank), Loc{Send, 0}, l.n(p.Rank))
+		b.beside(at(p.Rank), Loc{Send, 0}, l.n(p.Rank))
 	}
 	for i := len(t.children) - 1; i >= 0; i-- {
 		c := t.children[i]
@@ -92,7 +92,7 @@ func (p *Problem) treeMemory(b *builder, l layout, t tree, isRoot bool) func(ran
 func (b *builder) gatherTree(g group, l layout, own, buf Loc) {
 	t := binomialTree(g.me, g.size)
 	if t.parent < 0 || len(t.children) > 0 {
-		b.copy(buf.at(l.off(g.me)), own.at(l.off(g.me)), l.n(g.me))
+		b.beside(buf.at(l.off(g.me)), own.at(l.off(g.me)), l.n(g.me))
 		own = buf
 	}
 	for i := len(t.children) - 1; i >= 0; i-- {
@@ -133,15 +133,14 @@ func scatterLinear(p *Problem) *Plan {
 		r := (p.Root + i) % p.Size
 		b.put(r, Loc{Send, l.off(r)}, l.n(r))
 	}
-	b.next()
-	p.keep(b, l) // the others do not wait for that
+	p.keep(b, l)
 	return b.done()
 }
 
 // keep copies the root's own block of a scatter.
 func (p *Problem) keep(b *builder, l layout) {
 	if !p.InPlace {
-		b.copy(Loc{Recv, 0}, Loc{Send, l.off(p.Root)}, l.n(p.Root))
+		b.beside(Loc{Recv, 0}, Loc{Send, l.off(p.Root)}, l.n(p.Root))
 	}
 }
 
@@ -169,11 +168,10 @@ func scatterBinomial(p *Problem) *Plan {
 			b.put(g.rank(c.member), at(s.rank), s.n)
 		}
 	}
-	b.next()
 	if p.Rank == p.Root {
 		p.keep(b, l)
 	} else {
-		b.copy(Loc{Recv, 0}, at(p.Rank), l.n(p.Rank))
+		b.beside(Loc{Recv, 0}, at(p.Rank), l.n(p.Rank))
 	}
 	return b.done()
 }

@@ -112,7 +112,7 @@ func allgatherLanes(p *Problem) *Plan {
 	b := newBuilder(p, "node+lanes")
 	l, blocks := p.lanes(), p.blocks()
 	d, w := l.lay(blocks), Loc{Recv, 0}
-	p.own(b, blocks)
+	p.own(b.copy, blocks)
 	if !slices.IsSorted(d.ranks) {
 		w = b.work(blocks.total())
 		own := firstSlice(l.local.me, l.local.size, l.count) // lane

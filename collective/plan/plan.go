@@ -160,6 +160,9 @@ const (
 	Fold
 )
 
+// Local reports whether a step concerns no other rank.
+func (a Action) Local() bool { return a == Copy || a == Combine }
+
 func (a Action) String() string {
 	return [...]string{"copy", "combine", "put", "get", "put-parts", "fold"}[a]
 }
@@ -195,9 +198,9 @@ func (s Step) String() string {
 	return fmt.Sprintf("fold %v <- %v op rank %d x%d", s.Dst, s.A, s.Peer, s.N)
 }
 
-// Plan is the schedule of one rank. Within a round the local steps come
-// first, in order; then all messages are under way together; the round ends
-// when they have been sent and received.
+// Plan is the schedule of one rank. Of a round the local steps ahead of its messages are done first, in order; then all
+// messages are under way together, and local steps that follow one are done beside them, in order; the round ends
+// when its messages have been sent and received.
 type Plan struct {
 	Name   string
 	Steps  []Step

@@ -16,6 +16,9 @@ func (b *builder) scanDoubling(g group, in, acc Loc, n int) {
 	if g.me > 0 {
 		w = b.work(n)
 	}
+	if g.me == 0 {
+		b.beside(acc, in, n)
+	}
 	mine := in // until there is more
 	for d := 1; d < g.size; d *= 2 {
 		b.shift(g, d, mine, w, n)
@@ -24,9 +27,7 @@ func (b *builder) scanDoubling(g group, in, acc Loc, n int) {
 			mine = acc
 		}
 	}
-	if g.me == 0 {
-		b.copy(acc, in, n)
-	}
+	b.catchUp()
 }
 
 // shift sends acc to the member d further on and receives w from the one d before.
@@ -85,6 +86,9 @@ func scanChain(segmentBytes int) func(*Problem) *Plan {
 			src = Loc{Send, 0}
 		}
 		for lo := 0; lo < n+segment; lo += segment {
+			if p.Rank == 0 && lo == segment {
+				b.beside(Loc{Recv, 0}, src, n)
+			}
 			if p.Rank > 0 && lo < n {
 				b.foldLeft(p.Rank-1, Loc{Recv, lo}, Loc{Send, lo}, min(segment, n-lo))
 			}
@@ -92,9 +96,6 @@ func scanChain(segmentBytes int) func(*Problem) *Plan {
 				b.putParts(p.Rank+1, src.at(lo-segment), min(segment, n-lo+segment))
 			}
 			b.next()
-		}
-		if p.Rank == 0 {
-			b.copy(Loc{Recv, 0}, Loc{Send, 0}, n)
 		}
 		return b.done()
 	}

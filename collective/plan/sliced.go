@@ -119,7 +119,7 @@ func (b *builder) merge(t timeline) {
 	for _, steps := range t {
 		for _, messages := range []bool{false, true} {
 			for _, st := range steps {
-				if (st.Action != Copy && st.Action != Combine) == messages {
+				if st.Action.Local() != messages {
 					b.add(st)
 				}
 			}

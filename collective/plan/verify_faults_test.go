@@ -55,6 +55,16 @@ func TestVerifyFindsFaults(t *testing.T) {
 		{"overlap", Problem{Kind: Alltoall, Size: 4, Count: 3, ElemBytes: 4}, "linear", 3, func(p *Plan) {
 			first(p, Get).Dst.Off = 1
 		}, "same memory at once"},
+		{"a copy beside a message that lands there", Problem{Kind: Gather, Size: 4, Count: 3, ElemBytes: 4}, "linear", 0, func(p *Plan) {
+			first(p, Copy).Dst.Off = 2
+		}, "same memory at once"},
+		{"a copy of what a message beside it brings", Problem{Kind: Allgather, Size: 4, Count: 3, ElemBytes: 4}, "ring", 1, func(p *Plan) {
+			first(p, Copy).A = Loc{Recv, 0}
+		}, "same memory at once"},
+		{"a copy over what a message beside it takes", Problem{Kind: Bcast, Size: 4, Count: 3, ElemBytes: 4}, "binomial", 0, func(p *Plan) {
+			p.Steps = append(p.Steps, Step{Action: Copy, N: 1, Dst: Loc{Recv, 0}, A: Loc{Recv, 2}})
+			p.Rounds[len(p.Rounds)-1]++
+		}, "same memory at once"},
 		{"input written", allreduce, "rabenseifner", 2, func(p *Plan) { first(p, Fold).Dst.Buf = Send }, "writes the user's input"},
 		{"out of bounds", allreduce, "rabenseifner", 2, func(p *Plan) { first(p, Fold).Dst.Off = 10 }, "has 11 elements"},
 		{"barrier left early", Problem{Kind: Barrier, Size: 4}, "dissemination", 0, nil, "before every rank has come"},

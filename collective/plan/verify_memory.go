@@ -6,7 +6,7 @@ import (
 	"math/bits"
 )
 
-// region is memory that a message of a round reads or writes.
+// region is memory that a message of a round, or a local step beside it, reads or writes.
 type region struct {
 	step   int
 	buf    Buf
@@ -16,17 +16,13 @@ type region struct {
 
 // disjoint checks the memory that the steps of a round touch: within its
 // buffer, nothing written that may not be, no message in the way of another but for
-// folds, which are done in order, and local steps before messages. What a fold receives may land where its
+// folds, which are done in order, nor of a local step beside it. What a fold receives may land where its
 // result goes, unless that is one of its operands: long before the folds ahead of it are done.
 func (s *symbolic) disjoint(steps []Step) error {
 	var regions []region
 	messages := false
 	for i, st := range steps {
-		local := st.Action == Copy || st.Action == Combine
-		if local && messages {
-			return fmt.Errorf("%q follows a message of the same round", st)
-		}
-		messages = messages || !local
+		messages = messages || !st.Action.Local()
 		var reads, writes []Loc
 		switch st.Action {
 		case Copy:
@@ -58,7 +54,7 @@ func (s *symbolic) disjoint(steps []Step) error {
 				}
 			}
 		}
-		if local {
+		if !messages {
 			continue
 		}
 		for _, l := range reads {
@@ -70,7 +66,7 @@ func (s *symbolic) disjoint(steps []Step) error {
 	}
 	for i, x := range regions {
 		for _, y := range regions[:i] {
-			if x.step == y.step || !x.write && !y.write || !x.meets(y) {
+			if x.step == y.step || !x.write && !y.write || !x.meets(y) || steps[x.step].Action.Local() && steps[y.step].Action.Local() {
 				continue
 			}
 			folds := steps[x.step].Action == Fold && steps[y.step].Action == Fold

@@ -34,7 +34,7 @@ func (c *Crossing) Copy(dst, src []byte, slow float64) {
 		Owning(dst, src)
 	case c.far > 0:
 		c.far--
-		Piece(dst, src)
+		past(dst, src)
 	case c.untimed > 0:
 		c.untimed--
 		Owning(dst, src)

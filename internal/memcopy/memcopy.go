@@ -22,7 +22,7 @@ func Copy(dst, src []byte) int {
 	for at := 0; at < n; at += stepBytes {
 		to, from := dst[at:min(at+stepBytes, n)], src[at:]
 		if n > cachedBytes {
-			Piece(to, from)
+			past(to, from)
 		} else {
 			copy(to, from)
 		}
@@ -33,10 +33,18 @@ func Copy(dst, src []byte) int {
 // Fits reports whether a vector of n bytes has room in the caches beside those that it is made of.
 func Fits(n int) bool { return n < cachedBytes }
 
-// Piece copies as many bytes as the shorter has from src, which does not overlap dst, to dst: a piece of a vector
-// that does not fit, so that it goes past the caches although it would fit itself. Without that each line of dst is
+// Piece copies as many bytes as the shorter has from src, which does not overlap dst, to dst: a piece of a vector of
+// wholeBytes. If that does not fit it goes past the caches although it would fit itself. Without that each line of dst is
 // fetched only to be overwritten, and others that are still wanted make room for it.
-func Piece(dst, src []byte) int {
+func Piece(dst, src []byte, wholeBytes int) int {
+	if Fits(wholeBytes) {
+		return Copy(dst, src)
+	}
+	return past(dst, src)
+}
+
+// past copies past the caches.
+func past(dst, src []byte) int {
 	n := min(len(dst), len(src))
 	stream(dst[:n], src[:n])
 	return n

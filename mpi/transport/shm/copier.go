@@ -51,11 +51,7 @@ func (c *copier) within(dst, src []byte) {
 	if c.timed {
 		begun = time.Now()
 	}
-	if memcopy.Fits(c.whole) {
-		memcopy.Copy(dst, src)
-	} else {
-		memcopy.Piece(dst, src)
-	}
+	memcopy.Piece(dst, src, c.whole)
 	if c.timed {
 		c.took = time.Since(begun)
 	}
