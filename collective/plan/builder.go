@@ -65,7 +65,7 @@ func (b *builder) add(s Step) {
 	b.plan.Steps = append(b.plan.Steps, s)
 }
 
-// catchUp adds the copies beside messages.
+// catchUp adds the copies that wait for the messages which they are to be beside, whether or not any have come.
 func (b *builder) catchUp() {
 	b.plan.Steps = append(b.plan.Steps, b.copies...)
 	b.copies = b.copies[:0]

@@ -15,8 +15,7 @@ func (b *builder) scanDoubling(g group, in, acc Loc, n int) {
 	var w Loc
 	if g.me > 0 {
 		w = b.work(n)
-	}
-	if g.me == 0 {
+	} else {
 		b.beside(acc, in, n)
 	}
 	mine := in // until there is more
@@ -27,7 +26,7 @@ func (b *builder) scanDoubling(g group, in, acc Loc, n int) {
 			mine = acc
 		}
 	}
-	b.catchUp()
+	b.catchUp() // a group of one has had no round
 }
 
 // shift sends acc to the member d further on and receives w from the one d before.
