@@ -13,10 +13,11 @@ type device interface {
 	caps() DeviceCaps
 	worldRank() int
 
-	// send and recv are the blocking forms; they do not allocate on their
-	// fast path.
+	// send, recv and sendrecv are the blocking forms; they do not allocate on their
+	// fast path. Of sendrecv either rank may be ProcNull.
 	send(ctx context.Context, c *Comm, buf []byte, dst, tag int) error
 	recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (Status, error)
+	sendrecv(ctx context.Context, c *Comm, send []byte, dst, sendTag int, recv []byte, src, recvTag int) (Status, error)
 
 	isend(c *Comm, buf []byte, dst, tag int) Request
 	irecv(c *Comm, buf []byte, src, tag int) Request

@@ -104,6 +104,10 @@ func (d *nativeDevice) recv(ctx context.Context, c *Comm, buf []byte, src, tag i
 	return status, err
 }
 
+func (d *nativeDevice) sendrecv(ctx context.Context, c *Comm, send []byte, dst, sendTag int, recv []byte, src, recvTag int) (Status, error) {
+	return bothWays(ctx, c, send, dst, sendTag, recv, src, recvTag)
+}
+
 func (d *nativeDevice) isend(c *Comm, buf []byte, dst, tag int) Request {
 	n, err := d.comm(c)
 	if err != nil {

@@ -68,6 +68,11 @@ func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, 
 	if err := c.checkRecv("recv", src, recvTag); err != nil {
 		return nobody, err
 	}
+	return c.dev.sendrecv(ctx, c, Bytes(send), dst, sendTag, Bytes(recv), src, recvTag)
+}
+
+// bothWays is Sendrecv by a device's other calls.
+func bothWays(ctx context.Context, c *Comm, send []byte, dst, sendTag int, recv []byte, src, recvTag int) (Status, error) {
 	in := Irecv(c, recv, src, recvTag)
 	sendErr := Send(ctx, c, send, dst, sendTag)
 	if sendErr != nil {

@@ -94,16 +94,18 @@ var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); retu
 // the error is ErrInFlight. When ctx ends, those unfinished are cancelled.
 func WaitAll(ctx context.Context, rs []Request) error {
 	var first error
-	for len(rs) > 0 {
+	for at := 0; at < len(rs); {
 		n := 1
-		_, err, ok := rs[0].settled()
+		_, err, ok := rs[at].settled()
 		if !ok {
-			n, err = rs[0].o.dev.waitSome(ctx, rs)
+			n, err = rs[at].o.dev.waitSome(ctx, rs[at:])
 		}
-		first = worse(first, err)
-		clear(rs[:n])
-		rs = rs[n:]
+		if err != nil {
+			first = worse(first, err)
+		}
+		at += n
 	}
+	clear(rs)
 	return first
 }
 

@@ -22,6 +22,22 @@ func (e *engine) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) er
 	return err
 }
 
+// sendrecv sends first where the message can leave at once, the common case: all that is under way then is the receive. No
+// message comes between, since the lock is held.
+func (e *engine) sendrecv(ctx context.Context, c *Comm, send []byte, dst, sendTag int, recv []byte, src, recvTag int) (Status, error) {
+	if dst != ProcNull && src != ProcNull {
+		e.lock()
+		e.calls++
+		if e.sendNow(c, send, int(c.group[dst]), sendTag) {
+			s, err := e.receiveNext(ctx, c, recv, src, recvTag)
+			e.unlock()
+			return s, err
+		}
+		e.unlock()
+	}
+	return bothWays(ctx, c, send, dst, sendTag, recv, src, recvTag)
+}
+
 func (e *engine) isend(c *Comm, buf []byte, dst, tag int) Request {
 	e.lock()
 	e.calls++
