@@ -24,7 +24,8 @@ import (
 // show each other where their buffers are, read, and wait until nobody reads theirs
 // any more.
 //
-// What goes only one way between two ranks is a message, since both copy that together (package shm).
+// What goes only one way between two ranks, and between the root and each of the others, is a message, since both copy that
+// together (package shm).
 //
 // Of an allreduce each rank reduces a slice, and then reads the others' results. Two ranks
 // reduce all of it each, which is as many bytes to read for the kernel and saves a crossing.
@@ -55,6 +56,23 @@ func reads(k plan.Kind) bool { return k != plan.Barrier && k != plan.Scan && k !
 // gathers reports whether only the root takes what others show. They leave as soon as they have written it, however far the root
 // is, and would wait for it if it read their buffers: sixteen ranks reduce 64 KiB in 14 µs, mean over the ranks, and directly in 55.
 func gathers(k plan.Kind) bool { return k == plan.Gather || k == plan.Reduce }
+
+// readsFar reports whether a collective that goes through pieces while the ranks are near is done by direct while they are far:
+// of two ranks; a scatter, which is messages then; and where each reads one other's buffer at a time, from farBytes on. Who read
+// the same rank's at the same time take turns, since the kernel counts the users of a page: a bcast of 256 KiB among
+// sixteen took 331 µs so, and takes 44 through pieces. What more than two combine is read once more than it is through pieces.
+func readsFar(p *plan.Problem) bool {
+	switch p.Kind {
+	case plan.Scatter:
+		return true
+	case plan.Allgather, plan.Alltoall:
+		return p.Size == 2 || p.TotalBytes() > farBytes*p.Size
+	}
+	return p.Size == 2 && reads(p.Kind) && !gathers(p.Kind)
+}
+
+// farBytes: more of each other rank's is read in less time by the kernel, whose every call takes some µs, than through pieces.
+const farBytes = 16 << 10
 
 func (m *meeting) direct(ctx context.Context) error {
 	d := direct{meeting: m, reduced: m.steps + 1, read: m.steps + 2}
@@ -132,41 +150,68 @@ func slicesAllreduce(ranks, n int, mapped bool) bool {
 	return ranks > 2 || mapped && n > caches
 }
 
-// passes reports whether one of two ranks has nothing to read, and the other must ask the kernel.
+// passes reports whether the blocks go between the root and the others only, and who reads one must ask the kernel.
 func (d *direct) passes() bool {
 	return !d.mappable() && passes(d.entry.kind, len(d.parts))
 }
 
-// passes reports whether what is to be moved is one message.
+// passes reports whether what is to be moved are messages of the root or to it, one for each of the others.
 func passes(kind plan.Kind, ranks int) bool {
 	switch kind {
-	case plan.Bcast, plan.Scatter, plan.Gather:
+	case plan.Scatter, plan.Gather:
+		return true
+	case plan.Bcast: // among more it has better ways
 		return ranks == 2
 	}
 	return false
 }
 
-// pass moves the block of the one rank that has something for the other.
+// pass moves the blocks that the root has for the others, or they for it.
 func (d *direct) pass(ctx context.Context) error {
-	e, other := d.entry, 1-d.me
+	e, x := d.entry, d.sleeper
 	shadow, tag := d.comm.Shadow(), firstTag+int(d.seq%tagsOf(d.comm))
-	var r mpi.Request
-	if gives := (d.me == e.root) == (e.kind != plan.Gather); gives {
-		block := d.contribution()
-		if e.kind == plan.Scatter {
-			from, to := d.block(other)
-			block = block[from:to]
+	gives := (d.me == e.root) == (e.kind != plan.Gather)
+	for _, r := range d.others {
+		switch {
+		case d.me != e.root && r != e.root:
+			continue
+		case gives:
+			x.outgoing = append(x.outgoing, mpi.Isend(shadow, d.given(r), r, tag))
+		default:
+			out, _, _ := d.fetched(r)
+			x.receives = append(x.receives, mpi.Irecv(shadow, out, r, tag))
 		}
-		r = mpi.Isend(shadow, block, other, tag)
-	} else {
-		out, _, _ := d.fetched(other)
-		r = mpi.Irecv(shadow, out, other, tag)
+		x.to = append(x.to, int32(r))
 	}
 	if e.kind != plan.Bcast && d.me == e.root && !e.inPlace {
 		out, _, at := d.fetched(d.me)
 		memcopy.Copy(out, d.contribution()[at:])
 	}
-	return d.finish(ctx, other, r)
+	under := x.receives
+	if gives {
+		under = x.outgoing
+	}
+	for i, r := range under {
+		under[i] = mpi.Request{}
+		if err := d.finish(ctx, int(x.to[i]), r); err != nil {
+			if inFlight := x.abandon(); inFlight != nil {
+				err = inFlightToo(err, inFlight)
+			}
+			return err
+		}
+	}
+	x.receives, x.outgoing, x.to = x.receives[:0], x.outgoing[:0], x.to[:0]
+	return nil
+}
+
+// given is what this rank has for another.
+func (d *direct) given(r int) []byte {
+	block := d.contribution()
+	if d.entry.kind == plan.Scatter {
+		from, to := d.block(r)
+		block = block[from:to]
+	}
+	return block
 }
 
 // fetch gets the blocks of this rank's result, the next rank's first, so that not all read

@@ -61,13 +61,16 @@ func TestPace(t *testing.T) {
 }
 
 // Ranks that find each other far read each other's buffers, all from the same collective
-// on, look again now and then, and go back when they are near.
+// on, look again now and then, and go back when they are near. What several would read of one rank goes on through pieces.
 func TestArenaFar(t *testing.T) {
-	const most = 4 * farMeetings // long enough to look again
+	const (
+		most   = 4 * farMeetings // long enough to look again
+		direct = 2               // steps
+	)
 	m := *defaultModel
 	m.Host.OneWay, m.Host.Exchange = plan.Linear(1, 1), plan.Linear(1, 1) // no messages
 	m.Read = plan.Linear(1, 1)                                            // direct only when far
-	rng := []int{5, 30_000, 2000, 40_000}
+	rng := []int{5, 30_000, 2000, 60_000}
 	for r, err := range inShared(t, MemoryPlan, 3, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
 		if err := Configure(c, Config{Model: &m}); err != nil {
 			return err
@@ -77,12 +80,18 @@ func TestArenaFar(t *testing.T) {
 			a.pace.kernel = kernel
 			for i := 0; ; i++ {
 				n := rng[i%len(rng)]
-				recv := make([]int32, n)
-				if err := Allreduce(ctx, c, operand[int32](i, c.Rank(), n), recv, Sum); err != nil {
+				recv := make([]int32, n*c.Size())
+				before, wasFar, left := a.steps, a.pace.far, a.pace.left
+				if err := Allgather(ctx, c, operand[int32](i, c.Rank(), n), recv); err != nil {
 					return err
 				}
-				if err := equal("allreduce", recv, oracle(i, 0, c.Size()-1, n, sumOf[int32])); err != nil {
-					return fmt.Errorf("%d of %d: %w", i, n, err)
+				for r := range c.Size() {
+					if err := equal("allgather", recv[n*r:][:n], operand[int32](i, r, n)); err != nil {
+						return fmt.Errorf("%d of %d: %w", i, n, err)
+					}
+				}
+				if took := a.steps - before; n == 60_000 && wasFar && a.pace.far && left > 0 && took != direct {
+					return fmt.Errorf("allgather of %d among ranks that are far took %d steps, want %d", n, took, direct)
 				}
 				switch {
 				case a.pace.far == far:
@@ -100,15 +109,23 @@ func TestArenaFar(t *testing.T) {
 		if err := until(true, kernel); err != nil {
 			return err
 		}
-		// Where only the root takes what the others show, they do not wait for it, however far it is.
 		for i := range fewMeetings + 1 {
 			const rounds, n = 3, 3 * pieceBytes / 4 // int32s
-			before := a.steps
-			if err := Reduce(ctx, c, operand[int32](i, c.Rank(), n), make([]int32, n), Sum, 0); err != nil {
-				return err
-			}
-			if got := a.steps - before; got != rounds {
-				return fmt.Errorf("a reduce has %d steps, want %d through pieces", got, rounds)
+			for _, call := range []struct {
+				kind  plan.Kind
+				steps uint64
+				do    func() error
+			}{
+				{plan.Reduce, rounds, func() error { return Reduce(ctx, c, operand[int32](i, c.Rank(), n), make([]int32, n), Sum, 0) }},
+				{plan.Bcast, rounds, func() error { return Bcast(ctx, c, make([]int32, n), 0) }},
+			} {
+				before := a.steps
+				if err := call.do(); err != nil {
+					return err
+				}
+				if got := a.steps - before; got != call.steps {
+					return fmt.Errorf("%v has %d steps, want %d through pieces", call.kind, got, call.steps)
+				}
 			}
 		}
 		return until(false, 1e9)

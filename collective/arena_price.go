@@ -185,17 +185,14 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 	if divided > 1 {
 		turns = 2 * m.Switch
 	}
-	if passed := m.Host.OneWay.At(n); !by.mapped && passes(p.Kind, p.Size) {
-		switch p.Kind {
-		case plan.Scatter:
-			passed += copied
-		case plan.Gather: // whose root copies while the other does
-			passed += 2 * copied
-		}
-		return turns + divided*passed
+	if !by.mapped && passes(p.Kind, p.Size) {
+		return turns + passSeconds(p, m, n, copied, divided)
 	}
 	switch p.Kind {
 	case plan.Bcast:
+		if !by.mapped { // who reads the same pages waits for each other
+			read *= max(1, others/divided)
+		}
 		return turns + read
 	case plan.Scatter:
 		return turns + max(read, copied)
@@ -206,6 +203,21 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 		return turns*3/2 + others*(read+combined)
 	}
 	return turns + others*combined
+}
+
+// passSeconds is the price of messages of n bytes between the root and each of the others.
+func passSeconds(p *plan.Problem, m *plan.Model, n int, copied, divided float64) float64 {
+	if linear, ok := plan.Named(p.Kind, "linear"); ok && p.Size > 2 {
+		return linear.Predict(p, m)
+	}
+	passed := m.Host.OneWay.At(n)
+	switch p.Kind {
+	case plan.Scatter:
+		passed += copied
+	case plan.Gather: // whose root copies while the other does
+		passed += 2 * copied
+	}
+	return divided * passed
 }
 
 // mappedSeconds is the price of a direct collective on buffers that are mapped. The figures of long ones, from

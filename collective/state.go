@@ -302,7 +302,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		if e.length == short {
 			e.way = bySlots
 		} else {
-			e.readsFar = open && s.canRead() && reads(p.Kind) && !gathers(p.Kind)
+			e.readsFar = open && s.canRead() && readsFar(p)
 		}
 	default:
 		planner, index := s.choose(p)
