@@ -99,12 +99,19 @@ func (e *engine) worldRank() int { return e.rank }
 // finishWait waits for an op that nobody else knows, with the lock held, and
 // gives it back.
 func (e *engine) finishWait(ctx context.Context, o *op) (Status, error) {
-	if !o.over() {
-		if err := e.await(ctx, o); err != nil {
-			return e.giveUp(ctx, o)
-		}
+	if err := e.awaitOp(ctx, o); err != nil {
+		return e.giveUp(ctx, o)
 	}
 	return e.collect(o)
+}
+
+// awaitOp waits for an op, with the lock held, until ctx ends.
+func (e *engine) awaitOp(ctx context.Context, o *op) error {
+	if o.over() {
+		return nil
+	}
+	e.glance(o)
+	return e.await(ctx, o)
 }
 
 // collect takes the outcome of an op that is over and, if it has finished, gives the op back.
@@ -152,7 +159,7 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 			e.ops.put(r.o)
 			continue
 		}
-		if !r.o.over() && e.await(ctx, r.o) != nil {
+		if e.awaitOp(ctx, r.o) != nil {
 			n, err := giveUpAll(e, rs[i:], func(r Request) {
 				if !r.spent() && !r.o.finished() {
 					e.abort(r.o, context.Cause(ctx))

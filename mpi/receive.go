@@ -29,9 +29,7 @@ func (e *engine) receiveNext(ctx context.Context, c *Comm, buf []byte, src, tag 
 		case found == transport.Taken:
 			return Status{Source: src, Tag: tag, Bytes: n}, nil
 		case found == transport.Other || !e.crowded || w.Yields == takeYields:
-			o := e.recvDirect(c, buf, src, tag)
-			e.glance(o)
-			return e.finishWait(ctx, o)
+			return e.finishWait(ctx, e.recvDirect(c, buf, src, tag))
 		}
 		e.unlock()
 		e.home.Yield(&w)
