@@ -57,10 +57,10 @@ func reads(k plan.Kind) bool { return k != plan.Barrier && k != plan.Scan && k !
 // is, and would wait for it if it read their buffers: sixteen ranks reduce 64 KiB in 14 µs, mean over the ranks, and directly in 55.
 func gathers(k plan.Kind) bool { return k == plan.Gather || k == plan.Reduce }
 
-// readsFar reports whether a collective that goes through pieces while the ranks are near is done by direct while they are far:
-// of two ranks; a scatter, which is messages then; and where each reads one other's buffer at a time, from farBytes on. Who read
-// the same rank's at the same time take turns, since the kernel counts the users of a page: a bcast of 256 KiB among
-// sixteen took 331 µs so, and takes 44 through pieces. What more than two combine is read once more than it is through pieces.
+// readsFar reports whether what goes through pieces while the ranks are near is done by direct while they are far, also where the
+// kernel has to copy: of two ranks; a scatter, which is messages then; and where each reads one other's buffer at a time, from
+// farBytes on. Who read the same rank's at the same time take turns, since the kernel counts the users of a page: a bcast of 256 KiB
+// among sixteen took 331 µs so, and takes 44 through pieces. What more than two combine is read once more than it is through pieces.
 func readsFar(p *plan.Problem) bool {
 	switch p.Kind {
 	case plan.Scatter:
@@ -68,7 +68,7 @@ func readsFar(p *plan.Problem) bool {
 	case plan.Allgather, plan.Alltoall:
 		return p.Size == 2 || p.TotalBytes() > farBytes*p.Size
 	}
-	return p.Size == 2 && reads(p.Kind) && !gathers(p.Kind)
+	return p.Size == 2
 }
 
 // farBytes: more of each other rank's is read in less time by the kernel, whose every call takes some µs, than through pieces.

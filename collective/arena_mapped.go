@@ -56,7 +56,7 @@ func (m *meeting) mappable() bool { return m.allMapped[m.entry.length] }
 
 // noteBuffers notes whether the others could map what they need of this rank's buffers, if anything.
 func (m *meeting) noteBuffers() {
-	if !m.entry.readsMapped {
+	if !m.entry.readsMapped && !m.entry.farMapped {
 		return
 	}
 	read := m.contribution()

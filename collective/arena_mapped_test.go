@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
@@ -276,5 +277,67 @@ func TestMappedAllreduceOfTwo(t *testing.T) {
 			}
 		}
 		return nil
+	})
+}
+
+// TestFarMapped: among ranks that find each other far a bcast of vectors that all can map leaves the pieces, also where pieces are
+// cheaper while they are near. That of others does not.
+func TestFarMapped(t *testing.T) {
+	const most = 4 * farMeetings // calls in which the ranks agree
+	m := *defaultModel
+	m.Host.OneWay, m.Host.Exchange = plan.Linear(1, 1), plan.Linear(1, 1) // no messages
+	m.Read, m.Mapped = plan.Linear(1, 1), plan.Linear(1, 1)               // direct only when far
+	const n, rounds, direct = 3 * pieceBytes / 4, 3, 2                    // int32s, and steps
+	overSharedMemory(t, 3, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{Model: &m}); err != nil {
+			return err
+		}
+		for range arenaAfter + 1 {
+			if err := Barrier(ctx, c); err != nil {
+				return err
+			}
+		}
+		a := stateOf(c).arena.Load()
+		if a == nil {
+			return errors.New("the ranks do not share memory")
+		}
+		if c.Rank() == 1 {
+			a.pace.kernel = 0 // all is slower
+		}
+		slab, err := onSlab(c, n)
+		if err != nil {
+			return err
+		}
+		for _, k := range []struct {
+			mapped bool
+			v      vectors
+			steps  uint64
+		}{{true, slab, direct}, {false, onHeap(c, n), rounds}} {
+			took := map[uint64]int{}
+			for i := 0; !a.pace.far || a.allMapped[long] != k.mapped || len(took) == 0; i++ {
+				far := a.pace.far && a.allMapped[long] == k.mapped
+				before := a.steps
+				if err := Bcast(ctx, c, k.v.recv[:n], 0); err != nil {
+					return err
+				}
+				if far {
+					took[a.steps-before]++
+				}
+				if i == most {
+					return fmt.Errorf("far %v, mapped %v", a.pace.far, a.allMapped[long])
+				}
+			}
+			for range fewMeetings / 2 {
+				before := a.steps
+				if err := Bcast(ctx, c, k.v.recv[:n], 0); err != nil {
+					return err
+				}
+				took[a.steps-before]++
+			}
+			if took[k.steps] <= fewMeetings/4 { // some look whether the ranks are still far
+				return fmt.Errorf("mapped %v: steps %v, want %d of most", k.mapped, took, k.steps)
+			}
+		}
+		return Barrier(ctx, c)
 	})
 }

@@ -152,7 +152,8 @@ func (m *meeting) hold(ctx context.Context) error {
 		return m.throughSlots(ctx)
 	}
 	defer m.boundSaved()
-	if m.entry.way == byDirect || mapped || m.entry.readsFar && m.pace.direct() {
+	far := m.entry.farKernel || m.entry.farMapped && m.mappable()
+	if m.entry.way == byDirect || mapped || far && m.pace.direct() {
 		return m.direct(ctx)
 	}
 	return m.throughPieces(ctx)

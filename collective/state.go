@@ -69,10 +69,11 @@ type key struct {
 // entry is a plan with what is needed to run it.
 type entry struct {
 	key
-	counts   [3][]int // Counts, SendCounts, RecvCounts
-	plan     *plan.Plan
-	way      way  // but for byMessages the plan is empty
-	readsFar bool // by pieces only while the ranks are near
+	counts [3][]int // Counts, SendCounts, RecvCounts
+	plan   *plan.Plan
+	way    way // but for byMessages the plan is empty
+	// farMapped: by pieces only while the ranks are near or not all ranks' buffers can be mapped. farKernel: only while they are near.
+	farMapped, farKernel bool
 	// readsMapped: through memory only while not all ranks' buffers can be mapped.
 	readsMapped bool
 	length      length
@@ -302,7 +303,8 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		if e.length == short {
 			e.way = bySlots
 		} else {
-			e.readsFar = open && s.canRead() && readsFar(p)
+			e.farMapped = open && s.canRead() && reads(p.Kind) && !gathers(p.Kind)
+			e.farKernel = e.farMapped && readsFar(p)
 		}
 	default:
 		planner, index := s.choose(p)
