@@ -240,7 +240,7 @@ func (d *nativeDevice) revokePending(c *Comm) {
 	for _, o := range d.all {
 		if o.gen&1 == 1 && o.comm == c && o.kind == opRecv {
 			o.err = ErrRevoked
-			_ = o.native.(*native.Request).Cancel()
+			_ = d.lib.Cancel(o.native.(*native.Request))
 		}
 	}
 }

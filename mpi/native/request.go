@@ -144,7 +144,11 @@ func (r *Request) Cancel() error {
 	if r.comm == nil {
 		return nil
 	}
-	w := r.comm.world
+	return r.comm.world.Cancel(r)
+}
+
+// Cancel is r's Cancel for who does not know whether r has begun, as another goroutine may begin it at the time.
+func (w *World) Cancel(r *Request) error {
 	w.lock()
 	defer w.mu.Unlock()
 	if r.state != active || r.cancelled {
