@@ -2,8 +2,7 @@
 
 #include "textflag.h"
 
-// Bytes of a page, and how far ahead of its copy a line is asked for.
-#define PAGE 4096
+// How far ahead of its copy a line is asked for.
 #define AHEAD 256
 
 // func streamLines(dst, src *byte, lines int)
@@ -32,64 +31,64 @@ done:
 	SFENCE
 	RET
 
-// A line of the page that begins so many bytes on.
-#define LINE(page) \
-	PREFETCHT0 (page+AHEAD)(SI)   \
-	MOVOU      (page+0)(SI), X0   \
-	MOVOU      (page+16)(SI), X1  \
-	MOVOU      (page+32)(SI), X2  \
-	MOVOU      (page+48)(SI), X3  \
-	MOVNTO     X0, (page+0)(DI)   \
-	MOVNTO     X1, (page+16)(DI)  \
-	MOVNTO     X2, (page+32)(DI)  \
-	MOVNTO     X3, (page+48)(DI)
+// A line of the part that begins so many bytes on.
+#define LINE(part) \
+	PREFETCHT0 (part+AHEAD)(SI)   \
+	MOVOU      (part+0)(SI), X0   \
+	MOVOU      (part+16)(SI), X1  \
+	MOVOU      (part+32)(SI), X2  \
+	MOVOU      (part+48)(SI), X3  \
+	MOVNTO     X0, (part+0)(DI)   \
+	MOVNTO     X1, (part+16)(DI)  \
+	MOVNTO     X2, (part+32)(DI)  \
+	MOVNTO     X3, (part+48)(DI)
 
 // Two lines of it, as wide as they are.
-#define WIDE(page) \
-	PREFETCHT0 (page+AHEAD)(SI)    \
-	PREFETCHT0 (page+AHEAD+64)(SI) \
-	VMOVDQU64  (page+0)(SI), Z0    \
-	VMOVDQU64  (page+64)(SI), Z1   \
-	VMOVNTDQ   Z0, (page+0)(DI)    \
-	VMOVNTDQ   Z1, (page+64)(DI)
+#define WIDE(part) \
+	PREFETCHT0 (part+AHEAD)(SI)    \
+	PREFETCHT0 (part+AHEAD+64)(SI) \
+	VMOVDQU64  (part+0)(SI), Z0    \
+	VMOVDQU64  (part+64)(SI), Z1   \
+	VMOVNTDQ   Z0, (part+0)(DI)    \
+	VMOVNTDQ   Z1, (part+64)(DI)
 
-// Rows of four pages, so many bytes of each by turns by COPY; without rows the end.
-#define ROWS(COPY, bytes) \
-row:                   \
-	TESTQ DX, DX          \
-	JZ    done            \
-	MOVQ  $(PAGE/bytes), CX \
-lines:                 \
-	COPY(0)               \
-	COPY(PAGE)            \
-	COPY(2*PAGE)          \
-	COPY(3*PAGE)          \
-	ADDQ $bytes, SI       \
-	ADDQ $bytes, DI       \
-	DECQ CX               \
-	JNZ  lines            \
-	ADDQ $(3*PAGE), SI    \
-	ADDQ $(3*PAGE), DI    \
-	DECQ DX               \
-	JMP  row
+// Rows in so many parts of partBytes, of each stepBytes at a time by COPIES; without rows the end.
+#define ROWS(COPIES, parts, partBytes, stepBytes) \
+row:                                \
+	TESTQ DX, DX                       \
+	JZ    done                         \
+	MOVQ  $(partBytes/stepBytes), CX   \
+step:                               \
+	COPIES                             \
+	ADDQ  $stepBytes, SI               \
+	ADDQ  $stepBytes, DI               \
+	DECQ  CX                           \
+	JNZ   step                         \
+	ADDQ  $((parts-1)*partBytes), SI   \
+	ADDQ  $((parts-1)*partBytes), DI   \
+	DECQ  DX                           \
+	JMP   row
 
-// func streamRows(dst, src *byte, rows int)
-TEXT ·streamRows(SB), NOSPLIT, $0-24
+#define HALVES LINE(0) LINE(8192)
+#define QUARTERS WIDE(0) WIDE(4096) WIDE(2*4096) WIDE(3*4096)
+
+// func streamHalves(dst, src *byte, rows int)
+TEXT ·streamHalves(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ rows+16(FP), DX
-	ROWS(LINE, 64)
+	ROWS(HALVES, 2, 8192, 64)
 
 done:
 	SFENCE
 	RET
 
-// func streamWideRows(dst, src *byte, rows int)
-TEXT ·streamWideRows(SB), NOSPLIT, $0-24
+// func streamWideQuarters(dst, src *byte, rows int)
+TEXT ·streamWideQuarters(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ rows+16(FP), DX
-	ROWS(WIDE, 128)
+	ROWS(QUARTERS, 4, 4096, 128)
 
 done:
 	VZEROUPPER

@@ -21,7 +21,7 @@ func TestRows(t *testing.T) {
 		name string
 		can  bool
 		copy func(dst, src *byte, rows int)
-	}{{"16 bytes at a time", true, streamRows}, {"a line at a time", cpu.X86.HasAVX512F, streamWideRows}} {
+	}{{"in halves", true, streamHalves}, {"in quarters", cpu.X86.HasAVX512F, streamWideQuarters}} {
 		if !way.can {
 			t.Logf("%s: not on this processor", way.name)
 			continue
