@@ -301,7 +301,7 @@ func TestFarMapped(t *testing.T) {
 		if a == nil {
 			return errors.New("the ranks do not share memory")
 		}
-		if c.Rank() == 1 {
+		if c.Rank() == 0 { // who writes
 			a.pace.kernel = 0 // all is slower
 		}
 		slab, err := onSlab(c, n)
