@@ -154,4 +154,4 @@ func (m *meeting) copyMapped(dst, src []byte) {
 }
 
 // put copies a part of the result to where it belongs.
-func (m *meeting) put(dst, src []byte) { memcopy.Piece(dst, src, len(m.recv)) }
+func (m *meeting) put(dst, src []byte) { memcopy.Piece(dst, src, len(m.recv), len(m.parts)) }

@@ -56,7 +56,7 @@ func (m *meeting) throughPieces(ctx context.Context) error {
 		}
 	}
 	given, ahead := 0, m.ahead
-	if first, end := m.sources(m.me); end-first == 1 && first == m.me && memcopy.Fits(len(m.send)) {
+	if first, end := m.sources(m.me); end-first == 1 && first == m.me && memcopy.Fits(len(m.send), len(m.parts)) {
 		ahead = l.steps // the others do not wait for this rank's own part, which it finds in its caches afterwards
 	}
 	for taken := range l.steps {

@@ -49,8 +49,8 @@ func TestPieces(t *testing.T) {
 		for at := range room {
 			for _, n := range []int{0, 1, 63, 64, 127, 128, 129, 191, 192, 193, 1000, 16384, 16384 + 63, 32768 + 130, longest} {
 				clear(dst)
-				check(at, from, n, "Piece", Piece(dst[at:at+n], src[from:], cachedBytes))
-				check(at, from, n, "Piece that fits", Piece(dst[at:at+n], src[from:], n))
+				check(at, from, n, "Piece", Piece(dst[at:at+n], src[from:], cachedBytes, 2))
+				check(at, from, n, "Piece that fits", Piece(dst[at:at+n], src[from:], n, 1))
 			}
 		}
 	}
@@ -139,6 +139,23 @@ func TestOwning(t *testing.T) {
 			if got := Owning(dst[at:], src[from:][:n]); got != n {
 				t.Fatalf("%d bytes into more: %d copied", n, got)
 			}
+		}
+	}
+}
+
+// Two ranks have what one copy has; more have less each, but what one core's caches have room for.
+func TestFits(t *testing.T) {
+	for _, c := range []struct {
+		n, ranks int
+		want     bool
+	}{
+		{cachedBytes - 1, 1, true}, {cachedBytes, 1, false},
+		{cachedBytes - 1, 2, true}, {cachedBytes, 2, false},
+		{cachedBytes/2 - 1, 4, true}, {cachedBytes / 2, 4, false},
+		{ownBytes - 1, 16, true}, {ownBytes, 16, false},
+	} {
+		if got := Fits(c.n, c.ranks); got != c.want {
+			t.Errorf("%d bytes on %d ranks: %v", c.n, c.ranks, got)
 		}
 	}
 }
