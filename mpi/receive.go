@@ -31,9 +31,12 @@ func (e *engine) receiveNext(ctx context.Context, c *Comm, buf []byte, src, tag 
 		case found == transport.Other || !e.crowded || w.Yields == takeYields:
 			return e.finishWait(ctx, e.recvDirect(c, buf, src, tag))
 		}
+		e.leader = leaderCaller // whose the home is
 		e.unlock()
 		e.home.Yield(&w)
 		e.lock()
+		e.leader = leaderNone
+		e.handOver()
 	}
 	return e.finishWait(ctx, e.startRecv(c, buf, src, tag))
 }

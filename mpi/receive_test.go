@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -90,6 +91,35 @@ func TestReceiveNext(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestReceivesAtOnce: who gives the processor away in a crowd leads meanwhile, so that of several receivers one at a time does. The race
+// detector sees it where two do.
+func TestReceivesAtOnce(t *testing.T) {
+	const receivers, each = 4, 100
+	_, err := receiveFromShelf(t, new(shelf), true, func(ctx context.Context, c *Comm) (Status, error) {
+		errs := make(chan error, receivers)
+		for range receivers {
+			go func() {
+				for range each {
+					buf := make([]byte, 8)
+					if s, err := Recv(ctx, c, buf, 1, 3); err != nil || string(buf[:s.Bytes]) != "polled" {
+						errs <- fmt.Errorf("%q: %w", buf, err)
+						return
+					}
+				}
+				errs <- nil
+			}()
+		}
+		var all error
+		for range receivers {
+			all = errors.Join(all, <-errs)
+		}
+		return Status{}, all
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
