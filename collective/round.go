@@ -45,7 +45,7 @@ func (x *execution) beside(ctx context.Context, st *plan.Step) error {
 	dst, src := x.span(st.Dst, st.N), x.span(st.A, st.N)
 	for at := 0; at < n; at += besideBytes {
 		end := min(at+besideBytes, n)
-		memcopy.Piece(dst[at:end], src[at:end], n, 1)
+		memcopy.Piece(dst[at:end], src[at:end], n, 1) // the others are mostly on other hosts
 		if _, err := x.settle(ctx, tryOnce); err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ const (
 	// cachedBytes is the longest copy that goes through the caches: with a few on other cores at the same time
 	// it fits into 32 MiB that they share. Twice as long ones were quicker past them.
 	cachedBytes = 8 << 20
-	// ownBytes are room in the caches that no other core uses.
+	// ownBytes go through the caches however many ranks there are: many have many processors' caches.
 	ownBytes = 2 << 20
 )
 
@@ -32,12 +32,13 @@ func Copy(dst, src []byte) int {
 	return n
 }
 
-// Fits reports whether vectors of n bytes of so many ranks at the same time have room in the caches beside those that they are made of.
+// Fits reports whether a vector of n bytes has room in the caches beside those that it is made of, where so many ranks have one at
+// the same time. Two have as much as one alone.
 func Fits(n, ranks int) bool { return n < max(2*cachedBytes/max(2, ranks), ownBytes) }
 
 // Piece copies as many bytes as the shorter has from src, which does not overlap dst, to dst: a piece of a vector of
-// wholeBytes, as so many ranks have at the same time. If they do not fit it goes past the caches although it would fit itself. Without that each line of dst is
-// fetched only to be overwritten, and others that are still wanted make room for it.
+// wholeBytes, as so many ranks have at the same time. If that does not fit the piece goes past the caches although it would fit
+// itself. Without that each line of dst is fetched only to be overwritten, and others that are still wanted make room for it.
 func Piece(dst, src []byte, wholeBytes, ranks int) int {
 	if Fits(wholeBytes, ranks) {
 		return Copy(dst, src)

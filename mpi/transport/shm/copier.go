@@ -51,7 +51,7 @@ func (c *copier) within(dst, src []byte) {
 	if c.timed {
 		begun = time.Now()
 	}
-	memcopy.Piece(dst, src, c.whole, 2)
+	memcopy.Piece(dst, src, c.whole, 2) // the sender's and the receiver's
 	if c.timed {
 		c.took = time.Since(begun)
 	}
