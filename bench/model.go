@@ -13,7 +13,7 @@ import (
 )
 
 // modelSizes are the points of a measured curve.
-var modelSizes = []int{4, 256, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 32 << 20}
+var modelSizes = []int{4, 256, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 32 << 20}
 
 const (
 	// modelPasses is how often all figures are measured in turn, so that what else the machine does
@@ -47,7 +47,7 @@ type survey struct {
 // there, what a core takes to reduce and to copy, how long they and all take to meet in shared memory, and so what it
 // is to wait for a turn on a processor that several share. Where the two ranks of one host have but one processor, the
 // figures hold what sharing it costs, as plan.Model.Switch says by 0. Link classes that the communicator does not have keep the
-// default's figures. The budget is the time for each figure of messages, of which there are some 90; what a core does
+// default's figures. The budget is the time for each figure of messages, of which there are some 100; what a core does
 // by itself takes some milliseconds, whatever the budget. All ranks call it and get the same model; the communicator
 // is left with what decides on plans by default.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration) (*plan.Model, error) {

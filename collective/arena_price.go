@@ -43,10 +43,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if deals(p.Kind) {
 		ring = pieces * boxBytes(p.Size)
 	}
-	whole := n
-	if p.Kind != plan.Allgather && p.Kind != plan.Alltoall { // of which the pieces go from hand to hand within the caches
-		whole = wholeBytes(p, n)
-	}
+	memory := footprint(p, n)
 	reduced := p.Kind == plan.Allreduce && !fitsSlot(p)
 	if reduced {
 		n /= p.Size
@@ -55,11 +52,11 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	}
 	cross *= float64(1 + n/ring)
 	given, folded := m.Given.Or(m.Host.OneWay), m.Folded.Or(m.Combine)
-	fetch, copied, combined := divided*partOf(given, n, whole), divided*partOf(m.Copy, n, whole), divided*partOf(folded, n, whole)
+	fetch, copied, combined := divided*memory.partOf(given, givenVectors, n), divided*memory.partOf(m.Copy, coreVectors, n), divided*memory.partOf(folded, foldedVectors, n)
 	instead := max(0, combined-copied) // by how much it takes longer to combine what comes than to copy it
 	exchanged := fetch + copied
 	if len(m.Pieces) > 0 {
-		exchanged = divided * partOf(m.Pieces, n, whole)
+		exchanged = divided * memory.partOf(m.Pieces, exchangedVectors, n)
 	}
 	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
 	short := fitsSlot(p)
@@ -112,25 +109,44 @@ func ledSeconds(m *plan.Model, fetching float64) float64 {
 	return ledCall + 2*fetching*max(0, m.Given.Or(m.Host.OneWay).Alpha()-ledCall)
 }
 
-// wholeBytes is how long the vectors of two ranks are, one to read and one to write for each, that have as little room in the
-// caches as all that the ranks read and write in a collective with blocks of n bytes. The curves are of such.
-func wholeBytes(p *plan.Problem, n int) int {
+// footprintBytes is how much memory the vectors of all ranks take, where that matters: it decides which caches they fit.
+// 0: they fit the nearest.
+type footprintBytes int
+
+// footprint is that of a collective with blocks of n bytes. All ranks get the same, whether or not it is in place.
+func footprint(p *plan.Problem, n int) footprintBytes {
 	if fitsSlot(p) {
-		return n
+		return 0
 	}
+	vectors := p.Size // what each rank gets
 	switch ranks := p.Size; p.Kind {
+	case plan.Reduce:
+		vectors = ranks + 1
+	case plan.Allreduce, plan.Scan, plan.Exscan, plan.Gather, plan.Scatter:
+		vectors = 2 * ranks
 	case plan.Allgather, plan.ReduceScatter:
-		return n * ranks * (ranks + 1) / 4
+		vectors = ranks * (ranks + 1)
 	case plan.Alltoall:
-		return n * ranks * ranks / 2
-	case plan.Gather, plan.Scatter: // most of it is the root's
-		return n * ranks
+		vectors = 2 * ranks * ranks
 	}
-	return n
+	return footprintBytes(vectors * n)
 }
 
-// partOf is what n of so many bytes take, without what does not depend on how many.
-func partOf(c plan.Curve, n, whole int) float64 {
+// How many vectors of a point's length the two ranks had together for which a curve was measured.
+const (
+	givenVectors     = 2 // plan.Model.Given: one to read and one to write
+	foldedVectors    = 3 // plan.Model.Folded: two operands and the result
+	coreVectors      = 4 // plan.Model.Copy and Combine: each rank's two
+	exchangedVectors = 6 // plan.Model.Pieces, Read and Mapped: each rank's block, and room for both
+)
+
+// partOf is what n bytes take, without what does not depend on how many, where so much memory is in use: as long as so many of
+// the point at which that was so.
+func (f footprintBytes) partOf(c plan.Curve, vectors, n int) float64 {
+	whole := max(1, n)
+	if f > 0 {
+		whole = int(f) / vectors
+	}
 	return (c.At(whole) - c.Alpha()) * float64(n) / float64(max(1, whole))
 }
 
@@ -170,17 +186,14 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
+	memory := footprint(p, n)
 	slices := by.slices(p)
 	if slices {
 		n /= p.Size
 	}
 	divided := m.Shares(p.RanksPerCore)
-	whole := n
-	if p.Kind == plan.Allgather || p.Kind == plan.Alltoall {
-		whole = wholeBytes(p, n)
-	}
-	read, copied := divided*(by.copied.Alpha()+partOf(by.copied, n, whole)), divided*partOf(m.Copy, n, whole)
-	combined := divided * (by.operand.At(n) + m.Combine.At(n))
+	read, copied := divided*(by.copied.Alpha()+memory.partOf(by.copied, exchangedVectors, n)), divided*memory.partOf(m.Copy, coreVectors, n)
+	combined := divided * (by.operand.Alpha() + memory.partOf(by.operand, exchangedVectors, n) + m.Combine.Alpha() + memory.partOf(m.Combine, coreVectors, n))
 	turns := 0.0
 	if divided > 1 {
 		turns = 2 * m.Switch
@@ -277,6 +290,10 @@ func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
 // another rank whose lines are in nobody's caches, and what goes through slots 1.5 times: slotShare.
 const messageShare, slotShare = 1.1, 2.0
 
+// directShare is by how much direct reading must be cheaper than memory to be taken instead: what goes through memory is read
+// directly while ranks are far from each other, and not the other way round.
+const directShare = 1.1
+
 // arenaWay decides between the ways of an arena, where there is one, and a plan (no name), and
 // says why. open: the model has decided, and only for as long as ranks are near.
 func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open bool) {
@@ -307,8 +324,16 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 		share = slotShare
 	}
 	least := messages * share
-	for _, c := range arenaWays(p, m, canRead) {
-		if c.Seconds <= least {
+	cheapest, what, dearer := messages, "messages", share
+	for _, c := range arenaWays(p, m, canRead) { // memory first
+		if c.Seconds < cheapest {
+			cheapest, what, dearer = c.Seconds, c.Plan, directShare
+		}
+		price := c.Seconds
+		if name != "" {
+			price *= directShare
+		}
+		if price <= least {
 			name, least = c.Plan, c.Seconds
 		}
 	}
@@ -317,8 +342,8 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 	if name == "" && p.Size > 2 && !gathers(p.Kind) && f.readsMapped(p, canRead) && mappedSeconds(p, m) < messages {
 		return MemoryPlan, "by model " + m.Name + " for vectors from mpi.Alloc", true
 	}
-	if least > messages {
-		return name, fmt.Sprintf("by model %s not more than %.0f %% dearer than messages", m.Name, 100*(share-1)), true
+	if least > cheapest {
+		return name, fmt.Sprintf("by model %s not more than %.0f %% dearer than %s", m.Name, 100*(dearer-1), what), true
 	}
 	return name, "cheapest by model " + m.Name, true
 }

@@ -1,6 +1,8 @@
 package collective
 
 import (
+	"math"
+	"strings"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -53,6 +55,53 @@ func TestArenaPricesAddNoTurnsTwice(t *testing.T) {
 					t.Errorf("%s of %d: %+v, where 4 ranks share a processor %+v", kind, n, way, other)
 				}
 			}
+		}
+	}
+}
+
+// A curve is of vectors of two ranks. Where a collective's take more memory than those, its bytes cost what they cost where as
+// much was in use.
+func TestArenaPricesCountAllVectors(t *testing.T) {
+	const n, near, far = 4 << 20, 0.1e-9, 1e-9 // bytes, and seconds for each up to n and beyond
+	knee := plan.Curve{{Bytes: 0}, {Bytes: n, Seconds: n * near}, {Bytes: 2 * n, Seconds: n * (near + far)}}
+	m := &plan.Model{Given: knee, Pieces: knee, Copy: plan.Linear(0, 0), Combine: plan.Linear(0, 0), Host: plan.Link{OneWay: plan.Linear(0, 0)}}
+	for _, k := range []struct {
+		kind plan.Kind
+		want float64 // of a vector, or a block, of n bytes
+	}{
+		{plan.Bcast, n * near},                         // two vectors, as those of Given
+		{plan.Reduce, n * (near + far/2) / 1.5},        // three: those of 1.5 n, of which n count
+		{plan.Gather, n * (near + far) / 2},            // the root's block and both, and the other's
+		{plan.Allgather, n * near},                     // six, as those of Pieces
+		{plan.Alltoall, n * (near + far/3) / (4. / 3)}, // eight
+	} {
+		p := &plan.Problem{Kind: k.kind, Size: 2, Count: n / 4, ElemBytes: 4}
+		if got := memorySeconds(p, m); math.Abs(got-k.want) > 1e-3*k.want {
+			t.Errorf("%v of %d B takes %g s, want %g", k.kind, n, got, k.want)
+		}
+	}
+}
+
+// Memory turns to direct reading where ranks are far, and not the other way round, so that it is taken unless direct reading is
+// cheaper by more than prices are exact.
+func TestArenaPrefersWhatCanTurn(t *testing.T) {
+	const n = 1 << 20
+	for _, k := range []struct {
+		read float64 // of what pieces take
+		want string
+		why  string
+	}{
+		{1.1, MemoryPlan, "cheapest"},
+		{0.95, MemoryPlan, "not more than 10 % dearer than direct"},
+		{0.8, DirectPlan, "cheapest"},
+	} {
+		m := defaultModel.Clone()
+		m.Copy, m.Cross, m.Host.Exchange = plan.Linear(0, 0), 0, plan.Linear(0, 1e-9)
+		m.Pieces, m.Read = plan.Linear(0, 1e-10), plan.Linear(0, k.read*1e-10)
+		p := &plan.Problem{Kind: plan.Allgather, Size: 2, Count: n / 4, ElemBytes: 4}
+		cfg := Config{Model: m}
+		if name, why, _ := cfg.arenaWay(p, true); name != k.want || !strings.Contains(why, k.why) {
+			t.Errorf("reading takes %g of what pieces do: %s, %s; want %s, %s", k.read, name, why, k.want, k.why)
 		}
 	}
 }

@@ -222,7 +222,7 @@ func (s *siteFlags) measureFlags(f *pflag.FlagSet) {
 	s.add(f)
 	f.IntVarP(&s.ranks, "ranks", "n", 2, "number of ranks to start when alone")
 	f.StringVar(&s.file, "file", "", "site file to write, in place of what is there; it keeps the rules of --site, which may be the same file")
-	f.DurationVar(&s.budget, "budget", 300*time.Millisecond, "time per plan and size, and for each of the model's figures of messages, some 90")
+	f.DurationVar(&s.budget, "budget", 300*time.Millisecond, "time per plan and size, and for each of the model's figures of messages, some 100")
 }
 
 func printModel(env environment, m *plan.Model) {
