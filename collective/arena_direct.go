@@ -358,7 +358,7 @@ func (a *arena) allowReading(pids []int) {
 	a.pids = pids
 	a.scratch = [2][]byte{make([]byte, scratchBytes), make([]byte, scratchBytes)}
 	var err error
-	if a.pace.kernel, err = procmem.PerByte(); err != nil {
+	if a.pace.kernel, _, err = procmem.PerByte(); err != nil {
 		a.pace.kernel = math.Inf(1) // nothing is slower
 	}
 }

@@ -150,6 +150,11 @@ func (f footprintBytes) partOf(c plan.Curve, vectors, n int) float64 {
 	return (c.At(whole) - c.Alpha()) * float64(n) / float64(max(1, whole))
 }
 
+// at is what n bytes take, as partOf has them, with what does not depend on how many.
+func (f footprintBytes) at(c plan.Curve, vectors, n int) float64 {
+	return c.Alpha() + f.partOf(c, vectors, n)
+}
+
 // crossing is how long a word takes from rank to rank.
 func crossing(m *plan.Model) float64 {
 	if m.Cross == 0 {
@@ -192,8 +197,8 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 		n /= p.Size
 	}
 	divided := m.Shares(p.RanksPerCore)
-	read, copied := divided*(by.copied.Alpha()+memory.partOf(by.copied, exchangedVectors, n)), divided*memory.partOf(m.Copy, coreVectors, n)
-	combined := divided * (by.operand.Alpha() + memory.partOf(by.operand, exchangedVectors, n) + m.Combine.Alpha() + memory.partOf(m.Combine, coreVectors, n))
+	read, copied := divided*memory.at(by.copied, exchangedVectors, n), divided*memory.partOf(m.Copy, coreVectors, n)
+	combined := divided * (memory.at(by.operand, exchangedVectors, n) + memory.at(m.Combine, coreVectors, n))
 	turns := 0.0
 	if divided > 1 {
 		turns = 2 * m.Switch

@@ -45,8 +45,8 @@ func TestIntroduction(t *testing.T) {
 }
 
 func TestPerByte(t *testing.T) {
-	if v, err := PerByte(); err != nil || !(v > 0) {
-		t.Errorf("%g ns, %v", v, err)
+	if kernel, own, err := PerByte(); err != nil || !(kernel > 0) || !(own > 0) {
+		t.Errorf("%g ns by the kernel, %g ns by the process, %v", kernel, own, err)
 	}
 }
 

@@ -2,8 +2,6 @@ package shm
 
 import (
 	"math"
-	"os"
-	"time"
 
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 )
@@ -12,13 +10,10 @@ import (
 // in the kernel, at both ends at the same time; the ring copies twice, in the
 // ranks themselves, the one writing while the other reads. Which is quicker
 // depends on how the kernel copies on this processor, so it is measured: once,
-// when the provider is opened, in about a fifth of a millisecond.
+// when the provider is opened (procmem.PerByte).
 
 const (
-	sampleBytes = 64 << 10
-	samples     = 16
-
-	// ringOverCopy is how many times longer than a copy within one core a payload of sampleBytes takes through the ring
+	// ringOverCopy is how many times longer than a copy within one core a payload of 64 KiB takes through the ring
 	// between near cores, as was measured on an AMD EPYC (Zen 3), whose kernel takes 3 to 5.5 times as long.
 	// process_vm_* of both ranks takes about as long as one such call on a rank's own memory.
 	ringOverCopy = 3
@@ -51,7 +46,7 @@ type habit struct {
 
 // calibrate finds the habit for a number of copies, see Config.
 func calibrate(copies int) habit {
-	kernel, once, err := perByte()
+	kernel, once, err := procmem.PerByte()
 	if err != nil {
 		kernel = kernelOverCopy * once
 	}
@@ -62,21 +57,4 @@ func calibrate(copies int) habit {
 		return habit{rendezvousBytes: streamFrom, pullBytes: neverPull, slow: kernel, once: once}
 	}
 	return habit{rendezvousBytes: streamFrom, pullBytes: streamFrom, slow: kernel, once: once, paced: true}
-}
-
-// perByte is how many nanoseconds a copy of a byte takes by the kernel, and within this rank. By turns, so that what else
-// the processor does, or how fast it goes, meets both alike.
-func perByte() (kernel, once float64, err error) {
-	src, dst := make([]byte, sampleBytes), make([]byte, sampleBytes)
-	byKernel, within := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
-	for range samples {
-		begun := time.Now()
-		if err == nil {
-			err = procmem.Read(os.Getpid(), dst, procmem.AddressOf(src))
-		}
-		between := time.Now()
-		copy(dst, src)
-		byKernel, within = min(byKernel, between.Sub(begun)), min(within, time.Since(between))
-	}
-	return float64(byKernel.Nanoseconds()) / sampleBytes, float64(within.Nanoseconds()) / sampleBytes, err
 }

@@ -289,7 +289,7 @@ func TestHangupBeforeLink(t *testing.T) {
 // mayCopy skips where the kernel does not let processes copy each other's memory.
 func mayCopy(t *testing.T) {
 	t.Helper()
-	if _, err := procmem.PerByte(); err != nil {
+	if _, _, err := procmem.PerByte(); err != nil {
 		t.Skip("the kernel does not let processes copy here:", err)
 	}
 }
