@@ -56,3 +56,45 @@ func oneSeesTheOther(t *testing.T, register, fence func() bool) {
 		}
 	}
 }
+
+// Who finds what Store has written finds what was written before.
+func TestStoreComesLast(t *testing.T) {
+	const rounds = 200_000
+	var data [8]uint64 // of one line, as a cell is
+	var flag, seen [8]uint64
+	enough := time.Now().Add(20 * time.Second)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	var stop atomic.Bool
+	defer stop.Store(true)
+	wg.Go(func() {
+		for v := uint64(1); v <= rounds && !stop.Load(); v++ {
+			for i := range data {
+				data[i] = v
+			}
+			Store(&flag[0], v)
+			for spins := 1; atomic.LoadUint64(&seen[0]) != v && !stop.Load(); spins++ {
+				if spins%10_000 == 0 {
+					runtime.Gosched()
+				}
+			}
+		}
+	})
+	for v := uint64(1); v <= rounds; v++ {
+		for spins := 1; atomic.LoadUint64(&flag[0]) != v; spins++ {
+			if spins%10_000 == 0 {
+				runtime.Gosched()
+			}
+			if spins%1_000_000 == 0 && time.Now().After(enough) {
+				t.Logf("%d rounds", v)
+				return
+			}
+		}
+		for i, got := range data {
+			if got != v {
+				t.Fatalf("round %d: word %d is %d", v, i, got)
+			}
+		}
+		atomic.StoreUint64(&seen[0], v)
+	}
+}

@@ -5,11 +5,9 @@ package fence
 // Store stores v at p after all earlier stores, without waiting for them to
 // become visible. atomic.StoreUint64 is an XCHG here and stalls until the cache
 // line has been fetched from whoever read it last, which is most of what a short
-// message costs its sender; amd64 keeps stores in order without that. What is lost is
-// the order with later loads.
-//
-//go:noescape
-func Store(p *uint64, v uint64)
+// message costs its sender; amd64 keeps stores in order without that, and the compiler keeps those of Go in the order in
+// which they are written. What is lost is the order with later loads.
+func Store(p *uint64, v uint64) { *p = v }
 
 // StoreAhead is Store, and asks for the cache line of next, which this processor will
 // write soon, so that it need not be waited for then.
