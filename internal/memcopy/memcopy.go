@@ -1,5 +1,5 @@
 // Package memcopy copies long vectors, and pieces of them, through the caches where they fit and past
-// them where not, and to memory that another processor reads (Owning, Crossing). Go's copy decides by the length of the one copy, and goes past the caches from
+// them where not, to memory that another processor reads (Owning, Crossing), and single words (Short). Go's copy decides by the length of the one copy, and goes past the caches from
 // 1 MiB on: 4 MiB, which many processors have room for, take three times longer.
 package memcopy
 

@@ -159,3 +159,19 @@ func TestFits(t *testing.T) {
 		}
 	}
 }
+
+func TestShort(t *testing.T) {
+	for to := range 20 {
+		for from := range 20 {
+			src, got, want := make([]byte, from), make([]byte, to), make([]byte, to)
+			for i := range src {
+				src[i] = byte(i + 1)
+			}
+			Short(got, src)
+			copy(want, src)
+			if !bytes.Equal(got, want) {
+				t.Errorf("%d of %d bytes: %v", to, from, got)
+			}
+		}
+	}
+}
