@@ -272,6 +272,13 @@ type Claimer interface {
 	Claim(peer int, h *Header, sizeBytes int) bool
 }
 
+// Batcher is implemented by sinks to which messages that differ only in their payloads are better given at once.
+type Batcher interface {
+	// Batch hands over count messages under one header, each h.Bytes long, the i-th at payloads[i*strideBytes:]. It returns how
+	// many of them, from the first on, the sink has taken; the others come by Sink.Message.
+	Batch(peer int, h *Header, payloads []byte, strideBytes, count int) (taken int)
+}
+
 // Set is the world's one sleep: the descriptors that can wake this rank
 // (level-triggered). Safe for use by any goroutine.
 type Set interface {

@@ -237,10 +237,10 @@ func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome 
 	switch {
 	case short:
 		c[1] = envelope
-		copy(c.bytes(2, n), payload)
+		memcopy.Short(c.bytes(2, n), payload)
 		if ep.streaming() && n <= runBytes && h.Kind != transport.Data {
 			ep.post(h.Kind, formRun, runInline(n, 1))
-			ep.out.run = run{word0(uint32(ep.out.next), h.Kind, formRun, runInline(n, 1)), envelope}
+			ep.out.run.begin(uint32(ep.out.next), h.Kind, envelope, n)
 			break
 		}
 		ep.post(h.Kind, formShort, n)

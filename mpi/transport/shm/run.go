@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -30,6 +31,14 @@ const (
 type run struct {
 	w0       uint64 // 0: the cell takes no more
 	envelope uint64
+	kind     transport.Kind
+	length   int // of each payload
+	word     int // where the next one goes
+}
+
+// begin is that of a cell with one payload.
+func (r *run) begin(seq uint32, kind transport.Kind, envelope uint64, n int) {
+	*r = run{w0: word0(seq, kind, formRun, runInline(n, 1)), envelope: envelope, kind: kind, length: n, word: 2 + stride(n)}
 }
 
 // stride is how many words a payload of n bytes takes in a run.
@@ -67,17 +76,18 @@ func (ep *endpoint) streaming() bool {
 // not this one, or has been answered.
 func (ep *endpoint) extend(h *transport.Header, envelope uint64, payload []byte) bool {
 	out := &ep.out
-	w0, n := out.run.w0, len(payload)
-	if cellKind(w0) != h.Kind || runLength(w0) != n || out.run.envelope != envelope || out.heard != ep.in.position() {
-		out.run.w0 = 0
+	r, n := &out.run, len(payload)
+	if r.kind != h.Kind || r.length != n || r.envelope != envelope || out.heard != ep.in.position() {
+		r.w0 = 0
 		return false
 	}
 	c := &out.cells[(out.next-1)&cellMask]
-	copy(c.bytes(2+runCount(w0)*stride(n), n), payload)
-	w0 += oneMore
-	fence.Store(&c[0], w0)
-	if out.run.w0 = w0; runFull(w0) {
-		out.run.w0 = 0
+	memcopy.Short(c.bytes(r.word, n), payload)
+	r.w0 += oneMore
+	fence.Store(&c[0], r.w0)
+	step := stride(n)
+	if r.word += step; r.word+step > len(c) {
+		r.w0 = 0
 	}
 	ep.notify()
 	return true
@@ -135,13 +145,17 @@ func (c *cell) runPart(w0 uint64, i int) ([]byte, error) {
 func (ep *endpoint) handOver(s transport.Sink, c *cell, w0 uint64) error {
 	in := &ep.in
 	in.run = w0 &^ countBits
-	for more := true; more && ep.state == up; more = in.parts < runCount(w0) {
-		payload, err := c.runPart(w0, in.parts)
-		if err != nil {
-			return err
-		}
-		w1 := c[1]
-		in.header = transport.Header{Kind: cellKind(w0), Context: uint32(w1), Tag: int32(w1 >> 32), Bytes: uint64(len(payload))}
+	if _, err := c.runPart(w0, in.parts); err != nil {
+		return err
+	}
+	n, count, w1 := runLength(w0), runCount(w0), c[1]
+	in.header = transport.Header{Kind: cellKind(w0), Context: uint32(w1), Tag: int32(w1 >> 32), Bytes: uint64(n)}
+	if b, ok := s.(transport.Batcher); ok && count-in.parts > 1 {
+		step := stride(n)
+		in.parts += b.Batch(ep.rank, &in.header, c.bytes(2+in.parts*step, (count-in.parts)*step*8), step*8, count-in.parts)
+	}
+	for in.parts < count && ep.state == up {
+		payload := c.bytes(2+in.parts*stride(n), n)
 		in.parts++
 		s.Message(ep.rank, &in.header, payload)
 	}

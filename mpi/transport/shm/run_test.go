@@ -73,6 +73,15 @@ func TestRunsKeepOrder(t *testing.T) {
 		}
 		return true
 	}
+	byBatch := 0
+	sinks := []transport.Sink{rs[1], batchRank{rs[1], func(h *transport.Header, payloads []byte, strideBytes, n int) int {
+		taken := random.IntN(n + 1)
+		for i := range taken {
+			arrived(int(h.Tag), payloads[i*strideBytes:][:h.Bytes])
+		}
+		byBatch += taken
+		return taken
+	}}}
 	for len(sent) < count || came < len(sent) {
 		switch random.IntN(4) {
 		case 0: // a few messages, or as many as there is room for
@@ -84,7 +93,7 @@ func TestRunsKeepOrder(t *testing.T) {
 			}
 		case 2:
 			rs[1].mu.Lock()
-			rs[1].Poll(rs[1])
+			rs[1].Poll(sinks[random.IntN(2)])
 			rs[1].mu.Unlock()
 		default:
 			for n := random.IntN(5); n > 0 && came < len(sent); n-- {
@@ -103,9 +112,19 @@ func TestRunsKeepOrder(t *testing.T) {
 	if read := cellsRead(in); out.next != read || out.next > count*4/5 {
 		t.Errorf("%d cells written, %d read for %d messages, more than half of which are short enough to share", out.next, read, count)
 	}
-	if byTake == 0 {
-		t.Error("no message was taken")
+	if byTake == 0 || byBatch == 0 {
+		t.Errorf("%d messages were taken, %d came in batches", byTake, byBatch)
 	}
+}
+
+// batchRank has messages alike at once.
+type batchRank struct {
+	*testRank
+	take func(h *transport.Header, payloads []byte, strideBytes, count int) int
+}
+
+func (r batchRank) Batch(_ int, h *transport.Header, payloads []byte, strideBytes, count int) int {
+	return r.take(h, payloads, strideBytes, count)
 }
 
 // cellsRead counts a run that has been read and may still grow.

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -35,7 +36,7 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 		if n > shortBytes || n > len(buf) {
 			return 0, transport.Other
 		}
-		copy(buf, c.bytes(2, n))
+		memcopy.Short(buf, c.bytes(2, n))
 	case formRing:
 		var h transport.Header
 		c.header(want.Kind, &h)
@@ -50,7 +51,7 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 		if n = len(payload); err != nil || n > len(buf) {
 			return 0, transport.Other
 		}
-		copy(buf, payload)
+		memcopy.Short(buf, payload)
 		in.run = w0 &^ countBits
 		in.parts++
 		return n, transport.Taken
