@@ -48,38 +48,51 @@ type arrival struct {
 // eager: the message itself is here.
 func (a *arrival) eager() bool { return a.token == 0 && a.sender == nil }
 
+// opQueue holds receives by number.
 type opQueue struct{ head, tail *op }
 
-// insert puts o before those with higher numbers.
+// insert puts o before those with higher numbers: mostly there are none.
 func (q *opQueue) insert(o *op) {
-	o.prev, o.next = q.tail, nil
-	for o.prev != nil && o.prev.seq > o.seq {
-		o.prev, o.next = o.prev.prev, o.prev
+	last := q.tail
+	if last != nil && last.seq > o.seq {
+		q.insertEarlier(o)
+		return
 	}
-	if o.prev == nil {
+	if q.tail = o; last == nil {
 		q.head = o
 	} else {
-		o.prev.next = o
-	}
-	if o.next == nil {
-		q.tail = o
-	} else {
-		o.next.prev = o
+		last.next = o
 	}
 }
 
-func (q *opQueue) remove(o *op) {
-	if o.prev == nil {
+// insertEarlier is insert where some have higher numbers.
+func (q *opQueue) insertEarlier(o *op) {
+	at := &q.head
+	for (*at).seq < o.seq {
+		at = &(*at).next
+	}
+	o.next, *at = *at, o
+}
+
+// remove takes o out, which follows before; nil: it is the first.
+func (q *opQueue) remove(before, o *op) {
+	if before == nil {
 		q.head = o.next
 	} else {
-		o.prev.next = o.next
+		before.next = o.next
 	}
 	if o.next == nil {
-		q.tail = o.prev
-	} else {
-		o.next.prev = o.prev
+		q.tail = before
 	}
-	o.next, o.prev = nil, nil
+	o.next = nil
+}
+
+// before is whom o follows; nil: it is the first.
+func (q *opQueue) before(o *op) (b *op) {
+	for x := q.head; x != o; x = x.next {
+		b = x
+	}
+	return b
 }
 
 // matcher holds posted receives and unexpected messages.
@@ -117,19 +130,24 @@ func (m *matcher) queueOf(o *op) *opQueue {
 // take finds the oldest posted receive that accepts a message, removes and
 // returns it; nil if there is none.
 func (m *matcher) take(v envelope) *op {
-	if m.posted == 0 {
-		return nil
-	}
 	bin := &m.exact[v.bin()]
+	var before *op
 	best := bin.head
 	for best != nil && best.env != v {
-		best = best.next
+		before, best = best, best.next
 	}
-	if best != nil && m.wild.head == nil {
-		bin.remove(best)
+	if m.wild.head != nil {
+		return m.takeWild(v, best)
+	}
+	if best != nil {
+		bin.remove(before, best)
 		m.posted--
-		return best
 	}
+	return best
+}
+
+// takeWild is take where there are wildcards; best is the oldest of the receives without.
+func (m *matcher) takeWild(v envelope, best *op) *op {
 	for o := m.wild.head; o != nil; o = o.next {
 		if best != nil && best.seq < o.seq {
 			break
@@ -145,9 +163,10 @@ func (m *matcher) take(v envelope) *op {
 	return best
 }
 
-// withdraw removes a posted receive.
+// withdraw removes a posted receive. It looks for it among those that were posted before.
 func (m *matcher) withdraw(o *op) {
-	m.queueOf(o).remove(o)
+	q := m.queueOf(o)
+	q.remove(q.before(o), o)
 	m.posted--
 }
 
@@ -177,6 +196,11 @@ func (m *matcher) find(v envelope) *arrival {
 	if m.unexpected == 0 {
 		return nil
 	}
+	return m.search(v)
+}
+
+// search is find where messages are held.
+func (m *matcher) search(v envelope) *arrival {
 	if !v.wild() {
 		a := m.bins[v.bin()].first
 		for a != nil && a.env != v {

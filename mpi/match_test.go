@@ -134,6 +134,10 @@ func TestMatchAgainstOracle(t *testing.T) {
 			if len(ops) > 40 {
 				i := r.IntN(len(ops))
 				m.withdraw(ops[i])
+				if r.IntN(2) == 0 { // as one whose message was taken back
+					m.post(ops[i])
+					continue
+				}
 				ops = append(ops[:i], ops[i+1:]...)
 			}
 			continue

@@ -9,34 +9,35 @@ type op struct {
 	dev   device // nil: was over before it began
 	kind  opKind
 	phase phase
-	env   envelope // receives: source and tag may be wildcards
-	comm  *Comm
-	peer  int32  // world rank of the partner; receives: once matched
-	buf   []byte // the user's memory, or the library's view of it
+
+	exposed bool // send: buf is exposed under key
+	busy    bool // the provider holds buf (SendFrom, Pull), or it is being copied (deliverSelf)
+	gaveUp  bool // the caller has gone with ErrInFlight; recycle when finished
+	retract bool // send: the receiver was asked to forget it; any: Cancel came while data was moving
+	cleared bool // receive: the sender was told to send the data
+	fitted  bool // receive: buf was made for the message that was found
+
 	index uint32 // in the op table, stable
 	gen   uint32 // of this use; odd while in use
+	comm  *Comm
+	buf   []byte // the user's memory, or the library's view of it
 
+	env    envelope // receives: source and tag may be wildcards
+	peer   int32    // world rank of the partner; receives: once matched
+	next   *op      // in a queue of the matcher
 	status Status
 	err    error
 
-	sender  uint64        // receive in rendezvous: the sender's token
-	key     transport.Key // of exposed memory: this rank's or, to be pulled, the sender's
-	exposed bool          // send: buf is exposed under key
-	busy    bool          // the provider holds buf (SendFrom, Pull), or it is being copied (deliverSelf)
-	gaveUp  bool          // the caller has gone with ErrInFlight; recycle when finished
-	retract bool          // send: the receiver was asked to forget it; any: Cancel came while data was moving
-	cleared bool          // receive: the sender was told to send the data
-	fitted  bool          // receive: buf was made for the message that was found
+	seq      uint64 // matching order; receives keep it while they have a message
+	sender   uint64 // receive in rendezvous: the sender's token
+	stranded error  // why the caller need not wait although the op has not finished
+	waiter   *waiter
+	done     chan struct{} // made on demand, closed when finished
 
-	stranded error // why the caller need not wait although the op has not finished
+	key    transport.Key // of exposed memory: this rank's or, to be pulled, the sender's
+	native any           // the native device's own state
 
-	waiter *waiter
-	done   chan struct{} // made on demand, closed when finished
-
-	seq        uint64 // matching order; receives keep it while they have a message
-	next, prev *op    // in a queue of the matcher
-
-	native any // the native device's own state
+	_ [40]byte // makes 256: an op begins with a cache line, and a short message uses the first three
 }
 
 type opKind uint8

@@ -51,23 +51,46 @@ func (e *engine) controlWith(p *peer, h transport.Header, payload []byte) {
 	e.enqueue(p, parcel{step: stepControl, h: h, more: append([]byte(nil), payload...)})
 }
 
-// Message implements transport.Sink.
+// Message implements transport.Sink. An eager message that is as it should be and whose receive waits is the common case, and is
+// not looked at twice.
 func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
-	// An eager message that is as it should be, the common case, is not looked at twice.
-	if h.Kind != kindEager || h.Bytes != uint64(len(payload)) || h.Tag < 0 {
-		if err := e.validate(rank, h, payload); err != nil {
-			e.lose(rank, err.Error())
+	if h.Kind == kindEager && h.Bytes == uint64(len(payload)) && h.Tag >= 0 {
+		v := envelope{context: h.Context, source: int32(rank), tag: h.Tag}
+		if o := e.claim(v); o != nil {
+			e.deliver(o, v, payload, len(payload))
+			e.oweCredit(e.peer(rank), 1, len(payload))
 			return
 		}
 	}
+	e.message(rank, h, payload)
+}
+
+// Batch implements transport.Batcher: it takes eager messages whose receives wait, unless wildcards might take them.
+func (e *engine) Batch(rank int, h *transport.Header, payloads []byte, strideBytes, count int) (taken int) {
+	if h.Kind != kindEager || h.Tag < 0 || e.direct != nil || e.match.wild.head != nil {
+		return 0
+	}
+	n, v := int(h.Bytes), envelope{context: h.Context, source: int32(rank), tag: h.Tag}
+	for ; taken < count; taken++ {
+		o := e.match.take(v)
+		if o == nil {
+			break
+		}
+		e.deliver(o, v, payloads[taken*strideBytes:][:n], n)
+	}
+	e.oweCredit(e.peer(rank), taken, n)
+	return taken
+}
+
+// message is Message but for the common case.
+func (e *engine) message(rank int, h *transport.Header, payload []byte) {
+	if err := e.validate(rank, h, payload); err != nil {
+		e.lose(rank, err.Error())
+		return
+	}
 	v := envelope{context: h.Context, source: int32(rank), tag: h.Tag}
 	switch h.Kind {
-	case kindEager:
-		if o := e.claim(v); o != nil {
-			e.deliver(o, v, payload, int(h.Bytes))
-			e.oweCredit(e.peer(rank), int(h.Bytes))
-			return
-		}
+	case kindEager: // no receive waits for it
 		a := e.pool.arrival()
 		a.env, a.bytes = v, int(h.Bytes)
 		a.payload = e.pool.buffer(len(payload))
@@ -163,9 +186,16 @@ func (e *engine) Complete(token uint64, err error) {
 	e.finish(o, err)
 }
 
-// finish makes an op's outcome final and wakes whoever waits for it.
+// finish makes an op's outcome final.
 func (e *engine) finish(o *op, err error) {
 	o.phase, o.err = phaseFinished, err
+	if o.waiter != nil || o.done != nil || o.gaveUp || e.asleep {
+		e.signal(o)
+	}
+}
+
+// signal tells of an op that has finished whoever waits for it.
+func (e *engine) signal(o *op) {
 	if o.waiter != nil {
 		o.waiter.signal()
 	}

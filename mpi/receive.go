@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -69,7 +70,7 @@ func (e *engine) recvNow(c *Comm, buf []byte, src, tag int) (int, transport.Find
 		n, found := p.taker.Take(p.rank, h, buf, min(looks, looksAtOnce))
 		switch found {
 		case transport.Taken:
-			e.oweCredit(p, n)
+			e.oweCredit(p, 1, n)
 			return n, found
 		case transport.Other:
 			return 0, found
@@ -118,8 +119,8 @@ func (e *engine) startRecv(c *Comm, buf []byte, src, tag int) *op {
 // seek gives a receive the oldest message that it takes, or posts it.
 func (e *engine) seek(o *op) {
 	c := o.comm
-	if err := e.broken(c); err != nil {
-		e.finish(o, err)
+	if e.closed || !c.sound() {
+		e.finish(o, e.broken(c))
 		return
 	}
 	if a := e.match.find(o.env); a != nil {
@@ -185,7 +186,7 @@ func (e *engine) receive(o *op, a *arrival) {
 func (e *engine) deliver(o *op, v envelope, payload []byte, n int) {
 	o.peer = v.source
 	o.status = Status{Source: o.comm.RankOf(int(v.source)), Tag: int(v.tag), Bytes: n}
-	copy(o.buf, payload)
+	memcopy.Short(o.buf, payload)
 	if n > len(o.buf) {
 		e.finish(o, ErrTruncated)
 		return
@@ -285,7 +286,7 @@ func (e *engine) Placed(rank int, h *transport.Header) {
 // endClaimed returns the credit of an eager message that was claimed and has come, or is discarded.
 func (e *engine) endClaimed(rank int, h *transport.Header) {
 	if h.Kind == kindEager {
-		e.oweCredit(e.peer(rank), int(h.Bytes))
+		e.oweCredit(e.peer(rank), 1, int(h.Bytes))
 	}
 }
 
@@ -298,13 +299,13 @@ func (e *engine) returnCredit(a *arrival) {
 	}
 	p := e.peer(int(a.env.source))
 	p.held -= cost
-	e.oweCredit(p, a.bytes)
+	e.oweCredit(p, 1, a.bytes)
 }
 
-// oweCredit returns credit, once it is enough, for an eager message of n bytes that the engine does not
+// oweCredit returns credit, once it is enough, for eager messages of n bytes each that the engine does not
 // hold, or no more.
-func (e *engine) oweCredit(p *peer, n int) {
-	p.owed += n + transport.EnvelopeBytes
+func (e *engine) oweCredit(p *peer, count, n int) {
+	p.owed += count * (n + transport.EnvelopeBytes)
 	if p.owed >= p.caps.CreditBytes/2 && p.lost == nil {
 		owed := p.owed
 		p.owed = 0
@@ -400,7 +401,7 @@ func (e *engine) refuse(a *arrival, why error) {
 			e.enqueue(p, x)
 		}
 	case int(a.env.source) != e.rank:
-		e.oweCredit(e.peer(int(a.env.source)), a.bytes)
+		e.oweCredit(e.peer(int(a.env.source)), 1, a.bytes)
 	}
 	e.recycle(a)
 }
