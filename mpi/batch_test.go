@@ -55,8 +55,8 @@ func TestBatch(t *testing.T) {
 				if r.o.err != nil {
 					wrong++
 				}
-				if bufs[i][0] != next || r.o.status != (Status{Source: 1, Tag: 5, Bytes: 8}) {
-					t.Errorf("receive %d has message %d, and %+v; want %d", i, bufs[i][0], r.o.status, next)
+				if bufs[i][0] != next || r.o.status() != (Status{Source: 1, Tag: 5, Bytes: 8}) {
+					t.Errorf("receive %d has message %d, and %+v; want %d", i, bufs[i][0], r.o.status(), next)
 				}
 				next++
 			}

@@ -119,12 +119,12 @@ func (e *engine) collect(o *op) (Status, error) {
 	if !o.finished() {
 		return Status{}, e.leave(o, o.stranded)
 	}
-	s, err := o.status, o.err
+	s, err := o.status(), o.err
 	if err != nil {
 		err = e.describe(o, err)
 	}
 	if o == e.own {
-		o.phase, o.buf, o.stranded = phaseFree, nil, nil
+		o.phase, o.buf, o.stranded, o.special = phaseFree, nil, nil, false
 	} else {
 		e.ops.put(o)
 	}
@@ -226,7 +226,7 @@ func (e *engine) doneChan(r Request) <-chan struct{} {
 // watch is the channel that finish closes. The lock is held.
 func (e *engine) watch(o *op) chan struct{} {
 	if o.done == nil {
-		o.done = make(chan struct{})
+		o.done, o.special = make(chan struct{}), true
 		e.watched++
 	}
 	return o.done

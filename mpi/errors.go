@@ -134,7 +134,7 @@ func (e *engine) describe(o *op, err error) error {
 		peer = c.RankOf(int(o.peer))
 	}
 	if errors.Is(err, ErrTruncated) {
-		return c.fail(what, peer, int(o.env.tag), err, fmt.Sprintf("%d B into %d B", o.status.Bytes, len(o.buf)))
+		return c.fail(what, peer, int(o.env.tag), err, fmt.Sprintf("%d B into %d B", o.bytes, len(o.buf)))
 	}
 	return c.failBy(what, peer, int(o.env.tag), err)
 }

@@ -20,7 +20,7 @@ func (o *op) over() bool { return o.finished() || o.stranded != nil }
 
 // leave has the caller of an unfinished op go, for a reason. The op is given back when it finishes.
 func (e *engine) leave(o *op, why error) error {
-	o.gaveUp = true
+	o.gaveUp, o.special = true, true
 	if o == e.own {
 		e.own = e.ops.get()
 	}
@@ -39,7 +39,8 @@ func (e *engine) letGo(r Request) {
 	if e.sleeper != nil {
 		_ = e.await(context.Background(), r.o) // ends when it has finished, or the world has
 	}
-	if r.o.gaveUp = true; r.o.finished() {
+	r.o.gaveUp, r.o.special = true, true
+	if r.o.finished() {
 		e.ops.put(r.o)
 	}
 }
@@ -76,7 +77,7 @@ func (o *op) held(rank int) bool { return o.underWay() && o.busy && int(o.peer) 
 // strand lets the caller of an op with a lost peer go. Done meant the op to the caller, and means its buffer
 // from now on.
 func (e *engine) strand(o *op) {
-	o.stranded = e.peer(int(o.peer)).lost
+	o.stranded, o.special = e.peer(int(o.peer)).lost, true
 	if o.waiter != nil {
 		o.waiter.signal()
 	}

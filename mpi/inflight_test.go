@@ -247,8 +247,8 @@ func TestStrandedOnce(t *testing.T) {
 	if next != o {
 		t.Fatal("the blocking receive has another operation: nothing is tested")
 	}
-	if next.over() || next.status != (Status{}) {
-		t.Errorf("a receive from another rank is over before it has begun: %v, status %+v", next.stranded, next.status)
+	if next.over() || next.status() != (Status{}) {
+		t.Errorf("a receive from another rank is over before it has begun: %v, status %+v", next.stranded, next.status())
 	}
 }
 
@@ -269,8 +269,8 @@ func TestOlderReceiveFirst(t *testing.T) {
 		t.Errorf("the next message: %q; the later receive has it: %v", got, own.finished())
 	}
 	p.e.Message(1, &transport.Header{Kind: kindEager, Tag: 5, Bytes: 20}, make([]byte, 20))
-	if !own.finished() || own.status.Bytes != 20 {
-		t.Errorf("the later receive has not got the message after it: %+v", own.status)
+	if !own.finished() || own.bytes != 20 {
+		t.Errorf("the later receive has not got the message after it: %+v", own.status())
 	}
 }
 

@@ -16,28 +16,31 @@ type op struct {
 	retract bool // send: the receiver was asked to forget it; any: Cancel came while data was moving
 	cleared bool // receive: the sender was told to send the data
 	fitted  bool // receive: buf was made for the message that was found
+	special bool // gaveUp, sender, stranded, waiter or done may be set
 
-	index uint32 // in the op table, stable
-	gen   uint32 // of this use; odd while in use
-	comm  *Comm
-	buf   []byte // the user's memory, or the library's view of it
+	gen  uint32 // of this use; odd while in use
+	comm *Comm
+	buf  []byte // the user's memory, or the library's view of it
 
-	env    envelope // receives: source and tag may be wildcards
-	peer   int32    // world rank of the partner; receives: once matched
-	next   *op      // in a queue of the matcher
-	status Status
-	err    error
+	env   envelope // receives: source and tag may be wildcards
+	peer  int32    // world rank of the partner; receives: once matched
+	tag   int32    // receives: of the message, once matched
+	bytes int      // of the message; sends: of what the receiver wants
+	next  *op      // in a queue of the matcher
+	err   error
+	seq   uint64 // matching order; receives keep it while they have a message
 
-	seq      uint64 // matching order; receives keep it while they have a message
 	sender   uint64 // receive in rendezvous: the sender's token
 	stranded error  // why the caller need not wait although the op has not finished
 	waiter   *waiter
 	done     chan struct{} // made on demand, closed when finished
 
 	key    transport.Key // of exposed memory: this rank's or, to be pulled, the sender's
+	index  uint32        // in the op table, stable
 	native any           // the native device's own state
+	preset Status        // without a device: what Wait returns
 
-	_ [40]byte // makes 256: an op begins with a cache line, and a short message uses the first three
+	_ [16]byte // makes 256: an op begins with a cache line, and a short message uses the first two
 }
 
 type opKind uint8
@@ -58,6 +61,14 @@ const (
 	phaseMoving         // data is moving
 	phaseFinished       // status and err are final, the buffer is free
 )
+
+// status describes the message that a receive has got, or the beginning of.
+func (o *op) status() Status {
+	if o.kind == opSend || o.peer < 0 {
+		return Status{}
+	}
+	return Status{Source: o.comm.RankOf(int(o.peer)), Tag: int(o.tag), Bytes: o.bytes}
+}
 
 func (o *op) finished() bool { return o.phase == phaseFinished }
 
@@ -91,9 +102,11 @@ func (t *opTable) get() *op {
 func (t *opTable) put(o *op) {
 	o.gen++
 	o.phase = phaseFree
-	o.comm, o.buf, o.err, o.waiter, o.done = nil, nil, nil, nil, nil
-	o.status, o.sender, o.stranded = Status{}, 0, nil
-	o.exposed, o.busy, o.gaveUp, o.retract, o.cleared, o.fitted = false, false, false, false, false, false
+	o.comm, o.buf, o.err = nil, nil, nil
+	if o.special {
+		o.sender, o.stranded, o.waiter, o.done = 0, nil, nil, nil
+	}
+	o.exposed, o.busy, o.gaveUp, o.retract, o.cleared, o.fitted, o.special = false, false, false, false, false, false, false
 	t.free = append(t.free, o)
 }
 

@@ -5,12 +5,12 @@ import (
 	"unsafe"
 )
 
-// Of an op that is 256 bytes long the allocator has every one begin with a cache line. A short message uses what comes before the key.
+// Of an op that is 256 bytes long the allocator has every one begin with a cache line. A short message uses what comes before sender.
 func TestOpsBeginWithALine(t *testing.T) {
 	if n := unsafe.Sizeof(op{}); n != 256 {
 		t.Errorf("an op has %d bytes", n)
 	}
-	if at := unsafe.Offsetof(op{}.key); at > 3*64 {
+	if at := unsafe.Offsetof(op{}.sender); at > 2*64 {
 		t.Errorf("what a short message uses ends at %d", at)
 	}
 }

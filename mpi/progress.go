@@ -60,7 +60,7 @@ type condition interface {
 
 func (o *op) met() bool { return o.over() }
 
-func (o *op) watch(w *waiter) { o.waiter = w }
+func (o *op) watch(w *waiter) { o.waiter, o.special = w, true }
 
 // anyOf is met when one of the requests has finished.
 type anyOf struct {
@@ -98,7 +98,7 @@ func (a *anyOf) met() bool {
 func (a *anyOf) watch(w *waiter) {
 	for _, r := range a.rs {
 		if r.o != nil && r.o.gen == r.gen {
-			r.o.waiter = w
+			r.o.watch(w)
 		}
 	}
 }

@@ -115,8 +115,8 @@ func (e *engine) message(rank int, h *transport.Header, payload []byte) {
 			return
 		}
 		p := e.peer(rank)
-		o.phase, o.sender, o.err = phaseMoving, h.Aux, nil
-		o.status.Bytes = min(int(h.Bytes), len(o.buf))
+		o.phase, o.sender, o.special, o.err = phaseMoving, h.Aux, true, nil
+		o.bytes = min(int(h.Bytes), len(o.buf))
 		e.withdraw(p, o)
 		if !p.out.empty() || e.push(p, o) == transport.Full {
 			e.enqueue(p, parcel{step: stepPush, o: o, gen: o.gen})
@@ -189,7 +189,7 @@ func (e *engine) Complete(token uint64, err error) {
 // finish makes an op's outcome final.
 func (e *engine) finish(o *op, err error) {
 	o.phase, o.err = phaseFinished, err
-	if o.waiter != nil || o.done != nil || o.gaveUp || e.asleep {
+	if o.special || e.asleep {
 		e.signal(o)
 	}
 }

@@ -86,7 +86,7 @@ func (e *engine) recvDirect(c *Comm, buf []byte, src, tag int) *op {
 	o.gen += 2
 	o.kind, o.comm, o.buf, o.peer = opRecv, c, buf, -1
 	o.env = envelope{context: c.context, source: c.group[src], tag: int32(tag)}
-	o.err, o.retract, o.status = nil, false, Status{}
+	o.err, o.retract = nil, false
 	if p := e.peers[o.env.source]; p != nil && p.lost != nil {
 		e.finish(o, p.lost)
 		return o
@@ -184,8 +184,7 @@ func (e *engine) receive(o *op, a *arrival) {
 
 // deliver completes a receive with a whole message.
 func (e *engine) deliver(o *op, v envelope, payload []byte, n int) {
-	o.peer = v.source
-	o.status = Status{Source: o.comm.RankOf(int(v.source)), Tag: int(v.tag), Bytes: n}
+	o.peer, o.tag, o.bytes = v.source, v.tag, n
 	memcopy.Short(o.buf, payload)
 	if n > len(o.buf) {
 		e.finish(o, ErrTruncated)
@@ -196,9 +195,8 @@ func (e *engine) deliver(o *op, v envelope, payload []byte, n int) {
 
 // begin starts to fetch a message that was announced by RTS.
 func (e *engine) begin(o *op, v envelope, n int, token uint64, key []byte) {
-	o.peer = v.source
-	o.sender = token
-	o.status = Status{Source: o.comm.RankOf(int(v.source)), Tag: int(v.tag), Bytes: n}
+	o.peer, o.tag, o.bytes = v.source, v.tag, n
+	o.sender, o.special = token, true
 	o.cleared = false
 	if n > len(o.buf) {
 		o.err = ErrTruncated
@@ -221,7 +219,7 @@ func (e *engine) begin(o *op, v envelope, n int, token uint64, key []byte) {
 }
 
 func (e *engine) pull(p *peer, o *op) transport.Outcome {
-	out := e.outcome(p, p.memory.Pull(p.rank, o.key, o.buf[:min(o.status.Bytes, len(o.buf))], o.token()))
+	out := e.outcome(p, p.memory.Pull(p.rank, o.key, o.buf[:min(o.bytes, len(o.buf))], o.token()))
 	switch out {
 	case transport.Sent:
 		o.busy = true
@@ -246,8 +244,8 @@ func (e *engine) Claim(rank int, h *transport.Header, sizeBytes int) bool {
 		e.unclaim(o)
 		return false
 	}
-	o.peer, o.sender, o.cleared, o.phase = int32(rank), 0, false, phaseMoving
-	o.status = Status{Source: o.comm.RankOf(rank), Tag: int(h.Tag), Bytes: sizeBytes}
+	o.peer, o.tag, o.bytes = int32(rank), h.Tag, sizeBytes
+	o.sender, o.cleared, o.phase = 0, false, phaseMoving
 	h.Token = o.token()
 	return true
 }
@@ -426,7 +424,7 @@ var errTakenBack = errors.New("the message has been taken back")
 
 // seekAgain has a receive go on as if the message that it was getting had never been sent.
 func (e *engine) seekAgain(o *op) {
-	o.peer, o.status, o.sender, o.err = -1, Status{}, 0, nil
+	o.peer, o.sender, o.err = -1, 0, nil
 	switch {
 	case o.retract:
 		e.finish(o, ErrCancelled)

@@ -25,7 +25,7 @@ var nobody = Status{Source: ProcNull, Tag: AnyTag}
 
 // failed is a request that failed, or had nothing to do, before it began.
 func failed(s Status, err error) Request {
-	return Request{o: &op{phase: phaseFinished, status: s, err: err}}
+	return Request{o: &op{phase: phaseFinished, preset: s, err: err}}
 }
 
 // settled: nothing is under way; err says whether anything went wrong.
@@ -34,7 +34,7 @@ func (r Request) settled() (s Status, err error, ok bool) {
 	case r.o == nil:
 		return Status{}, nil, true
 	case r.o.dev == nil:
-		return r.o.status, r.o.err, true
+		return r.o.preset, r.o.err, true
 	}
 	return Status{}, nil, false
 }

@@ -132,8 +132,8 @@ func (e *engine) offer(p *peer, o *op) transport.Outcome {
 
 // push moves the payload of a send that the receiver has cleared.
 func (e *engine) push(p *peer, o *op) transport.Outcome {
-	e.hdr = transport.Header{Kind: kindData, Context: o.env.context, Tag: o.env.tag, Bytes: uint64(o.status.Bytes), Token: o.sender}
-	out := e.outcome(p, p.provider.SendFrom(p.rank, &e.hdr, o.buf[:o.status.Bytes], o.token()))
+	e.hdr = transport.Header{Kind: kindData, Context: o.env.context, Tag: o.env.tag, Bytes: uint64(o.bytes), Token: o.sender}
+	out := e.outcome(p, p.provider.SendFrom(p.rank, &e.hdr, o.buf[:o.bytes], o.token()))
 	switch out {
 	case transport.Sent:
 		o.busy = true

@@ -155,8 +155,8 @@ func (s *scene) check(t *testing.T) {
 		}
 	}
 	for _, o := range s.ops[1:] {
-		if o != nil && (o.status.Bytes < 0 || o.status.Bytes > maxMessageBytes) {
-			t.Errorf("an operation's status has %d bytes", o.status.Bytes)
+		if o != nil && (o.bytes < 0 || o.bytes > maxMessageBytes) {
+			t.Errorf("an operation's status has %d bytes", o.bytes)
 		}
 	}
 	if s.agreement.met(); len(s.agreement.s.lost) > s.c.Size() {
