@@ -146,6 +146,17 @@ func (m *matcher) take(v envelope) *op {
 	return best
 }
 
+// takeFirst is take for one message of several alike: of their receive's queue it takes the first, if that is one of theirs.
+func (m *matcher) takeFirst(q *opQueue, v envelope) *op {
+	o := q.head
+	if o == nil || o.env != v {
+		return nil
+	}
+	q.remove(nil, o)
+	m.posted--
+	return o
+}
+
 // takeWild is take where there are wildcards; best is the oldest of the receives without.
 func (m *matcher) takeWild(v envelope, best *op) *op {
 	for o := m.wild.head; o != nil; o = o.next {
@@ -196,11 +207,6 @@ func (m *matcher) find(v envelope) *arrival {
 	if m.unexpected == 0 {
 		return nil
 	}
-	return m.search(v)
-}
-
-// search is find where messages are held.
-func (m *matcher) search(v envelope) *arrival {
 	if !v.wild() {
 		a := m.bins[v.bin()].first
 		for a != nil && a.env != v {

@@ -65,14 +65,14 @@ func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
 	e.message(rank, h, payload)
 }
 
-// Batch implements transport.Batcher: it takes eager messages whose receives wait, unless wildcards might take them.
+// Batch implements transport.Batcher: it takes eager messages whose receives are the first to be looked at, unless wildcards might take them.
 func (e *engine) Batch(rank int, h *transport.Header, payloads []byte, strideBytes, count int) (taken int) {
 	if h.Kind != kindEager || h.Tag < 0 || e.direct != nil || e.match.wild.head != nil {
 		return 0
 	}
 	n, v := int(h.Bytes), envelope{context: h.Context, source: int32(rank), tag: h.Tag}
-	for ; taken < count; taken++ {
-		o := e.match.take(v)
+	for q := &e.match.exact[v.bin()]; taken < count; taken++ {
+		o := e.match.takeFirst(q, v)
 		if o == nil {
 			break
 		}

@@ -13,8 +13,11 @@ import (
 // oneself is no different, but over MPICH and its family, where that waits for its receive whatever its length. Any
 // goroutine may call it. An ended ctx is as in Request.Wait.
 func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
-	if err := c.checkSend(dst, tag); err != nil || dst == ProcNull {
-		return err
+	if !c.sends(dst, tag) {
+		return c.misaddressed("send", dst, tag)
+	}
+	if dst == ProcNull {
+		return nil
 	}
 	return c.dev.send(ctx, c, Bytes(buf), dst, tag)
 }
@@ -25,8 +28,11 @@ func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
 // buf is untouched, and Status.Bytes -1).
 // Messages from one rank are received in the order in which it sent them.
 func Recv[T Elem](ctx context.Context, c *Comm, buf []T, src, tag int) (Status, error) {
-	if err := c.checkRecv("recv", src, tag); err != nil || src == ProcNull {
-		return nobody, err
+	if !c.receives(src, tag) {
+		return nobody, c.misaddressed("recv", src, tag)
+	}
+	if src == ProcNull {
+		return nobody, nil
 	}
 	return c.dev.recv(ctx, c, Bytes(buf), src, tag)
 }
@@ -44,15 +50,21 @@ func Irecv[T Elem](c *Comm, buf []T, src, tag int) Request {
 }
 
 func (c *Comm) isend(b []byte, dst, tag int) Request {
-	if err := c.checkSend(dst, tag); err != nil || dst == ProcNull {
-		return failed(Status{}, err)
+	if !c.sends(dst, tag) {
+		return failed(Status{}, c.misaddressed("send", dst, tag))
+	}
+	if dst == ProcNull {
+		return Request{o: sent}
 	}
 	return c.dev.isend(c, b, dst, tag)
 }
 
 func (c *Comm) irecv(b []byte, src, tag int) Request {
-	if err := c.checkRecv("recv", src, tag); err != nil || src == ProcNull {
-		return failed(nobody, err)
+	if !c.receives(src, tag) {
+		return failed(nobody, c.misaddressed("recv", src, tag))
+	}
+	if src == ProcNull {
+		return failed(nobody, nil)
 	}
 	return c.dev.irecv(c, b, src, tag)
 }
@@ -62,11 +74,11 @@ func (c *Comm) irecv(b []byte, src, tag int) Request {
 // library's until Error.Done is closed.
 func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, recv []T, src, recvTag int) (Status, error) {
 	// Who sends and then learns that it receives nothing may wait for a rank that does the same.
-	if err := c.checkSend(dst, sendTag); err != nil {
-		return nobody, err
+	if !c.sends(dst, sendTag) {
+		return nobody, c.misaddressed("send", dst, sendTag)
 	}
-	if err := c.checkRecv("recv", src, recvTag); err != nil {
-		return nobody, err
+	if !c.receives(src, recvTag) {
+		return nobody, c.misaddressed("recv", src, recvTag)
 	}
 	return c.dev.sendrecv(ctx, c, Bytes(send), dst, sendTag, Bytes(recv), src, recvTag)
 }
@@ -86,8 +98,11 @@ func bothWays(ctx context.Context, c *Comm, send []byte, dst, sendTag int, recv 
 // than this machine's memory is an error, and is left where it is. Over the system's MPI library no other goroutine
 // must receive with the same source and tag between finding and receiving a message.
 func RecvAlloc[T Elem](ctx context.Context, c *Comm, src, tag int) ([]T, Status, error) {
-	if err := c.checkRecv("recv", src, tag); err != nil || src == ProcNull {
-		return nil, nobody, err
+	if !c.receives(src, tag) {
+		return nil, nobody, c.misaddressed("recv", src, tag)
+	}
+	if src == ProcNull {
+		return nil, nobody, nil
 	}
 	var buf []T
 	status, err := c.dev.recvAlloc(ctx, c, src, tag, func(s Status) ([]byte, error) {
@@ -116,8 +131,11 @@ func holdable(nBytes int) error {
 // Probe blocks until a message from src (or AnySource) with tag (or AnyTag)
 // can be received, and describes it without receiving it. Not collective.
 func (c *Comm) Probe(ctx context.Context, src, tag int) (Status, error) {
-	if err := c.checkRecv("probe", src, tag); err != nil || src == ProcNull {
-		return nobody, err
+	if !c.receives(src, tag) {
+		return nobody, c.misaddressed("probe", src, tag)
+	}
+	if src == ProcNull {
+		return nobody, nil
 	}
 	return c.dev.probe(ctx, c, src, tag)
 }
@@ -125,28 +143,29 @@ func (c *Comm) Probe(ctx context.Context, src, tag int) (Status, error) {
 // Iprobe is Probe that looks once, making progress, and reports whether there
 // is such a message.
 func (c *Comm) Iprobe(src, tag int) (Status, bool, error) {
-	if err := c.checkRecv("probe", src, tag); err != nil || src == ProcNull {
-		return nobody, err == nil, err
+	if !c.receives(src, tag) {
+		return nobody, false, c.misaddressed("probe", src, tag)
+	}
+	if src == ProcNull {
+		return nobody, true, nil
 	}
 	return c.dev.iprobe(c, src, tag)
 }
 
-func (c *Comm) checkSend(dst, tag int) error {
-	if dst < 0 && dst != ProcNull || dst >= len(c.group) {
-		return c.fail("send", dst, tag, ErrRank, c.rankRange(dst))
-	}
-	if tag < 0 || tag > MaxTag {
-		return c.fail("send", dst, tag, ErrTag, tagRange(tag))
-	}
-	return nil
+// sends reports whether messages can be sent to a rank with a tag.
+func (c *Comm) sends(dst, tag int) bool {
+	return (dst >= 0 && dst < len(c.group) || dst == ProcNull) && tag >= 0 && tag <= MaxTag
 }
 
-func (c *Comm) checkRecv(what string, src, tag int) error {
-	if src < ProcNull || src >= len(c.group) {
-		return c.fail(what, src, tag, ErrRank, c.rankRange(src))
+// receives reports whether messages can come from a rank, or any, with a tag, or any.
+func (c *Comm) receives(src, tag int) bool {
+	return src >= ProcNull && src < len(c.group) && tag >= AnyTag && tag <= MaxTag
+}
+
+// misaddressed says what is wrong where sends or receives is false: the rank, or else the tag.
+func (c *Comm) misaddressed(what string, rank, tag int) error {
+	if rank < ProcNull || rank >= len(c.group) || rank == AnySource && what == "send" {
+		return c.fail(what, rank, tag, ErrRank, c.rankRange(rank))
 	}
-	if tag < AnyTag || tag > MaxTag {
-		return c.fail(what, src, tag, ErrTag, tagRange(tag))
-	}
-	return nil
+	return c.fail(what, rank, tag, ErrTag, tagRange(tag))
 }

@@ -123,10 +123,12 @@ func (e *engine) seek(o *op) {
 		e.finish(o, e.broken(c))
 		return
 	}
-	if a := e.match.find(o.env); a != nil {
-		e.release(a)
-		e.receive(o, a)
-		return
+	if e.match.unexpected > 0 {
+		if a := e.match.find(o.env); a != nil {
+			e.release(a)
+			e.receive(o, a)
+			return
+		}
 	}
 	if o.env.source >= 0 {
 		if p := e.peers[o.env.source]; p != nil && p.lost != nil {
