@@ -101,7 +101,7 @@ func (e *engine) end() []*Comm {
 	}
 	for _, p := range e.peers {
 		if p != nil && p.lost == nil {
-			p.lost = ErrClosed
+			p.markLost(ErrClosed)
 		}
 	}
 	e.sighted()

@@ -133,7 +133,7 @@ func (e *engine) giveUpOn(err *lostError) {
 		}
 	}
 	e.losses = append(e.losses, loss{rank, err})
-	p.lost = err
+	p.markLost(err)
 	if p.provider != nil {
 		p.provider.Detach(rank)
 	}

@@ -27,7 +27,7 @@ type peer struct {
 	memory    transport.Memory // nil: cannot pull
 	taker     transport.Taker  // nil: arrivals come by Poll only
 	caps      transport.Caps
-	// instantBytes is the size from which a send looks for other ways than an eager message.
+	// instantBytes is the size from which a send looks for other ways than an eager message: 0 once the peer is lost.
 	instantBytes int
 	credit       int // bytes that may still be sent eagerly
 	owed         int // bytes consumed and not yet credited back
@@ -113,6 +113,9 @@ func (e *engine) peer(rank int) *peer {
 	}
 	return e.newPeer(rank)
 }
+
+// markLost notes that a peer is lost.
+func (p *peer) markLost(err error) { p.lost, p.instantBytes = err, 0 }
 
 func (e *engine) newPeer(rank int) *peer {
 	p := &peer{rank: rank}

@@ -56,7 +56,7 @@ func (e *engine) isend(c *Comm, buf []byte, dst, tag int) Request {
 func (e *engine) sendNow(c *Comm, buf []byte, world, tag int) bool {
 	p := e.peers[world]
 	n := len(buf)
-	if p == nil || !p.out.empty() || n >= p.instantBytes || n+transport.EnvelopeBytes > p.credit || p.lost != nil || !c.sound() {
+	if p == nil || !p.out.empty() || n >= p.instantBytes || n+transport.EnvelopeBytes > p.credit || !c.sound() {
 		return false
 	}
 	h := &e.hdr

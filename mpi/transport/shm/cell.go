@@ -69,8 +69,11 @@ func (c *cell) bytes(word, n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&c[word])), n)
 }
 
+// envelope is word 1 of a message's cell.
+func envelope(h *transport.Header) uint64 { return uint64(h.Context) | uint64(uint32(h.Tag))<<32 }
+
 func (c *cell) putHeader(h *transport.Header) {
-	c[1] = uint64(h.Context) | uint64(uint32(h.Tag))<<32
+	c[1] = envelope(h)
 	c[2] = h.Bytes
 	c[3] = h.Token
 	c[4] = h.Aux

@@ -219,28 +219,32 @@ func (ep *endpoint) post(kind transport.Kind, f form, inline int) {
 // nextCell is where the next message goes. The caller has made sure of room.
 func (ep *endpoint) nextCell() *cell { return &ep.out.cells[ep.out.next&cellMask] }
 
-// send writes one message of at most eagerBytes.
+// send writes one message of at most eagerBytes, to the cell that was written last if that takes it.
 func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome {
 	if len(ep.out.streams) > 0 {
 		return ep.refused()
 	}
-	n := len(payload)
-	short := n <= shortBytes && h.Token|h.Aux == 0 && h.Bytes == uint64(n)
-	envelope := uint64(h.Context) | uint64(uint32(h.Tag))<<32
-	if short && ep.out.run.w0 != 0 && ep.extend(h, envelope, payload) {
+	if ep.extend(h, payload) {
 		return transport.Sent
 	}
+	return ep.sendNext(h, payload)
+}
+
+// sendNext writes a message to the next cell.
+func (ep *endpoint) sendNext(h *transport.Header, payload []byte) transport.Outcome {
 	if ep.out.next >= ep.out.limit && !ep.room(1) {
 		return ep.refused()
 	}
+	n := len(payload)
+	short := n <= shortBytes && h.Token|h.Aux == 0 && h.Bytes == uint64(n)
 	c := ep.nextCell()
 	switch {
 	case short:
-		c[1] = envelope
+		c[1] = envelope(h)
 		memcopy.Short(c.bytes(2, n), payload)
 		if ep.streaming() && n <= runBytes && h.Kind != transport.Data {
 			ep.post(h.Kind, formRun, runInline(n, 1))
-			ep.out.run.begin(uint32(ep.out.next), h.Kind, envelope, n)
+			ep.out.run.begin(c, uint32(ep.out.next), h.Kind, envelope(h), n)
 			break
 		}
 		ep.post(h.Kind, formShort, n)

@@ -1,10 +1,10 @@
 package shm
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/fisterra-hpc/fisterra/internal/fence"
-	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -30,15 +30,17 @@ const (
 // run is what the sender has in the cell that it wrote last, so that it need not look.
 type run struct {
 	w0       uint64 // 0: the cell takes no more
+	cell     *cell
 	envelope uint64
 	kind     transport.Kind
 	length   int // of each payload
 	word     int // where the next one goes
+	words    int // from one to the next
 }
 
 // begin is that of a cell with one payload.
-func (r *run) begin(seq uint32, kind transport.Kind, envelope uint64, n int) {
-	*r = run{w0: word0(seq, kind, formRun, runInline(n, 1)), envelope: envelope, kind: kind, length: n, word: 2 + stride(n)}
+func (r *run) begin(c *cell, seq uint32, kind transport.Kind, envelope uint64, n int) {
+	*r = run{w0: word0(seq, kind, formRun, runInline(n, 1)), cell: c, envelope: envelope, kind: kind, length: n, words: stride(n), word: 2 + stride(n)}
 }
 
 // stride is how many words a payload of n bytes takes in a run.
@@ -74,19 +76,24 @@ func (ep *endpoint) streaming() bool {
 
 // extend adds a message to the cell written last, and reports false if that takes no more, or
 // not this one, or has been answered.
-func (ep *endpoint) extend(h *transport.Header, envelope uint64, payload []byte) bool {
+func (ep *endpoint) extend(h *transport.Header, payload []byte) bool {
 	out := &ep.out
 	r, n := &out.run, len(payload)
-	if r.kind != h.Kind || r.length != n || r.envelope != envelope || out.heard != ep.in.position() {
+	if r.w0 == 0 {
+		return false
+	}
+	if r.kind != h.Kind || r.length != n || r.envelope != envelope(h) || h.Bytes != uint64(n) || h.Token|h.Aux != 0 || out.heard != ep.in.position() {
 		r.w0 = 0
 		return false
 	}
-	c := &out.cells[(out.next-1)&cellMask]
-	memcopy.Short(c.bytes(r.word, n), payload)
+	if n == 8 { // without a call
+		r.cell[r.word&(len(cell{})-1)] = binary.NativeEndian.Uint64(payload)
+	} else {
+		copy(r.cell.bytes(r.word, n), payload)
+	}
 	r.w0 += oneMore
-	fence.Store(&c[0], r.w0)
-	step := stride(n)
-	if r.word += step; r.word+step > len(c) {
+	fence.Store(&r.cell[0], r.w0)
+	if r.word += r.words; r.word+r.words > len(cell{}) {
 		r.w0 = 0
 	}
 	ep.notify()

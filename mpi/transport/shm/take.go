@@ -27,7 +27,7 @@ func (p *Provider) Take(peer int, want *transport.Header, buf []byte, looks int)
 	}
 	fence.Ahead(&ep.nextCell()[0]) // for the answer: the peer, who looks for it, had that line last
 	c := &in.cells[in.next&cellMask]
-	if cellKind(w0) != want.Kind || c[1] != uint64(want.Context)|uint64(uint32(want.Tag))<<32 {
+	if cellKind(w0) != want.Kind || c[1] != envelope(want) {
 		return 0, transport.Other
 	}
 	n := cellInline(w0)
