@@ -2,6 +2,7 @@ package shm
 
 import (
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
@@ -69,8 +70,12 @@ func (c *cell) bytes(word, n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&c[word])), n)
 }
 
-// envelope is word 1 of a message's cell.
-func envelope(h *transport.Header) uint64 { return uint64(h.Context) | uint64(uint32(h.Tag))<<32 }
+// envelope is word 1 of a message's cell. Context and tag have mostly just been written, one after the other. A load of both, which the compiler
+// would make of a shift, is not served until these stores have reached the cache, and they wait there for
+// earlier ones, to cells that the receiver has; two loads are served at once.
+func envelope(h *transport.Header) uint64 {
+	return uint64(h.Context) | bits.RotateLeft64(uint64(uint32(h.Tag)), 32)
+}
 
 func (c *cell) putHeader(h *transport.Header) {
 	c[1] = envelope(h)

@@ -33,14 +33,18 @@ type run struct {
 	cell     *cell
 	envelope uint64
 	kind     transport.Kind
-	length   int // of each payload
-	word     int // where the next one goes
-	words    int // from one to the next
+	length   int      // of each payload
+	words    []uint64 // of the cell, for payloads
+	next     int      // of words
+	stride   int      // from one payload to the next
 }
 
-// begin is that of a cell with one payload.
+// begin is that of a cell with one payload. It writes word by word what is read so: loads of what was written by other
+// stores wait until those have reached the cache.
 func (r *run) begin(c *cell, seq uint32, kind transport.Kind, envelope uint64, n int) {
-	*r = run{w0: word0(seq, kind, formRun, runInline(n, 1)), cell: c, envelope: envelope, kind: kind, length: n, words: stride(n), word: 2 + stride(n)}
+	r.w0 = word0(seq, kind, formRun, runInline(n, 1))
+	r.cell, r.words, r.envelope, r.kind = c, c[len(cell{})-runWords:], envelope, kind
+	r.length, r.stride, r.next = n, stride(n), stride(n)
 }
 
 // stride is how many words a payload of n bytes takes in a run.
@@ -86,14 +90,14 @@ func (ep *endpoint) extend(h *transport.Header, payload []byte) bool {
 		r.w0 = 0
 		return false
 	}
-	if n == 8 { // without a call
-		r.cell[r.word&(len(cell{})-1)] = binary.NativeEndian.Uint64(payload)
+	if n == 8 { // neither by a call nor by a look at the cell, which the receiver may have just now
+		r.words[r.next] = binary.NativeEndian.Uint64(payload)
 	} else {
-		copy(r.cell.bytes(r.word, n), payload)
+		copy(r.cell.bytes(len(cell{})-runWords+r.next, n), payload)
 	}
 	r.w0 += oneMore
 	fence.Store(&r.cell[0], r.w0)
-	if r.word += r.words; r.word+r.words > len(cell{}) {
+	if r.next += r.stride; r.next+r.stride > runWords {
 		r.w0 = 0
 	}
 	ep.notify()
