@@ -6,8 +6,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
-// Of messages that come at once the engine takes those for which receives wait, from the first on, unless a wildcard might come
-// before; what is left over it is given one by one.
+// Of messages that come at once the engine takes as many, from the first on, as receives of theirs are the first in their queue,
+// unless a wildcard might come before. The others it is given one by one.
 func TestBatch(t *testing.T) {
 	for name, x := range map[string]struct {
 		receives [][2]int // source and tag, by turns of the posting

@@ -114,7 +114,7 @@ func (e *engine) end() []*Comm {
 
 // finishAll ends the unfinished operations that may with ErrClosed.
 func (e *engine) finishAll(may func(*op) bool) {
-	for _, o := range e.ops.all {
+	for _, o := range e.ops.oldestFirst() {
 		if o.underWay() && may(o) {
 			o.exposed, o.busy = false, false
 			e.finish(o, ErrClosed)

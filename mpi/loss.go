@@ -142,7 +142,7 @@ func (e *engine) giveUpOn(err *lostError) {
 			c.unacked++
 		}
 	}
-	for _, o := range e.ops.all {
+	for _, o := range e.ops.oldestFirst() {
 		if !o.underWay() {
 			continue
 		}
@@ -299,7 +299,7 @@ func (e *engine) revokeComm(c *Comm) {
 	c.revoked.Store(true)
 	c.shadow.revoked.Store(true)
 	context := c.context
-	for _, o := range e.ops.all {
+	for _, o := range e.ops.oldestFirst() {
 		if o.underWay() && o.env.context&^1 == context {
 			e.abort(o, ErrRevoked)
 		}

@@ -174,7 +174,7 @@ func (m *matcher) takeWild(v envelope, best *op) *op {
 	return best
 }
 
-// withdraw removes a posted receive. It looks for it among those that were posted before.
+// withdraw removes a posted receive. It looks for it among those in its queue that were posted before.
 func (m *matcher) withdraw(o *op) {
 	q := m.queueOf(o)
 	q.remove(q.before(o), o)

@@ -1,6 +1,11 @@
 package mpi
 
-import "github.com/fisterra-hpc/fisterra/mpi/transport"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/fisterra-hpc/fisterra/mpi/transport"
+)
 
 // op is one send or receive under way. Ops are pooled per world: a Request
 // names one together with its generation, so that a spent handle is noticed.
@@ -108,6 +113,18 @@ func (t *opTable) put(o *op) {
 	}
 	o.exposed, o.busy, o.gaveUp, o.retract, o.cleared, o.fitted, o.special = false, false, false, false, false, false, false
 	t.free = append(t.free, o)
+}
+
+// oldestFirst lists the ops in use. Receives are in the order in which they were posted, in which the matcher lets go of them at once.
+func (t *opTable) oldestFirst() []*op {
+	var used []*op
+	for _, o := range t.all {
+		if o.gen&1 == 1 {
+			used = append(used, o)
+		}
+	}
+	slices.SortStableFunc(used, func(a, b *op) int { return cmp.Compare(a.seq, b.seq) })
+	return used
 }
 
 func (t *opTable) find(token uint64) *op {
