@@ -39,7 +39,7 @@ var imports = []struct {
 	{"mpi/transport", "", "the contract"},
 	{"mpi/transport/transporttest", "mpi/transport internal/need internal/osyield x/sys", "the contract's conformance suite"},
 	{"mpi/transport/shm", "mpi/transport internal/fence internal/memcopy internal/osyield internal/procmem x/sys", "a provider knows the contract only"},
-	{"mpi/transport/tcp", "mpi/transport internal/osyield internal/wire x/sys", "a provider knows the contract only"},
+	{"mpi/transport/tcp", "mpi/transport internal/wire x/sys", "a provider knows the contract only"},
 	{"mpi/transport/sim", "mpi/transport", "a provider knows the contract only"},
 	{"mpi/native", "internal/clib internal/osyield internal/procmem x/sys", "the system's MPI library"},
 	{"mpi/pmix", "internal/clib", "libpmix"},

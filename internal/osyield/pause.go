@@ -44,16 +44,6 @@ func NewPause() Pause {
 	return pauseOf(each, clock)
 }
 
-// PauseFor is a Pause that takes d whatever is waited for, or once the processor's own pause if that is longer.
-func PauseFor(d time.Duration) Pause {
-	p := NewPause()
-	p.last(d)
-	return p
-}
-
-// last has the pause take d.
-func (p *Pause) last(d time.Duration) { p.count = uint32(max(float64(d)/p.each+0.5, 1)) }
-
 // pauseOf is the Pause where pauseSample of the processor's own take so long, and a look at the clock.
 func pauseOf(sample, clock time.Duration) Pause {
 	p := Pause{each: max(1, float64(sample-clock)/pauseSample), clock: float64(clock), fetch: firstFetch}

@@ -17,19 +17,6 @@ func TestPauseOf(t *testing.T) {
 	}
 }
 
-func TestPauseLasts(t *testing.T) {
-	for _, c := range []struct {
-		each time.Duration // of the processor's own
-		d    time.Duration
-		want uint32
-	}{{20, 330, 17}, {140, 330, 2}, {140, 30, 1}, {1, 5000, 5000}} {
-		p := pauseOf(c.each*pauseSample, 0)
-		if p.last(c.d); p.count != c.want {
-			t.Errorf("%d ns each, %v: %d of them, want %d", c.each, c.d, p.count, c.want)
-		}
-	}
-}
-
 func TestPause(t *testing.T) {
 	p := NewPause()
 	t.Logf("%d of the processor's own, %g ns each, and %g for the clock", p.count, p.each, p.clock)

@@ -3,7 +3,6 @@ package tcp
 import (
 	"errors"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +39,7 @@ func (p *Provider) Poll(s transport.Sink) int {
 			events += p.conns[i].receive(s)
 		}
 		if events == 0 && len(p.conns) > 0 {
-			p.standBack.Pass()
+			p.standBack()
 		}
 	} else {
 		events += p.sweep(s)
@@ -57,10 +56,20 @@ func (p *Provider) Poll(s transport.Sink) int {
 	return events
 }
 
-// standBackTime is how long the connections are left alone after reads in vain. A read holds the
+// standBackLooks is how long a connection is left alone after a read in vain: a
+// third of a microsecond.
+const standBackLooks = 600
+
+// standBack lets the network have the sockets for a moment. A read holds the
 // socket's lock, and whoever delivers to the socket meanwhile has to wait for it;
 // reading on and on, a waiting rank delayed its own messages by a tenth.
-const standBackTime = 330 * time.Nanosecond
+func (p *Provider) standBack() {
+	for range standBackLooks {
+		if p.inbox.Load() {
+			return
+		}
+	}
+}
 
 // resume writes what waited for room.
 func (p *Provider) resume() int {

@@ -22,7 +22,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -90,8 +89,6 @@ type Provider struct {
 	closed  bool
 	wakeups wakeups
 
-	standBack osyield.Pause // after reads in vain
-
 	mu      sync.Mutex // guards what dialling and accepting goroutines touch
 	states  []linkState
 	arrived []arrival
@@ -152,7 +149,7 @@ func Open(cfg Config) (*Provider, error) {
 	p := &Provider{
 		cfg: cfg, job: fmt.Sprintf("%s.%d", cfg.Job, cfg.Restart), host: host, congestion: congestion, log: cfg.Log,
 		links: make([]link, cfg.Size), states: make([]linkState, cfg.Size),
-		epoll: -1, bell: bell, standBack: osyield.PauseFor(standBackTime),
+		epoll: -1, bell: bell,
 	}
 	p.agreed = make(chan struct{})
 	p.staging = p.pools.get(stageBytes)
