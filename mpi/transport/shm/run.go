@@ -39,8 +39,8 @@ type run struct {
 	stride   int      // from one payload to the next
 }
 
-// begin is that of a cell with one payload. It writes word by word what is read so: loads of what was written by other
-// stores wait until those have reached the cache.
+// begin is that of a cell with one payload. It sets field by field what is read so: a struct put together elsewhere is copied by loads of two
+// fields at once, which wait until the stores of both have reached the cache (see envelope).
 func (r *run) begin(c *cell, seq uint32, kind transport.Kind, envelope uint64, n int) {
 	r.w0 = word0(seq, kind, formRun, runInline(n, 1))
 	r.cell, r.words, r.envelope, r.kind = c, c[len(cell{})-runWords:], envelope, kind
