@@ -14,7 +14,9 @@ import (
 func TestCPUProfile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cpu")
 	for _, args := range [][]string{
-		{"bench", "latency", "--peer-timeout", "1m", "--sizes", "8", "--budget", "2s", "--cpuprofile", path},
+		// Calls are counted, since a budget may pass without the rank having had a processor: a million take each 0.1 s at
+		// the least, and there is a sample per 10 ms of the processor's time.
+		{"bench", "latency", "--peer-timeout", "1m", "--sizes", "8", "-i", "1000000", "--cpuprofile", path},
 		{"train", "--peer-timeout", "1m", "--workers", "1", "--epochs", "1", "--cpuprofile", path},
 	} {
 		if r := fisterra(t, args...); r.Code != 0 {
