@@ -13,7 +13,7 @@ import (
 )
 
 // modelSizes are the points of a measured curve.
-var modelSizes = []int{4, 256, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 32 << 20}
+var modelSizes = []int{4, 256, 2 << 10, 8 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 32 << 20}
 
 const (
 	// modelPasses is how often all figures are measured in turn, so that what else the machine does

@@ -140,14 +140,20 @@ const (
 	exchangedVectors = 6 // plan.Model.Pieces, Read and Mapped: each rank's block, and room for both
 )
 
-// partOf is what n bytes take, without what does not depend on how many, where so much memory is in use: as long as so many of
-// the point at which that was so.
+// partOf is what n bytes take, without what does not depend on how many, where so much memory is in use: as long, for a byte, as at
+// the point at which that was so. Where that is a longer one, no less than n bytes take alone: the parts of a long vector are given while others
+// are taken, and what is one part is not.
 func (f footprintBytes) partOf(c plan.Curve, vectors, n int) float64 {
-	whole := max(1, n)
-	if f > 0 {
-		whole = int(f) / vectors
+	alone := c.At(max(1, n)) - c.Alpha()
+	if f == 0 {
+		return alone
 	}
-	return (c.At(whole) - c.Alpha()) * float64(n) / float64(max(1, whole))
+	whole := max(1, int(f)/vectors)
+	scaled := (c.At(whole) - c.Alpha()) * float64(n) / float64(whole)
+	if whole > n {
+		return max(alone, scaled)
+	}
+	return scaled
 }
 
 // at is what n bytes take, as partOf has them, with what does not depend on how many.

@@ -105,3 +105,25 @@ func TestArenaPrefersWhatCanTurn(t *testing.T) {
 		}
 	}
 }
+
+// A vector's price for a byte is that of as much memory as is in use, but a short one is not cheaper for being one of several.
+func TestPriceOfPartOfTheMemoryInUse(t *testing.T) {
+	// 10 ns to begin with; for a byte 1 ns up to 1,000, less up to 2,000, which overlap, and more where caches end.
+	curve := plan.Curve{{Bytes: 0, Seconds: 10e-9}, {Bytes: 1000, Seconds: 1010e-9}, {Bytes: 2000, Seconds: 1210e-9}, {Bytes: 4000, Seconds: 8010e-9}}
+	for _, c := range []struct {
+		inUse footprintBytes
+		n     int
+		want  float64 // in ns
+	}{
+		{0, 1000, 1000},
+		{2000, 1000, 1000}, // two vectors of 1,000
+		{4000, 1000, 1000}, // and not the half of 1,200
+		{8000, 1000, 2000}, // a quarter of 8,000
+		{2000, 2000, 2000}, // twice 1,000: there is less than when 2,000 were measured
+		{0, 0, 1},
+	} {
+		if got := c.inUse.partOf(curve, 2, c.n) * 1e9; math.Abs(got-c.want) > 1e-6 {
+			t.Errorf("%d of %d bytes in use: %.3f ns, want %.0f", c.n, c.inUse, got, c.want)
+		}
+	}
+}
