@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 )
 
 // What an arena's ways to do a collective cost, in the terms of the model that also prices the plans, and
@@ -74,11 +75,14 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		return cross
 	case plan.Bcast:
 		return led + fetch
-	case plan.Scatter: // the others wait for the root's own block, too, unless it fits in its caches
-		if !fitsSlot(p) {
-			return led + others*fetch + copied
+	case plan.Scatter:
+		switch {
+		case short:
+			return led + fetch + copied + dealt
+		case memcopy.Fits(p.Size*n, p.Size): // the root copies its own block when the others have theirs
+			copied /= ranks
 		}
-		return led + fetch + copied + dealt
+		return led + others*fetch + copied
 	case plan.Gather:
 		root, leaf := others*fetch+copied, fetch
 		if n > ring { // who gives has to wait for the root
