@@ -10,6 +10,7 @@ import (
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/fence"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -140,10 +141,11 @@ const (
 	introAddress = introProcess + 1
 	introSecret  = introProcess + 2
 
-	slots       = 16       // turns in the ring
-	slotWords   = 8 * line // turn, signature, number and vote, and a vector of a few lines or where in the store it is
-	callAt      = 3        // the number of the call, and what the rank finds: see pace
-	slotHead    = 4        // words before the vector
+	slots       = 16                  // turns in the ring
+	slotWords   = 8 * line            // turn, signature, number and vote, and a vector of a few lines or where in the store it is
+	callAt      = 3                   // the number of the call, and what the rank finds: see pace
+	slotStride  = slotWords + 17*line // far enough for so short vectors (memcopy.ReadAheadBytes), and not all in the same sets of a cache
+	slotHead    = 4                   // words before the vector
 	inlineBytes = (slotWords - slotHead) * 8
 	slotBytes   = 8 << 10 // of a short vector
 
@@ -158,13 +160,13 @@ const (
 	// overlap: its readers begin when it is there.
 	pieces     = 32       // steps in the ring
 	pieceBytes = 64 << 10 // of a vector, or of all blocks, in one step
-	pieceWords = pieceBytes / 8
+	pieceWords = (pieceBytes + memcopy.ReadAheadBytes) / 8
 
 	maxArena   = 16 // ranks
 	arenaAfter = 16 // collectives on a communicator before it gets an arena
 	maxArenas  = 16 // of a rank at a time, of some 4 MiB each
 
-	storeAt    = flagWords + slots*slotWords
+	storeAt    = flagWords + slots*slotStride
 	piecesAt   = storeAt + storeBytes/8
 	arenaWords = piecesAt + pieces*pieceWords
 )
@@ -288,7 +290,7 @@ func (a *arena) bytesAt(rank, word, n int) []byte {
 }
 
 // slot is the word at which the slot of a turn begins.
-func slot(turn uint64) int { return flagWords + int(turn%slots)*slotWords }
+func slot(turn uint64) int { return flagWords + int(turn%slots)*slotStride }
 
 // pieceOf is n bytes of the piece that a rank uses in a step.
 func (a *arena) pieceOf(rank int, s step, at, n int) []byte {

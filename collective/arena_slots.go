@@ -211,7 +211,7 @@ func (m *meeting) showBut(from, to int, vector []byte) {
 		shown := a.bytesAt(a.me, storeAt+a.stored/8, n)
 		memcopy.Owning(shown, vector[:from])
 		memcopy.Owning(shown[to:], vector[to:])
-		a.stored += (n + lineBytes - 1) / lineBytes * lineBytes
+		a.stored += (n+lineBytes-1)/lineBytes*lineBytes + memcopy.ReadAheadBytes
 	}
 	a.raise(at, a.turn)
 	a.fetchAhead(n)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/internal/need"
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
@@ -338,6 +339,34 @@ func TestArenaReduceScatterOfNothing(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: rank %d: %v", way, r, err)
 			}
+		}
+	}
+}
+
+// What a rank shows in one turn lies so far from what it shows in the next that nobody who reads the one fetches lines of the other.
+func TestTurnsLieApart(t *testing.T) {
+	if gap := (slot(1) - slot(0) - slotWords) * 8; gap < 1<<10 {
+		t.Errorf("%d bytes between slots", gap)
+	}
+	const n, turns = 300, 200
+	for r, err := range inShared(t, MemoryPlan, 2, mpi.LocalOptions{}, orRevoke(func(ctx context.Context, c *mpi.Comm) error {
+		send, recv := make([]int32, n), make([]int32, n)
+		last := -1
+		for i := range turns {
+			if err := Allreduce(ctx, c, send, recv, Sum); err != nil {
+				return err
+			}
+			a := stateOf(c).arena.Load()
+			at := int(a.parts[a.me][slot(a.turn)+slotHead])
+			if last >= 0 && at < last+4*n+memcopy.ReadAheadBytes && at != 0 { // which is where it turns back
+				return fmt.Errorf("call %d: %d bytes at %d of the store, and at %d before", i, 4*n, at, last)
+			}
+			last = at
+		}
+		return nil
+	})) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
 		}
 	}
 }

@@ -1,5 +1,7 @@
 package shm
 
+import "github.com/fisterra-hpc/fisterra/internal/memcopy"
+
 // byteRing hands out contiguous pieces of the memory that carries payloads too
 // long for a cell. Only the sender knows it: a cell names the piece, and a
 // piece is free again when the cell that carried it has been credited. It starts
@@ -25,7 +27,21 @@ type piece struct {
 	start uint32
 }
 
-const pieceAlign = 64
+const (
+	pieceAlign = 64
+	// gapRing is the least size of a ring with gaps between its pieces, gapFrom the length of a piece from which one follows it: of
+	// shorter ones the processor that reads them fetches no more than it is given.
+	gapRing = 256 << 10
+	gapFrom = 256
+)
+
+// gapAfter is what is left free behind a piece of n bytes in a ring that may become so large.
+func gapAfter(n int, most uint32) uint32 {
+	if n < gapFrom || most < gapRing {
+		return 0
+	}
+	return memcopy.ReadAheadBytes
+}
 
 // release frees the pieces of cells before credit.
 func (b *byteRing) release(credit uint64) {
@@ -41,13 +57,19 @@ func (b *byteRing) alloc(n int, cell uint64) (offset uint32, ok bool) {
 	if b.count == 0 {
 		b.write = 0
 	}
+	if gap := gapAfter(n, b.most); gap > 0 {
+		if b.size < gapRing && b.stuck == nil && b.unwrapped() && (b.size > 0 || b.enlarge(firstRing)) {
+			b.enlarge(gapRing)
+		}
+		if b.size >= gapRing {
+			need += gap
+		}
+	}
 	offset, ok = b.place(need)
 	for !ok && (b.grow || b.count == 0) && b.size < b.most && b.stuck == nil && b.unwrapped() {
-		to := min(max(4*b.size, firstRing), b.most)
-		if b.stuck = b.more(b.size, to); b.stuck != nil {
+		if !b.enlarge(max(4*b.size, firstRing)) {
 			break
 		}
-		b.size, b.grow = to, false
 		offset, ok = b.place(need)
 	}
 	if !ok {
@@ -58,6 +80,16 @@ func (b *byteRing) alloc(n int, cell uint64) (offset uint32, ok bool) {
 	b.count++
 	b.write = offset + need
 	return offset, true
+}
+
+// enlarge backs the ring with memory up to a new size, or the largest, and reports whether there was any.
+func (b *byteRing) enlarge(to uint32) bool {
+	to = min(to, b.most)
+	if b.stuck = b.more(b.size, to); b.stuck != nil {
+		return false
+	}
+	b.size, b.grow = to, false
+	return true
 }
 
 // ahead is where in the ring's memory the next payload of n bytes will be, unless the ring turns back before it: then it is nothing.

@@ -113,7 +113,7 @@ func (in *inbox) ringPayload(c *cell) ([]byte, error) {
 	payload, err := spanIn(in.mem, in.expected)
 	if err == nil {
 		next := (uint64(uint32(in.expected)) + uint64(len(payload)) + pieceAlign - 1) &^ (pieceAlign - 1)
-		in.expected = span(uint32(next), uint32(len(payload)))
+		in.expected = span(uint32(next)+gapAfter(len(payload), in.most), uint32(len(payload)))
 	}
 	return payload, err
 }

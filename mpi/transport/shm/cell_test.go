@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
@@ -161,6 +164,36 @@ func TestByteRing(t *testing.T) {
 				credited += uint64(k)
 				r.release(credited)
 			}
+		}
+	}
+}
+
+// TestRingGaps: behind what is long enough to be read ahead of there is a gap, where the ring has room for it, and a short
+// piece follows at once.
+func TestRingGaps(t *testing.T) {
+	for _, k := range []struct {
+		most    uint32
+		backs   uint32 // bytes of memory that there are
+		n       int
+		gap     uint32
+		size    uint32
+		because string
+	}{
+		{ringBytes, ringBytes, gapFrom, memcopy.ReadAheadBytes, gapRing, "long"},
+		{ringBytes, ringBytes, gapFrom - 1, 0, firstRing, "short"},
+		{firstRing, ringBytes, gapFrom, 0, firstRing, "one of many rings"},
+		{ringBytes, firstRing, gapFrom, 0, firstRing, "no memory"},
+	} {
+		r := byteRing{most: k.most, more: func(_, to uint32) error {
+			if to > k.backs {
+				return unix.ENOSPC
+			}
+			return nil
+		}}
+		from, ok := r.alloc(k.n, 0)
+		next, too := r.alloc(k.n, 1)
+		if !ok || !too || next-from != (uint32(k.n)+pieceAlign-1)&^(pieceAlign-1)+k.gap || r.size != k.size {
+			t.Errorf("%s: pieces of %d bytes at %d and %d of %d (%v, %v)", k.because, k.n, from, next, r.size, ok, too)
 		}
 	}
 }

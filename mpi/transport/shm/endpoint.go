@@ -90,6 +90,7 @@ type inbox struct {
 	credit   *atomic.Uint64
 	want     *atomic.Uint32
 	mem      []byte
+	most     uint32 // how large the byte ring may become, the same for both directions
 	expected uint64 // span of the next payload, as likely as not
 	header   transport.Header
 
@@ -131,7 +132,7 @@ func (ep *endpoint) attach(l *link) {
 		return nil
 	}
 	ep.in = inbox{
-		cells: pairCells(l.mem, theirs), mem: pairRing(l.mem, theirs),
+		cells: pairCells(l.mem, theirs), mem: pairRing(l.mem, theirs), most: ep.out.ring.most,
 		credit: &head.direction[theirs].credit, want: &head.direction[theirs].want,
 	}
 	ep.state = up

@@ -29,6 +29,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fisterra-hpc/fisterra/internal/memcopy"
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -61,6 +62,7 @@ const (
 	// than creditBytes, each payload rounded up to pieceAlign. In the middle it leaves half of the rest on either side, and
 	// where the sender has turned back there may be a gap of a piece besides.
 	eagerBytes = (firstRing-creditBytes-creditCells*pieceAlign)/2 - pieceAlign
+	_          = uint((gapRing-creditBytes-creditCells*(pieceAlign+memcopy.ReadAheadBytes))/2 - pieceAlign - eagerBytes) // likewise with gaps
 	// creditLimit is what one rank may leave unconsumed at another.
 	creditLimit = 4 << 20
 
