@@ -13,7 +13,7 @@ import (
 )
 
 // modelSizes are the points of a measured curve.
-var modelSizes = []int{4, 256, 2 << 10, 8 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 32 << 20}
+var modelSizes = []int{4, 256, 512, 2 << 10, 4 << 10, 8 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 32 << 20}
 
 const (
 	// modelPasses is how often all figures are measured in turn, so that what else the machine does
@@ -47,7 +47,7 @@ type survey struct {
 // there, what a core takes to reduce and to copy, how long they and all take to meet in shared memory, and so what it
 // is to wait for a turn on a processor that several share. Where the two ranks of one host have but one processor, the
 // figures hold what sharing it costs, as plan.Model.Switch says by 0. Link classes that the communicator does not have keep the
-// default's figures. The budget is the time for each figure of messages, of which there are some 100; what a core does
+// default's figures. The budget is the time for each figure of messages, of which there are some 170; what a core does
 // by itself takes some milliseconds, whatever the budget. All ranks call it and get the same model; the communicator
 // is left with what decides on plans by default.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration) (*plan.Model, error) {
@@ -75,7 +75,8 @@ func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Durati
 	}
 	m := collective.DefaultModel(c)
 	m.Name = name
-	m.Folded, m.Merged, m.Pieces, m.Given, m.Read, m.Mapped, m.Cross = nil, nil, nil, nil, nil, nil, 0
+	m.Folded, m.Merged, m.Settled, m.Gathered, m.Scattered = nil, nil, nil, nil, nil
+	m.Pieces, m.Given, m.Read, m.Mapped, m.Cross = nil, nil, nil, nil, 0
 	near, far := neighbours(c)
 	turns := near >= 0 && c.TakeTurns(0, near)
 	share := 1.0
@@ -223,6 +224,9 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 		{plan.Allgather, "ring", own, &link.Exchange},
 		{plan.Reduce, "binomial", own, &m.Folded},
 		{plan.ReduceScatter, "circulant", own, &m.Merged},
+		{plan.Allgather, "ring", own, &m.Settled},
+		{plan.Gather, "linear", own, &m.Gathered},
+		{plan.Scatter, "linear", own, &m.Scattered},
 		{plan.Allgather, collective.MemoryPlan, own, &m.Pieces},
 		{plan.Bcast, collective.MemoryPlan, own, &m.Given},
 		{plan.Allgather, collective.DirectPlan, own, &m.Read},
@@ -231,7 +235,7 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 		if !slices.Contains(collective.Plans(way.kind, sizes[0], pair), way.plan) {
 			continue
 		}
-		if (way.curve == &m.Folded || way.curve == &m.Merged) && link != &m.Host { // what comes over a network lies in no other rank's caches
+		if link != &m.Host && way.curve != &link.OneWay && way.curve != &link.Exchange { // what comes over a network lies in no other rank's caches
 			continue
 		}
 		op, _ := collectiveNamed(way.kind.String()) // there is one

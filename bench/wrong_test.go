@@ -217,7 +217,7 @@ func TestModelFindsWhatIsWrongInSharedMemory(t *testing.T) {
 			op, _ := collectiveNamed("allgather")
 			f := undecided(s.pairs[0])
 			f.Force = map[plan.Kind]string{plan.Allgather: collective.MemoryPlan}
-			const at = 6 // behind reducing, copying, and four kinds of messages: at another the ranks would disagree
+			const at = 9 // behind reducing, copying, and seven kinds of messages: at another the ranks would disagree
 			if wrong {
 				s.gauges[at].take = func(ctx context.Context) (float64, error) {
 					return timePlan(ctx, s.pairs[0], f, inMemory(t, op, size), heap{}, Options{Sizes: []int{size}, Budget: s.budget})

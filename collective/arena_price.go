@@ -21,6 +21,9 @@ const (
 	// callShare is the part of a crossing that is the call itself, which ranks that wait for nobody make,
 	// too: measured between neighbours.
 	callShare = 0.6
+	// coldOwn is what the copy of the root's own block costs, in copies, where caches have no room for what it deals or gathers:
+	// the pieces of the others come through the same memory at that time.
+	coldOwn = 1.5
 	// ledCall is how long a call takes that waits for nobody.
 	ledCall = 0.075e-6
 )
@@ -81,9 +84,14 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 			return led + fetch + copied + dealt
 		case memcopy.Fits(p.Size*n, p.Size): // the root copies its own block when the others have theirs
 			copied /= ranks
+		default:
+			copied *= coldOwn
 		}
 		return led + others*fetch + copied
 	case plan.Gather:
+		if !memcopy.Fits(p.Size*n, p.Size) {
+			copied *= coldOwn
+		}
 		root, leaf := others*fetch+copied, fetch
 		if n > ring { // who gives has to wait for the root
 			leaf = root
@@ -241,6 +249,9 @@ func passSeconds(p *plan.Problem, m *plan.Model, n int, copied, divided float64)
 	passed := m.Host.OneWay.At(n)
 	switch p.Kind {
 	case plan.Scatter:
+		if len(m.Scattered) > 0 {
+			copied = m.ScatteredOwn(n)
+		}
 		passed += copied
 	case plan.Gather: // whose root copies while the other does
 		passed += 2 * copied

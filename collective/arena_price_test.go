@@ -82,12 +82,13 @@ func TestArenaPricesCountAllVectors(t *testing.T) {
 	}
 }
 
-// A root that scatters what caches have room for copies its own block after the others have theirs; of more they wait for it, too.
+// A root that scatters what caches have room for copies its own block after the others have theirs; of more they wait for it, too,
+// and it takes longer.
 func TestScatterWaitsForTheRootsOwnBlockWhereItFitsNoCache(t *testing.T) {
 	const each = 1e-9 // seconds for a byte copied
 	free := plan.Linear(0, 0)
 	m := &plan.Model{Given: free, Pieces: free, Copy: plan.Linear(0, each), Combine: free, Host: plan.Link{OneWay: free}}
-	for n, share := range map[int]float64{1 << 20: 0.5, 64 << 20: 1} {
+	for n, share := range map[int]float64{1 << 20: 0.5, 64 << 20: coldOwn} {
 		p := &plan.Problem{Kind: plan.Scatter, Size: 2, Count: n / 4, ElemBytes: 4}
 		if got, want := memorySeconds(p, m), share*each*float64(n); math.Abs(got-want) > 1e-3*want {
 			t.Errorf("blocks of %d B take %g s, want %g", n, got, want)

@@ -222,16 +222,17 @@ func (s *siteFlags) measureFlags(f *pflag.FlagSet) {
 	s.add(f)
 	f.IntVarP(&s.ranks, "ranks", "n", 2, "number of ranks to start when alone")
 	f.StringVar(&s.file, "file", "", "site file to write, in place of what is there; it keeps the rules of --site, which may be the same file")
-	f.DurationVar(&s.budget, "budget", 300*time.Millisecond, "time per plan and size, and for each of the model's figures of messages, some 100")
+	f.DurationVar(&s.budget, "budget", 300*time.Millisecond, "time per plan and size, and for each of the model's figures of messages, some 170")
 }
 
 func printModel(env environment, m *plan.Model) {
 	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "bytes\thost one way (µs)\thost exchange\tby pieces\tgiven\tby reading\tmapped\tnetwork one way\tnetwork exchange\treduce\treduce a message\texchange and reduce\tcopy\t")
+	fmt.Fprintln(t, "bytes\thost one way (µs)\thost exchange\tby pieces\tgiven\tby reading\tmapped\tnetwork one way\tnetwork exchange\treduce\treduce a message\texchange and reduce\texchange of old data\tgathered\tscattered\tcopy\t")
 	for _, p := range m.Combine {
 		n := p.Bytes
-		fmt.Fprintf(t, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n, 1e6*m.Host.OneWay.At(n), 1e6*m.Host.Exchange.At(n),
-			1e6*m.Pieces.At(n), 1e6*m.Given.At(n), 1e6*m.Read.At(n), 1e6*m.Mapped.At(n), 1e6*m.Net.OneWay.At(n), 1e6*m.Net.Exchange.At(n), 1e6*p.Seconds, 1e6*m.Folded.At(n), 1e6*m.Merged.At(n), 1e6*m.Copy.At(n))
+		fmt.Fprintf(t, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n, 1e6*m.Host.OneWay.At(n), 1e6*m.Host.Exchange.At(n),
+			1e6*m.Pieces.At(n), 1e6*m.Given.At(n), 1e6*m.Read.At(n), 1e6*m.Mapped.At(n), 1e6*m.Net.OneWay.At(n), 1e6*m.Net.Exchange.At(n), 1e6*p.Seconds, 1e6*m.Folded.At(n), 1e6*m.Merged.At(n),
+			1e6*m.Settled.At(n), 1e6*m.Gathered.At(n), 1e6*m.Scattered.At(n), 1e6*m.Copy.At(n))
 	}
 	t.Flush()
 	fmt.Fprintf(env.stdout, "α %.2f µs, β %.3f ns/B on one host; α %.2f µs, β %.3f ns/B between hosts; γ %.3f ns/B\n",

@@ -98,11 +98,11 @@ func movers() []Planner {
 		{Scatter, "binomial", thakur, scatterBinomial, nil, (*costing).treeScatter},
 
 		{Allgather, "bruck", bruck, allgatherBruck, nil, (*costing).bruckAllgather},
-		{Allgather, "cyclic", bruck, allgatherCyclic, nil, withOwn((*costing).cyclicAllgather)},
-		{Allgather, "doubling", thakur, allgatherDoubling, powerOfTwo, withOwn((*costing).doublingAllgather)},
-		{Allgather, "ring", thakur, allgatherRing, nil, withOwn((*costing).ringAllgather)},
-		{Allgather, "node+ring", karonis, allgatherNode, severalNodes, withOwn((*costing).nodeAllgather)},
-		{Allgather, "node+lanes", multilane, allgatherLanes, severalNodes, withOwn((*costing).lanesAllgather)},
+		{Allgather, "cyclic", bruck, allgatherCyclic, nil, ofOwn((*costing).cyclicAllgather)},
+		{Allgather, "doubling", thakur, allgatherDoubling, powerOfTwo, ofOwn((*costing).doublingAllgather)},
+		{Allgather, "ring", thakur, allgatherRing, nil, ofOwn((*costing).ringAllgather)},
+		{Allgather, "node+ring", karonis, allgatherNode, severalNodes, ofOwn((*costing).nodeAllgather)},
+		{Allgather, "node+lanes", multilane, allgatherLanes, severalNodes, ofOwn((*costing).lanesAllgather)},
 
 		{Alltoall, "bruck", bruck, alltoallBruck, uniform, (*costing).bruckAlltoall},
 		{Alltoall, "linear", elementary, alltoallLinear, nil, (*costing).linearAlltoall},

@@ -228,18 +228,9 @@ func (c *costing) nodeScatterBcast() float64 {
 	return net + host
 }
 
-// gatheredOwn is what the copy of the root's own block of a gather costs, in copies: the root, which fetches the others' blocks,
-// makes them wait, and it takes what is to be sent out of the caches.
-const gatheredOwn = 1.5
+func (c *costing) linearGather() float64 { return c.GatheredOwn(int(c.block)) + c.rootOfAll() }
 
-// scatteredOwn is the same of a scatter: the others fetch their blocks beside the copy.
-const scatteredOwn = 0.75
-
-func (c *costing) linearGather() float64 { return gatheredOwn*c.Copy.At(int(c.block)) + c.rootOfAll() }
-
-func (c *costing) linearScatter() float64 {
-	return scatteredOwn*c.Copy.At(int(c.block)) + c.rootOfAll()
-}
+func (c *costing) linearScatter() float64 { return c.ScatteredOwn(int(c.block)) + c.rootOfAll() }
 
 // rootOfAll is a message between the root and each of the others.
 func (c *costing) rootOfAll() float64 {
@@ -247,15 +238,19 @@ func (c *costing) rootOfAll() float64 {
 	return one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
 }
 
-func (c *costing) treeGather() float64 { return gatheredOwn*c.Copy.At(int(c.block)) + c.scatterDown() }
+func (c *costing) treeGather() float64 { return c.GatheredOwn(int(c.block)) + c.scatterDown() }
 
-func (c *costing) treeScatter() float64 {
-	return scatteredOwn*c.Copy.At(int(c.block)) + c.scatterDown()
-}
+func (c *costing) treeScatter() float64 { return c.ScatteredOwn(int(c.block)) + c.scatterDown() }
 
-// withOwn adds that each rank puts its own block in its place.
-func withOwn(price func(*costing) float64) func(*costing) float64 {
-	return func(c *costing) float64 { return c.Copy.At(int(c.block)) + price(c) }
+// ofOwn is the price of an allgather of the ranks' own blocks: each puts its in its place, and what it sends first is no news.
+func ofOwn(price func(*costing) float64) func(*costing) float64 {
+	return func(c *costing) float64 {
+		t := c.Copy.At(int(c.block)) + price(c)
+		if c.nodes == 1 {
+			t += c.settledSwap(c.block) - c.hostSwap(c.block)
+		}
+		return t
+	}
 }
 
 func (c *costing) bruckAllgather() float64 {
@@ -316,15 +311,20 @@ func (c *costing) pairwiseAlltoall() float64 {
 	return c.Copy.At(int(c.block)) + c.partners(c.block, func(bytes float64, one func(float64) float64) float64 { return one(bytes) })
 }
 
-// partners sums the price of an exchange over all other ranks: those of the
+// partners sums the price of an exchange of what the ranks have been called with over all other ranks: those of the
 // own node and those of others, wherever they are.
 func (c *costing) partners(bytes float64, price func(bytes float64, one func(float64) float64) float64) float64 {
-	return float64(c.local-1)*price(bytes, c.hostSwap) + float64(c.size-c.local)*price(bytes, c.laneSwap)
+	return float64(c.local-1)*price(bytes, c.settledSwap) + float64(c.size-c.local)*price(bytes, c.laneSwap)
 }
 
 // hostSwap and laneSwap are exchanges that all ranks of a node do at once, inside it and beyond.
 func (c *costing) hostSwap(bytes float64) float64 { return c.Host.Exchange.At(int(bytes)) }
 func (c *costing) laneSwap(bytes float64) float64 { return c.net(c.local, bytes) }
+
+// settledSwap is hostSwap of what was not just written.
+func (c *costing) settledSwap(bytes float64) float64 {
+	return c.Settled.Or(c.Host.Exchange).At(int(bytes))
+}
 
 // packing is two copies of all blocks, each on its own.
 func (c *costing) packing() float64 {

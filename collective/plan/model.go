@@ -86,6 +86,13 @@ type Model struct {
 	// Merged is the time in which every rank of a host sends one message and receives one, whose data it reduces on
 	// arrival. Empty: as Exchange and Folded say of the parts in which it comes.
 	Merged Curve `json:"merged,omitempty"`
+	// Settled is Host.Exchange of what its sender has not just written, as the blocks are that a collective is called with: parts of it
+	// may be in no cache, or in those of the receiver. Empty: as Exchange says.
+	Settled Curve `json:"settled,omitempty"`
+	// Gathered and Scattered are the times in which a rank takes in a block of another of its host and one of its own, and deals
+	// them. Empty: as OneWay and Copy say.
+	Gathered  Curve `json:"gathered,omitempty"`
+	Scattered Curve `json:"scattered,omitempty"`
 	// Copy is the time to copy bytes from one buffer to another.
 	Copy Curve `json:"copy"`
 	// Pieces is the time in which every rank of a host gives another so many bytes through memory that
@@ -140,9 +147,31 @@ func (m *Model) Curves() []NamedCurve {
 	return []NamedCurve{
 		{"host.one_way", &m.Host.OneWay, Needed}, {"host.exchange", &m.Host.Exchange, Needed},
 		{"network.one_way", &m.Net.OneWay, Needed}, {"network.exchange", &m.Net.Exchange, Needed},
-		{"combine", &m.Combine, Needed}, {"folded", &m.Folded, Optional}, {"merged", &m.Merged, Optional}, {"copy", &m.Copy, Needed}, {"pieces", &m.Pieces, Optional},
+		{"combine", &m.Combine, Needed}, {"folded", &m.Folded, Optional}, {"merged", &m.Merged, Optional},
+		{"settled", &m.Settled, Optional}, {"gathered", &m.Gathered, Optional}, {"scattered", &m.Scattered, Optional}, {"copy", &m.Copy, Needed}, {"pieces", &m.Pieces, Optional},
 		{"given", &m.Given, Optional}, {"read", &m.Read, Optional}, {"mapped", &m.Mapped, Optional},
 	}
+}
+
+// What the copy of the root's own block costs where that was not measured, in copies. The root of a gather, which
+// fetches the others' blocks, makes them wait, and takes what is to be sent out of the caches. Those of a scatter fetch their
+// blocks beside the copy.
+const (
+	gatheredOwn  = 1.5
+	scatteredOwn = 0.75
+)
+
+// GatheredOwn is what the root's own block of n bytes adds to those that it gathers of the others.
+func (m *Model) GatheredOwn(n int) float64 { return m.ownBlock(m.Gathered, gatheredOwn, n) }
+
+// ScatteredOwn is the same of a scatter.
+func (m *Model) ScatteredOwn(n int) float64 { return m.ownBlock(m.Scattered, scatteredOwn, n) }
+
+func (m *Model) ownBlock(both Curve, copies float64, n int) float64 {
+	if len(both) == 0 {
+		return copies * m.Copy.At(n)
+	}
+	return max(0, both.At(n)-m.Host.OneWay.At(n))
 }
 
 const (
@@ -189,6 +218,7 @@ func (m *Model) crowd(ranksPerCore float64) *Model {
 	}
 	d := *m
 	d.Host.OneWay, d.Host.Exchange, d.Merged = turns(m.Host.OneWay), turns(m.Host.Exchange), turns(m.Merged)
+	d.Settled, d.Gathered, d.Scattered = turns(m.Settled), turns(m.Gathered), turns(m.Scattered)
 	d.Combine, d.Folded, d.Copy = divided(m.Combine), divided(m.Folded), divided(m.Copy)
 	return &d
 }

@@ -42,6 +42,42 @@ func TestReducingOnArrival(t *testing.T) {
 	}
 }
 
+// TestOwnBlocks: what the ranks were called with costs what was measured of it, and else what messages and copies do.
+func TestOwnBlocks(t *testing.T) {
+	const moved, swapped, settled, copied, gathered, scattered = 40, 60, 50, 10, 47, 44
+	always := func(seconds float64) Curve { return Curve{{Seconds: seconds}} }
+	link := Link{OneWay: always(moved), Exchange: always(swapped)}
+	measured := &Model{Host: link, Net: link, Copy: always(copied), Settled: always(settled), Gathered: always(gathered), Scattered: always(scattered)}
+	unmeasured := measured.Clone()
+	unmeasured.Settled, unmeasured.Gathered, unmeasured.Scattered = nil, nil, nil
+	for _, k := range []struct {
+		kind                 Kind
+		plan                 string
+		ranks                int
+		measured, unmeasured float64 // want
+	}{
+		{Gather, "linear", 2, gathered, moved + gatheredOwn*copied},
+		{Gather, "binomial", 2, gathered, moved + gatheredOwn*copied},
+		{Scatter, "linear", 2, scattered, moved + scatteredOwn*copied},
+		{Alltoall, "pairwise", 2, copied + settled, copied + swapped},
+		{Alltoall, "pairwise", 4, copied + 3*settled, copied + 3*swapped},
+		{Allgather, "ring", 2, copied + settled, copied + swapped},
+		{Allgather, "ring", 4, copied + settled + 2*swapped, copied + 3*swapped},
+	} {
+		a, ok := Named(k.kind, k.plan)
+		if !ok {
+			t.Fatalf("no %s for %v", k.plan, k.kind)
+		}
+		p := &Problem{Kind: k.kind, Size: k.ranks, Count: 2, ElemBytes: 4}
+		if got := a.Predict(p, measured); got != k.measured {
+			t.Errorf("%v of %d ranks by %s: %g s, want %g", k.kind, k.ranks, k.plan, got, k.measured)
+		}
+		if got := a.Predict(p, unmeasured); got != k.unmeasured {
+			t.Errorf("%v of %d ranks by %s, not measured: %g s, want %g", k.kind, k.ranks, k.plan, got, k.unmeasured)
+		}
+	}
+}
+
 // TestCurvesAreAll: what is cloned and checked leaves no curve out.
 func TestCurvesAreAll(t *testing.T) {
 	m := fullModel()
