@@ -56,15 +56,18 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	}
 	cross *= float64(1 + n/ring)
 	given, folded := m.Given.Or(m.Host.OneWay), m.Folded.Or(m.Combine)
-	fetch, copied, combined := divided*memory.partOf(given, givenVectors, n), divided*memory.partOf(m.Copy, coreVectors, n), divided*memory.partOf(folded, foldedVectors, n)
+	short, part := fitsSlot(p), n
+	if short && p.Kind != plan.Allreduce && deals(p.Kind) && p.Size*n > inlineBytes { // it lies in the store, however little of it a rank wants
+		part = max(n, slotWords*8)
+	}
+	fetch, copied, combined := divided*memory.partOf(given, givenVectors, part), divided*memory.partOf(m.Copy, coreVectors, n), divided*memory.partOf(folded, foldedVectors, n)
 	instead := max(0, combined-copied) // by how much it takes longer to combine what comes than to copy it
 	exchanged := fetch + copied
 	if len(m.Pieces) > 0 {
-		exchanged = divided * memory.partOf(m.Pieces, exchangedVectors, n)
+		exchanged = divided * memory.partOf(m.Pieces, exchangedVectors, part)
 	}
 	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
-	short := fitsSlot(p)
-	if short && p.Kind != plan.Barrier { // ranks that do other things between leave a barrier one after the other, and come so
+	if short && p.Kind != plan.Barrier {                    // ranks that do other things between leave a barrier one after the other, and come so
 		cross = max(cross, m.Pieces.Alpha())
 	}
 	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }

@@ -96,6 +96,26 @@ func TestScatterWaitsForTheRootsOwnBlockWhereItFitsNoCache(t *testing.T) {
 	}
 }
 
+// A block of a vector that is too long for a slot costs as much as one that is itself.
+func TestPriceOfABlockThatLiesInTheStore(t *testing.T) {
+	free := plan.Linear(0, 0)
+	step := plan.Curve{{Bytes: inlineBytes}, {Bytes: slotWords * 8, Seconds: 1e-6}}
+	m := &plan.Model{Given: step, Pieces: step, Copy: free, Combine: free, Host: plan.Link{OneWay: free}}
+	for _, k := range []struct {
+		kind   plan.Kind
+		n      int // bytes of a block
+		stored bool
+	}{
+		{plan.Scatter, inlineBytes / 2, false}, {plan.Scatter, inlineBytes/2 + 4, true}, {plan.Alltoall, inlineBytes/2 + 4, true},
+		{plan.Gather, inlineBytes/2 + 4, false}, {plan.Allreduce, inlineBytes/2 + 4, false},
+	} {
+		p := &plan.Problem{Kind: k.kind, Size: 2, Count: k.n / 4, ElemBytes: 4}
+		if got := memorySeconds(p, m); (got >= 1e-6) != k.stored {
+			t.Errorf("%v of blocks of %d B takes %g s", k.kind, k.n, got)
+		}
+	}
+}
+
 // Memory turns to direct reading where ranks are far, and not the other way round, so that it is taken unless direct reading is
 // cheaper by more than prices are exact.
 func TestArenaPrefersWhatCanTurn(t *testing.T) {
