@@ -316,7 +316,8 @@ func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
 // messageShare is by how much messages must be cheaper to be taken where ranks share memory: their
 // prices differ by less than what is measured, and without messages there is less to wait for. Among more than
 // two ranks a round of short messages takes up to three times as long as between the two that prices come from, each with
-// another rank whose lines are in nobody's caches, and what goes through slots 1.5 times: slotShare.
+// another rank whose lines are in nobody's caches, and what goes through slots 1.5 times: slotShare. Two ranks that read each
+// other's memory instead save nothing else, so that reading must be as cheap.
 const messageShare, slotShare = 1.1, 2.0
 
 // directShare is by how much direct reading must be cheaper than memory to be taken instead: what goes through memory is read
@@ -359,8 +360,11 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 			cheapest, what, dearer = c.Seconds, c.Plan, directShare
 		}
 		price := c.Seconds
-		if name != "" {
+		switch {
+		case name != "":
 			price *= directShare
+		case c.Plan == DirectPlan && p.Size == 2: // of a message between two, both copy a part
+			price *= share
 		}
 		if price <= least {
 			name, least = c.Plan, c.Seconds

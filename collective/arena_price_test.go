@@ -140,6 +140,28 @@ func TestArenaPrefersWhatCanTurn(t *testing.T) {
 	}
 }
 
+// Two ranks read each other's memory only where that is cheaper than messages, of which both copy a part; more of them also where it
+// is a little dearer.
+func TestReadingAgainstMessages(t *testing.T) {
+	const n = 1 << 20
+	free := plan.Linear(0, 0)
+	for _, k := range []struct {
+		ranks int
+		read  float64 // of what messages take
+		want  string
+	}{{2, 0.95, DirectPlan}, {2, 1.05, ""}, {4, 1.05, DirectPlan}} {
+		m := defaultModel.Clone()
+		m.Copy, m.Cross, m.Overhead = free, 0, 0
+		m.Host.Exchange, m.Pieces = plan.Linear(0, 1e-10), plan.Linear(0, 1e-8)
+		m.Read = plan.Linear(0, k.read*1e-10)
+		p := &plan.Problem{Kind: plan.Allgather, Size: k.ranks, Count: n / 4, ElemBytes: 4}
+		cfg := Config{Model: m}
+		if name, why, _ := cfg.arenaWay(p, true); name != k.want {
+			t.Errorf("reading takes %g of what messages of %d ranks do: %q, %s; want %q", k.read, k.ranks, name, why, k.want)
+		}
+	}
+}
+
 // A vector's price for a byte is that of as much memory as is in use, but a short one is not cheaper for being one of several.
 func TestPriceOfPartOfTheMemoryInUse(t *testing.T) {
 	// 10 ns to begin with; for a byte 1 ns up to 1,000, less up to 2,000, which overlap, and more where caches end.

@@ -5,7 +5,7 @@ import "github.com/fisterra-hpc/fisterra/internal/memcopy"
 // byteRing hands out contiguous pieces of the memory that carries payloads too
 // long for a cell. Only the sender knows it: a cell names the piece, and a
 // piece is free again when the cell that carried it has been credited. It starts
-// without memory, and grows when it is full, by going on into new memory where
+// without memory, and grows when it is full, or has to leave gaps, by going on into new memory where
 // it would have wrapped. It does not turn back to memory that is free again, but goes
 // through all of it: what the peer read last lies in its caches, and is
 // dearer to write than what has left them. Of 2 MiB most has.
