@@ -158,9 +158,9 @@ const (
 	// The ring of pieces is as large for the same reason, and was quicker so where ranks share
 	// caches, too. A piece is as small as it can be without costing more in crossings than it gains by
 	// overlap: its readers begin when it is there.
-	pieces     = 32       // steps in the ring
-	pieceBytes = 64 << 10 // of a vector, or of all blocks, in one step
-	pieceWords = (pieceBytes + memcopy.ReadAheadBytes) / 8
+	pieces      = 32       // steps in the ring
+	pieceBytes  = 64 << 10 // of a vector, or of all blocks, in one step
+	pieceStride = (pieceBytes + memcopy.ReadAheadBytes) / 8
 
 	maxArena   = 16 // ranks
 	arenaAfter = 16 // collectives on a communicator before it gets an arena
@@ -168,7 +168,7 @@ const (
 
 	storeAt    = flagWords + slots*slotStride
 	piecesAt   = storeAt + storeBytes/8
-	arenaWords = piecesAt + pieces*pieceWords
+	arenaWords = piecesAt + pieces*pieceStride
 )
 
 // arenaSuits: all ranks share memory, and are few, and no library does it all. All get the same answer. The state is locked.
@@ -294,6 +294,6 @@ func slot(turn uint64) int { return flagWords + int(turn%slots)*slotStride }
 
 // pieceOf is n bytes of the piece that a rank uses in a step.
 func (a *arena) pieceOf(rank int, s step, at, n int) []byte {
-	word := piecesAt + int(s.number%pieces)*pieceWords
+	word := piecesAt + int(s.number%pieces)*pieceStride
 	return a.bytesAt(rank, word+at/8, n)
 }
