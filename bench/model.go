@@ -12,7 +12,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// modelSizes are the points of a measured curve.
+// modelSizes are the points of a measured curve. Between 256 and 512 bytes vectors leave the slots of shared memory.
 var modelSizes = []int{4, 256, 512, 2 << 10, 4 << 10, 8 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 32 << 20}
 
 const (

@@ -154,13 +154,14 @@ const (
 	// them.
 	storeBytes   = 2 << 20
 	storeCrowded = 2 * slots * slotBytes
+	_            = uint(storeCrowded - (slots+1)*(slotBytes+memcopy.ReadAheadBytes)) // with the gaps, and what is left where it turns back
 
 	// The ring of pieces is as large for the same reason, and was quicker so where ranks share
 	// caches, too. A piece is as small as it can be without costing more in crossings than it gains by
 	// overlap: its readers begin when it is there.
-	pieces      = 32       // steps in the ring
-	pieceBytes  = 64 << 10 // of a vector, or of all blocks, in one step
-	pieceStride = (pieceBytes + memcopy.ReadAheadBytes) / 8
+	pieces      = 32                                        // steps in the ring
+	pieceBytes  = 64 << 10                                  // of a vector, or of all blocks, in one step
+	pieceStride = (pieceBytes + memcopy.ReadAheadBytes) / 8 // words
 
 	maxArena   = 16 // ranks
 	arenaAfter = 16 // collectives on a communicator before it gets an arena

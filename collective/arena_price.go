@@ -57,7 +57,8 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	cross *= float64(1 + n/ring)
 	given, folded := m.Given.Or(m.Host.OneWay), m.Folded.Or(m.Combine)
 	short, part := fitsSlot(p), n
-	if short && p.Kind != plan.Allreduce && deals(p.Kind) && p.Size*n > inlineBytes { // it lies in the store, however little of it a rank wants
+	// A vector too long for a slot lies in the store, however little of it a rank wants.
+	if short && p.Kind != plan.Allreduce && deals(p.Kind) && p.Size*n > inlineBytes {
 		part = max(n, slotWords*8)
 	}
 	fetch, copied, combined := divided*memory.partOf(given, givenVectors, part), divided*memory.partOf(m.Copy, coreVectors, n), divided*memory.partOf(folded, foldedVectors, n)
@@ -67,7 +68,8 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		exchanged = divided * memory.partOf(m.Pieces, exchangedVectors, part)
 	}
 	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
-	if short && p.Kind != plan.Barrier {                    // ranks that do other things between leave a barrier one after the other, and come so
+	// Ranks that do other things between leave a barrier one after the other, and come so.
+	if short && p.Kind != plan.Barrier {
 		cross = max(cross, m.Pieces.Alpha())
 	}
 	waiting := func(n float64) float64 { return cross * (callShare + (1-callShare)*n/ranks) }
@@ -76,6 +78,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		led = min(led, ledSeconds(m, others/ranks))
 		scanned, reducing = led, exchanged+instead
 	}
+	fits := memcopy.Fits(p.Size*n, p.Size) // all blocks
 	switch p.Kind {
 	case plan.Barrier:
 		return cross
@@ -85,14 +88,14 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		switch {
 		case short:
 			return led + fetch + copied + dealt
-		case memcopy.Fits(p.Size*n, p.Size): // the root copies its own block when the others have theirs
+		case fits: // the root copies its own block when the others have theirs
 			copied /= ranks
 		default:
 			copied *= coldOwn
 		}
 		return led + others*fetch + copied
 	case plan.Gather:
-		if !memcopy.Fits(p.Size*n, p.Size) {
+		if !fits {
 			copied *= coldOwn
 		}
 		root, leaf := others*fetch+copied, fetch
@@ -252,7 +255,7 @@ func passSeconds(p *plan.Problem, m *plan.Model, n int, copied, divided float64)
 	passed := m.Host.OneWay.At(n)
 	switch p.Kind {
 	case plan.Scatter:
-		if len(m.Scattered) > 0 {
+		if len(m.Scattered) > 0 { // else a whole copy: with less reading was chosen where it lost
 			copied = m.ScatteredOwn(n)
 		}
 		passed += copied

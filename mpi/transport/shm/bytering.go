@@ -29,8 +29,8 @@ type piece struct {
 
 const (
 	pieceAlign = 64
-	// gapRing is the least size of a ring with gaps between its pieces, gapFrom the length of a piece from which one follows it: of
-	// shorter ones the processor that reads them fetches no more than it is given.
+	// gapRing is the least size of a ring with gaps between its pieces (memcopy.ReadAheadBytes), gapFrom the length of a piece from
+	// which one follows it. Shorter ones gained nothing.
 	gapRing = 256 << 10
 	gapFrom = 256
 )

@@ -62,7 +62,7 @@ const (
 	// than creditBytes, each payload rounded up to pieceAlign. In the middle it leaves half of the rest on either side, and
 	// where the sender has turned back there may be a gap of a piece besides.
 	eagerBytes = (firstRing-creditBytes-creditCells*pieceAlign)/2 - pieceAlign
-	_          = uint((gapRing-creditBytes-creditCells*(pieceAlign+memcopy.ReadAheadBytes))/2 - pieceAlign - eagerBytes) // likewise with gaps
+	_          = uint((gapRing-creditBytes-creditCells*(pieceAlign+memcopy.ReadAheadBytes))/2 - pieceAlign - eagerBytes) // so do they with gaps
 	// creditLimit is what one rank may leave unconsumed at another.
 	creditLimit = 4 << 20
 
