@@ -27,9 +27,10 @@ import (
 type arena struct {
 	me        int
 	parts     [][]uint64
-	others    []int   // in the order in which this rank waits for them
-	elsewhere rankSet // in a crowd: those that run on other processors than this one
-	mates     []int   // in a crowd: those that run on the same one, and need it to come
+	own       []uint64 // this rank's part
+	others    []int    // in the order in which this rank waits for them
+	elsewhere rankSet  // in a crowd: those that run on other processors than this one
+	mates     []int    // in a crowd: those that run on the same one, and need it to come
 
 	fences bool            // writers need a full fence of their own: see package fence
 	home   osyield.Home    // of this rank; the engine has another for its own waits
@@ -71,7 +72,7 @@ type arena struct {
 // newArena is an arena of parts. processors says where each rank should run, -1 if that is not known.
 func newArena(s *state, parts [][]uint64, ranksPerCore float64, processors []int) *arena {
 	home := processors[s.rank]
-	a := &arena{me: s.rank, parts: parts, home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
+	a := &arena{me: s.rank, parts: parts, own: parts[s.rank], home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
 	if ranksPerCore > 1 {
 		a.home = osyield.NewCrowdedHome(home)
@@ -185,13 +186,13 @@ func (s *state) arenaSuits(c *mpi.Comm) bool {
 	return true
 }
 
-// arenasKey is the attribute of a world's communicator that counts the rank's arenas.
-type arenasKey struct{}
+// arenasKey is of the attribute of a world's communicator that counts the rank's arenas.
+var arenasKey mpi.Keyval
 
 // makeArena makes an arena as a part of q, unless one of the ranks has too many. Collective. Without it everything goes by
 // messages: an error means that the ranks do not agree.
 func (s *state) makeArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
-	alive := c.World().Comm().Attribute(arenasKey{}, func() any { return new(atomic.Int32) }).(*atomic.Int32)
+	alive := c.World().Comm().Attribute(&arenasKey, func() any { return new(atomic.Int32) }).(*atomic.Int32)
 	few, err := s.allCan(ctx, c, q, alive.Add(1) <= maxArenas)
 	var a *arena
 	if few && err == nil {

@@ -122,7 +122,7 @@ func (d *direct) run(ctx context.Context) error {
 		}
 	}
 	d.raise(flagTaken, d.read)
-	readers := d.readers()
+	readers := d.entry.readers()
 	for _, r := range d.others {
 		if readers.has(r) {
 			if err := d.reach(ctx, r, flagTaken, d.read, readers); err != nil {
@@ -217,7 +217,7 @@ func (d *direct) given(r int) []byte {
 // fetch gets the blocks of this rank's result, the next rank's first, so that not all read
 // the same.
 func (d *direct) fetch(ctx context.Context) error {
-	first, end := d.sources(d.me)
+	first, end := d.entry.sources(d.me)
 	for i := 1; i <= len(d.parts); i++ {
 		r := (d.me + i) % len(d.parts)
 		if r < first || r >= end || r == d.me && (d.entry.inPlace || d.slices()) {

@@ -135,7 +135,6 @@ func (s *state) queue(ctx context.Context, m *meeting) error {
 
 // hold does the collective, now that it is the meeting's turn.
 func (m *meeting) hold(ctx context.Context) error {
-	m.sleeper.signature.set(&m.signature, 0) // as the look-out would see it
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
@@ -151,6 +150,11 @@ func (m *meeting) hold(ctx context.Context) error {
 		}
 		return m.throughSlots(ctx)
 	}
+	return m.atLength(ctx, mapped)
+}
+
+// atLength does the collective otherwise than through slots.
+func (m *meeting) atLength(ctx context.Context, mapped bool) error {
 	defer m.boundSaved()
 	far := m.entry.farKernel || m.entry.farMapped && m.mappable()
 	if m.entry.way == byDirect || mapped || far && m.pace.direct() {

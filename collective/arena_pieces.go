@@ -56,7 +56,7 @@ func (m *meeting) throughPieces(ctx context.Context) error {
 		}
 	}
 	given, ahead := 0, m.ahead
-	if first, end := m.sources(m.me); end-first == 1 && first == m.me && memcopy.Fits(len(m.send), len(m.parts)) {
+	if first, end := m.entry.sources(m.me); end-first == 1 && first == m.me && memcopy.Fits(len(m.send), len(m.parts)) {
 		ahead = l.steps // the others do not wait for this rank's own part, which it finds in its caches afterwards
 	}
 	for taken := range l.steps {
@@ -82,7 +82,7 @@ func (m *meeting) throughPieces(ctx context.Context) error {
 // layOut finds the steps. They are the same on all ranks.
 func (m *meeting) layOut() pieceRun {
 	e, size := m.entry, len(m.parts)
-	l := pieceRun{meeting: m, first: m.steps, box: pieceBytes, readers: m.readers()}
+	l := pieceRun{meeting: m, first: m.steps, box: pieceBytes, readers: m.entry.readers()}
 	l.keeps = e.inPlace && e.kind.Reduces() && m.me > 1
 	l.shows = l.readers&^oneRank(m.me) != 0 || l.keeps
 	if deals(e.kind) {
@@ -137,7 +137,7 @@ func (m *meeting) block(r int) (from, to int) {
 	case plan.Allreduce:
 		return e.count * r / len(m.parts) * e.typ.size, e.count * (r + 1) / len(m.parts) * e.typ.size
 	}
-	return m.blockOffset(r), m.blockOffset(r + 1)
+	return m.entry.blockOffset(r), m.entry.blockOffset(r + 1)
 }
 
 // lead is how many rounds an allreduce deals before it spreads their results. They are no more than 16, since the 32 pieces of
@@ -265,7 +265,7 @@ func (l *pieceRun) take(ctx context.Context, s step) error {
 
 // combine takes what the sources show, and this rank's own input, in their order.
 func (l *pieceRun) combine(ctx context.Context, s step) error {
-	first, end := l.sources(l.me)
+	first, end := l.entry.sources(l.me)
 	if first == end {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (l *pieceRun) combine(ctx context.Context, s step) error {
 			own = l.saved
 		}
 	}
-	l.fold(out, end, func(r int) []byte {
+	l.entry.fold(out, end, func(r int) []byte {
 		if r == l.me && !l.keeps {
 			return own
 		}
@@ -301,13 +301,13 @@ func (l *pieceRun) await(ctx context.Context, r int, s step) error {
 	if r == l.me {
 		return nil
 	}
-	return l.reach(ctx, r, flagShown, s.number, ranksFrom(l.sources(l.me)))
+	return l.reach(ctx, r, flagShown, s.number, ranksFrom(l.entry.sources(l.me)))
 }
 
 // collectPieces puts what the sources show in its place, the next rank's first, so that
 // not all read the same.
 func (l *pieceRun) collectPieces(ctx context.Context, s step) error {
-	first, end := l.sources(l.me)
+	first, end := l.entry.sources(l.me)
 	for i := 1; i <= len(l.parts); i++ {
 		r := (l.me + i) % len(l.parts)
 		if r < first || r >= end {

@@ -19,12 +19,12 @@ import (
 // Cost: one crossing of a cache line, and as many bytes read as are received.
 func (m *meeting) throughSlots(ctx context.Context) error {
 	m.noteBuffers()
-	from, to := m.unwanted()
-	m.showBut(from, to, m.contribution())
+	given := m.contribution()
+	m.showBut(m.entry.flow.leftOut, given)
 	if err := m.compareCalls(ctx); err != nil {
 		return err
 	}
-	m.take()
+	m.take(given)
 	return nil
 }
 
@@ -48,21 +48,16 @@ func (m *meeting) expected() *order {
 		o.first = 0
 	}
 	for _, r := range m.mates {
-		if m.gives(r, m.me) {
+		if m.entry.gives(r, m.me) {
 			o.before |= oneRank(r)
 		}
-		o.followed = o.followed || m.gives(m.me, r)
+		o.followed = o.followed || m.entry.gives(m.me, r)
 	}
 	if o.followed { // a chain would give the processor to the wrong one too often
 		o.before = 0
 	}
 	o.matters = o.first != nobody || o.before != 0 || o.followed
 	return o
-}
-
-// gives reports whether in this call a rank has something for another that has nothing for it.
-func (m *meeting) gives(from, to int) bool {
-	return ranksFrom(m.sources(to)).has(from) && !ranksFrom(m.sources(from)).has(to)
 }
 
 // leaveInOrder is a barrier that ranks leave in an order. Where one is first it costs a crossing more than if all left as soon as they see all.
@@ -99,118 +94,29 @@ func (m *meeting) awaitFirst(ctx context.Context, first int) error {
 	return m.reach(ctx, first, released, m.turn, oneRank(first))
 }
 
-// sources are the ranks that contribute to a rank's result, from first to before end.
-func (m *meeting) sources(rank int) (first, end int) {
-	switch m.entry.kind {
-	case plan.Bcast:
-		if rank == m.entry.root {
-			return 0, 0
-		}
-		return m.entry.root, m.entry.root + 1
-	case plan.Scatter:
-		return m.entry.root, m.entry.root + 1
-	case plan.Reduce, plan.Gather:
-		if rank != m.entry.root {
-			return 0, 0
-		}
-	case plan.ReduceScatter:
-		if m.blockOffset(rank) == m.blockOffset(rank+1) {
-			return 0, 0
-		}
-	case plan.Scan:
-		return 0, rank + 1
-	case plan.Exscan:
-		return 0, rank
-	}
-	return 0, len(m.parts)
-}
-
-// readers are the ranks of whose results this one's contribution is a part.
-func (m *meeting) readers() rankSet {
-	switch m.entry.kind {
-	case plan.Bcast, plan.Scatter:
-		if m.me != m.entry.root {
-			return 0
-		}
-	case plan.Gather, plan.Reduce:
-		return oneRank(m.entry.root)
-	case plan.Scan, plan.Exscan:
-		return ranksFrom(m.me, len(m.parts))
-	}
-	return m.everybody()
-}
-
-// contribution is what the others may want from this rank.
-func (m *meeting) contribution() []byte {
-	switch m.entry.kind {
-	case plan.Bcast:
-		if m.me == m.entry.root {
-			return m.recv
-		}
-		return nil
-	case plan.Gather, plan.Allgather:
-		if m.entry.inPlace {
-			return m.recv[m.blockOffset(m.me):m.blockOffset(m.me+1)]
-		}
-	}
-	return m.send
-}
-
-// blockOffset is where a rank's block begins, in bytes, among all of them.
-func (m *meeting) blockOffset(rank int) int {
-	if m.entry.starts != nil {
-		return m.entry.starts[rank]
-	}
-	return rank * m.entry.count * m.entry.typ.size
-}
-
-// blockOffsets is blockOffset for blocks of different lengths, the end of the last included.
-func blockOffsets(counts []int, elemBytes int) []int {
-	if counts == nil {
-		return nil
-	}
-	starts := make([]int, len(counts)+1)
-	for r, n := range counts {
-		starts[r+1] = starts[r] + n*elemBytes
-	}
-	return starts
-}
-
-// unwanted is where in its contribution a rank has what no other wants, from a byte on to before another: its own block of
-// what it deals, unless it has to look there itself.
-func (m *meeting) unwanted() (from, to int) {
-	switch m.entry.kind {
-	case plan.Scatter, plan.Alltoall, plan.ReduceScatter:
-		if len(m.send) > 0 && !m.spoilsInput() {
-			return m.blockOffset(m.me), m.blockOffset(m.me + 1)
-		}
-	}
-	return 0, 0
-}
-
 // show writes the slot of this turn, its first word last.
-func (m *meeting) show(vector []byte) { m.showBut(0, 0, vector) }
+func (m *meeting) show(vector []byte) { m.showBut(span{}, vector) }
 
 // showBut is show, and leaves some bytes of the vector out.
-func (m *meeting) showBut(from, to int, vector []byte) {
+func (m *meeting) showBut(leftOut span, vector []byte) {
 	a := m.arena
 	at := slot(a.turn)
-	words, head := a.parts[a.me][at:at+slotWords], &a.heads[a.turn%slots]
+	words, head := a.own[at:at+slotWords], &a.heads[a.turn%slots]
 	head[1] = binary.NativeEndian.Uint64(m.signature[:])
 	head[2] = binary.NativeEndian.Uint64(m.signature[8:])
 	head[callAt] = uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote[long] | a.bufferVote[short]<<shortVotes
 	words[1], words[2], words[callAt] = head[1], head[2], head[callAt]
 	n := len(vector)
 	if n <= inlineBytes {
-		shown := a.bytesAt(a.me, at+slotHead, n)
-		copy(shown, vector[:from])
-		copy(shown[to:], vector[to:])
+		shown := mpi.Bytes(words[slotHead:])[:n]
+		copy(shown, vector[:leftOut.from])
+		copy(shown[leftOut.to:], vector[leftOut.to:])
 	} else {
 		a.stored = a.storedAt(n)
 		words[slotHead] = uint64(a.stored)
 		shown := a.bytesAt(a.me, storeAt+a.stored/8, n)
-		memcopy.Owning(shown, vector[:from])
-		memcopy.Owning(shown[to:], vector[to:])
+		memcopy.Owning(shown, vector[:leftOut.from])
+		memcopy.Owning(shown[leftOut.to:], vector[leftOut.to:])
 		a.stored += (n+lineBytes-1)/lineBytes*lineBytes + memcopy.ReadAheadBytes
 	}
 	a.raise(at, a.turn)
@@ -240,49 +146,27 @@ func (a *arena) fetchAhead(nBytes int) {
 	a.lines = lines
 }
 
-// shown is what a rank showed, from a byte on to before another. What this one did is in its own buffer, too, and its
+// shown is a part of the n bytes that a rank showed. What this one did is in its own buffer, too, as it was given, and its
 // slot no longer in its caches.
-func (m *meeting) shown(rank, from, to int) []byte {
-	if rank == m.me && !m.spoilsInput() {
-		return m.contribution()[from:to]
+func (m *meeting) shown(rank, n int, part span, given []byte) []byte {
+	if rank == m.me && !m.entry.flow.rereads {
+		return given[part.from:part.to]
 	}
 	at := slot(m.turn) + slotHead
-	n := m.contributes(rank)
 	if n > inlineBytes {
 		at = storeAt + int(m.parts[rank][at])/8
 	}
-	return m.bytesAt(rank, at, n)[from:to]
-}
-
-// spoilsInput reports whether this rank's result may overwrite its input before that is combined: the result of two other
-// ranks' inputs, or one that begins elsewhere than this rank's block.
-func (m *meeting) spoilsInput() bool {
-	e := m.entry
-	return e.inPlace && e.kind.Reduces() && (m.me > 1 || m.me == 1 && e.kind == plan.ReduceScatter)
-}
-
-// contributes is how many bytes a rank shows, if the others want any of it.
-func (m *meeting) contributes(rank int) int {
-	switch m.entry.kind {
-	case plan.Gather, plan.Allgather:
-		return m.blockOffset(rank+1) - m.blockOffset(rank)
-	case plan.Scatter, plan.Alltoall, plan.ReduceScatter:
-		return m.blockOffset(len(m.parts))
-	}
-	return m.entry.count * m.entry.typ.size
+	return m.bytesAt(rank, at, part.to)[part.from:]
 }
 
 // compareCalls waits for the ranks whose contributions this one needs, or for all that are to compare.
 func (m *meeting) compareCalls(ctx context.Context) error {
-	needed := ranksFrom(m.sources(m.me))
-	if m.entry.waitsForAll {
-		needed = m.everybody()
-	}
+	needs := m.entry.flow.needs
 	for _, r := range m.others {
-		if !needed.has(r) {
+		if !needs.has(r) {
 			continue
 		}
-		if err := m.see(ctx, r, needed); err != nil {
+		if err := m.see(ctx, r, needs); err != nil {
 			return err
 		}
 	}
@@ -300,7 +184,7 @@ func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
 
 // compareSlots compares what a rank called in a turn with what this one did.
 func (m *meeting) compareSlots(rank int, turn uint64) error {
-	theirs, mine := m.parts[rank][slot(turn):][:slotHead], &m.heads[turn%slots]
+	theirs, mine := (*[slotHead]uint64)(m.parts[rank][slot(turn):]), &m.heads[turn%slots]
 	if theirs[1] == mine[1] && theirs[2] == mine[2] && theirs[callAt]>>numberShift == mine[callAt]>>numberShift {
 		return nil
 	}
@@ -324,64 +208,28 @@ func (m *meeting) differ(rank int, turn uint64) error {
 	return s.mismatch(shadow, seq, mine, rank, theirs)
 }
 
-// take makes this rank's result of what was shown.
-func (m *meeting) take() {
-	n := m.entry.count * m.entry.typ.size
-	from, to := m.blockOffset(m.me), m.blockOffset(m.me+1)
-	whole := func(r int) []byte { return m.shown(r, 0, n) }
-	mine := func(r int) []byte { return m.shown(r, from, to) }
-	theirs := func(r int) []byte { return m.shown(r, 0, m.blockOffset(r+1)-m.blockOffset(r)) }
-	switch m.entry.kind {
-	case plan.Bcast:
-		if m.me != m.entry.root {
-			copy(m.recv, whole(m.entry.root))
+// take makes this rank's result of what was shown, which of its own is what it has given.
+func (m *meeting) take(given []byte) {
+	f := &m.entry.flow
+	switch f.result {
+	case copied:
+		copy(m.recv, m.shown(f.of, f.shownBytes, f.takes, given))
+	case combined:
+		dst := m.recv[:f.takes.to-f.takes.from]
+		if f.of == 2 { // for a few bytes the closure takes longer than all else here
+			m.entry.combine(dst, m.shown(0, f.shownBytes, f.takes, given), m.shown(1, f.shownBytes, f.takes, given))
+			return
 		}
-	case plan.Reduce:
-		if m.me == m.entry.root {
-			m.fold(m.recv, len(m.parts), whole)
+		m.entry.fold(dst, f.of, func(r int) []byte { return m.shown(r, f.shownBytes, f.takes, given) })
+	case cutBlocks:
+		for r := range m.parts {
+			copy(m.recv[m.entry.blockOffset(r):], m.shown(r, f.shownBytes, f.takes, given))
 		}
-	case plan.Allreduce:
-		m.fold(m.recv, len(m.parts), whole)
-	case plan.Scan:
-		m.fold(m.recv, m.me+1, whole)
-	case plan.Exscan:
-		m.fold(m.recv, m.me, whole)
-	case plan.ReduceScatter:
-		if from < to { // else it has not waited for what the others show
-			m.fold(m.recv[:to-from], len(m.parts), mine)
+	case wholeBlocks:
+		for r := range m.parts {
+			at := m.entry.blockOffset(r)
+			n := m.entry.blockOffset(r+1) - at
+			copy(m.recv[at:], m.shown(r, n, span{0, n}, given))
 		}
-	case plan.Gather:
-		if m.me == m.entry.root {
-			m.collect(theirs)
-		}
-	case plan.Allgather:
-		m.collect(theirs)
-	case plan.Scatter:
-		if m.me != m.entry.root || !m.entry.inPlace {
-			copy(m.recv, mine(m.entry.root))
-		}
-	case plan.Alltoall:
-		m.collect(mine)
-	}
-}
-
-// fold combines what the first n ranks showed, in their order.
-func (m *meeting) fold(dst []byte, n int, shown func(rank int) []byte) {
-	switch n {
-	case 0:
-	case 1:
-		copy(dst, shown(0))
-	default:
-		m.entry.combine(dst, shown(0), shown(1))
-		for r := 2; r < n; r++ {
-			m.entry.combine(dst, dst, shown(r))
-		}
-	}
-}
-
-// collect puts what the ranks showed one after the other.
-func (m *meeting) collect(shown func(rank int) []byte) {
-	for r := range m.parts {
-		copy(m.recv[m.blockOffset(r):m.blockOffset(r+1)], shown(r))
 	}
 }

@@ -43,14 +43,14 @@ const (
 // before, and wakes those who sleep for it. It asks for the line of the slot that this rank writes next, which the
 // others have read last: the rank waits for them now, and would wait for the line then.
 func (a *arena) raise(word int, v uint64) {
-	part := a.parts[a.me]
+	w := &a.own[word]
 	if a.fences {
-		atomic.StoreUint64(&part[word], v)
+		atomic.StoreUint64(w, v)
 	} else {
-		fence.StoreAhead(&part[word], v, &part[slot(a.turn+1)])
+		fence.StoreAhead(w, v, &a.own[slot(a.turn+1)])
 	}
-	if atomic.LoadUint64(&part[sleepers]) != 0 {
-		futex(&part[word], futexWake, 1<<30, nil)
+	if atomic.LoadUint64(&a.own[sleepers]) != 0 {
+		futex(w, futexWake, 1<<30, nil)
 	}
 }
 
@@ -68,12 +68,14 @@ func futex(word *uint64, op int, v uint32, timeout *unix.Timespec) {
 // rankSet is a set of the ranks of an arena, a bit for each.
 type rankSet uint32
 
+const maxRanks = 32
+
 func oneRank(r int) rankSet { return 1 << r }
 
 // ranksFrom are those from first to before end.
 func ranksFrom(first, end int) rankSet { return 1<<end - 1<<first }
 
-func (set rankSet) has(r int) bool { return set>>r&1 == 1 }
+func (set rankSet) has(r int) bool { return set>>(uint(r)%maxRanks)&1 == 1 }
 
 // everybody is the set of all ranks.
 func (a *arena) everybody() rankSet { return ranksFrom(0, len(a.parts)) }
@@ -108,6 +110,11 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 // near waits as reach does, as long as that is not worth a sleep.
 func (m *meeting) near(rank, word int, v uint64) bool {
 	w := &m.parts[rank][word]
+	return atomic.LoadUint64(w) >= v || m.spin(rank, w, v)
+}
+
+// spin is near for a word that has not grown yet.
+func (m *meeting) spin(rank int, w *uint64, v uint64) bool {
 	spins := m.spins
 	if m.elsewhere.has(rank) && m.matesCame() {
 		spins = spinsElsewhere
@@ -188,7 +195,7 @@ func (m *meeting) watch(rank int, r mpi.Request, words awaited) {
 	x.mu.Unlock()
 	s := x.state
 	s.mu.Lock()
-	x.entry, x.seq = m.entry, m.seq
+	x.entry, x.seq, x.signature = m.entry, m.seq, m.signature
 	x.progress.Add(1) // since it slept for something else
 	s.watch.add(x)
 	s.mu.Unlock()

@@ -69,9 +69,10 @@ type key struct {
 // entry is a plan with what is needed to run it.
 type entry struct {
 	key
-	counts [3][]int // Counts, SendCounts, RecvCounts
-	plan   *plan.Plan
-	way    way // but for byMessages the plan is empty
+	rank, size int      // of the communicator
+	counts     [3][]int // Counts, SendCounts, RecvCounts
+	plan       *plan.Plan
+	way        way // but for byMessages the plan is empty
 	// farMapped: by pieces only while the ranks are near or not all ranks' buffers can be mapped. farKernel: only while they are near.
 	farMapped, farKernel bool
 	// readsMapped: through memory only while not all ranks' buffers can be mapped.
@@ -82,6 +83,7 @@ type entry struct {
 	signature   signature // but for its trail
 	digest      uint64    // of it
 	waitsForAll bool      // in the arena: CheckAll has all ranks compare their calls first
+	flow        flow      // in the arena
 	leaving     *order    // in the arena: of a barrier after it, once it has been held
 	idle        []*execution
 }
@@ -104,11 +106,11 @@ func tagsOf(c *mpi.Comm) uint32 {
 	return uint32(min(enough, c.MaxTag()-firstTag+1))
 }
 
-// stateKey is the attribute of a communicator under which its state is kept.
-type stateKey struct{}
+// stateKey is of the attribute of a communicator that is its state.
+var stateKey mpi.Keyval
 
 func stateOf(c *mpi.Comm) *state {
-	return c.Attribute(stateKey{}, func() any { return newState(c, Config{}) }).(*state)
+	return c.Attribute(&stateKey, func() any { return newState(c, Config{}) }).(*state)
 }
 
 func newState(c *mpi.Comm, f Config) *state {
@@ -273,7 +275,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	if e := s.entries[q.key]; e != nil && e.sameCounts(q) {
 		return e, nil
 	}
-	e := &entry{key: q.key}
+	e := &entry{key: q.key, rank: s.rank, size: s.size}
 	for i, counts := range q.counts {
 		e.counts[i] = slices.Clone(counts)
 	}
@@ -317,6 +319,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	if e.way != byMessages {
 		e.plan = &plan.Plan{Name: here}
 		e.starts, e.waitsForAll = blockOffsets(q.counts[0], q.typ.size), s.config.CheckAll
+		e.findFlow()
 	}
 	e.digest = e.signature.digest()
 	s.keep(e)

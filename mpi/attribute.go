@@ -8,11 +8,15 @@ import (
 // attribute is something that a library keeps with a communicator. They are
 // few: a list is quicker than a map.
 type attribute struct {
-	key, value any
-	making     sync.Once
-	made       atomic.Bool
-	next       *attribute
+	key    *Keyval
+	value  any
+	making sync.Once
+	made   atomic.Bool
+	next   *attribute
 }
+
+// Keyval names an attribute, by its address: a library has a variable for each.
+type Keyval struct{ _ byte }
 
 // Releaser is an attribute that holds more than Go memory. Release is called when its
 // communicator is freed, once no operation can begin there any more, and when the world closes, once all have ended; why
@@ -26,10 +30,10 @@ type Releaser interface{ Release(why error) }
 type Heritable interface{ Inherit(child *Comm) any }
 
 // Attribute returns what is kept with the communicator under a key of the
-// caller's own type, made by make when it is asked for the first time; make may use the communicator, but not ask for
+// caller's own, made by make when it is asked for the first time; make may use the communicator, but not ask for
 // the same key. It lives as long as the communicator (see Releaser); a communicator made of this one inherits what is
 // Heritable. MPI calls this attribute caching. Not collective.
-func (c *Comm) Attribute(key any, make func() any) any {
+func (c *Comm) Attribute(key *Keyval, make func() any) any {
 	a := c.attribute(key)
 	if a == nil {
 		a = c.addAttribute(key)
@@ -43,7 +47,7 @@ func (c *Comm) Attribute(key any, make func() any) any {
 	return a.value
 }
 
-func (c *Comm) addAttribute(key any) *attribute {
+func (c *Comm) addAttribute(key *Keyval) *attribute {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a := c.attribute(key); a != nil {
@@ -54,7 +58,7 @@ func (c *Comm) addAttribute(key any) *attribute {
 	return a
 }
 
-func (c *Comm) attribute(key any) *attribute {
+func (c *Comm) attribute(key *Keyval) *attribute {
 	a := c.attributes.Load()
 	for a != nil && a.key != key {
 		a = a.next

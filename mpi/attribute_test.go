@@ -10,7 +10,7 @@ import (
 
 // TestAttributeMadeOfItsCommunicator: what a library keeps with a communicator may be made by calls of that communicator.
 func TestAttributeMadeOfItsCommunicator(t *testing.T) {
-	type key struct{}
+	var key mpi.Keyval
 	onEach(t, 2, func(ctx context.Context, c *mpi.Comm) error {
 		var err error
 		private := func() any {
@@ -18,11 +18,11 @@ func TestAttributeMadeOfItsCommunicator(t *testing.T) {
 			dup, err = c.Dup(ctx)
 			return dup
 		}
-		first := c.Attribute(key{}, private).(*mpi.Comm)
+		first := c.Attribute(&key, private).(*mpi.Comm)
 		if err != nil {
 			return err
 		}
-		if again := c.Attribute(key{}, private); again != first {
+		if again := c.Attribute(&key, private); again != first {
 			return errors.New("made a second time")
 		}
 		first.Free()

@@ -38,7 +38,7 @@ func NewWorker(cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{cfg: cfg, comm: cfg.Comm, tags: tagsOf(cfg.Comm), config: cfg.fingerprint(), lanes: make([][]*subrequest, len(cfg.Cluster.Servers))}
-	w.seq = cfg.Comm.Attribute(seqKey{}, func() any { return new(uint32) }).(*uint32)
+	w.seq = cfg.Comm.Attribute(&seqKey, func() any { return new(uint32) }).(*uint32)
 	w.index = slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank())
 	if w.index < 0 {
 		return nil, configError("rank %d is %s, not a worker", cfg.Comm.Rank(), cfg.Cluster.Role(cfg.Comm.Rank()))
@@ -58,7 +58,7 @@ func NewWorker(cfg Config) (*Worker, error) {
 
 // seqKey is the attribute of a communicator under which its workers count their requests. What one has given up
 // may still be answered when the next one asks.
-type seqKey struct{}
+var seqKey mpi.Keyval
 
 // number is the number of the next request.
 func (w *Worker) number() uint32 {

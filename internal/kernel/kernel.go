@@ -123,18 +123,16 @@ type number interface {
 
 // typed makes a Func of a loop over elements.
 func typed[T number](loop func(dst, a, b []T)) Func {
-	return func(dst, a, b []byte) {
-		x, y, z := view[T](dst), view[T](a), view[T](b)
-		n := min(len(x), len(y), len(z))
-		loop(x[:n], y[:n], z[:n])
-	}
+	return func(dst, a, b []byte) { loop(views[T](dst, a, b)) }
 }
 
-func view[T number](b []byte) []T {
+// views are operands as equally many elements.
+func views[T number](dst, a, b []byte) (x, y, z []T) {
 	var zero T
-	n := len(b) / int(unsafe.Sizeof(zero))
-	if n == 0 {
-		return nil
-	}
+	n := min(len(dst), len(a), len(b)) / int(unsafe.Sizeof(zero))
+	return view[T](dst, n), view[T](a, n), view[T](b, n)
+}
+
+func view[T number](b []byte, n int) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
 }

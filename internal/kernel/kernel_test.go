@@ -126,16 +126,16 @@ func same(t Type, got, want []byte) error {
 func isNaN(t Type, b []byte) bool {
 	switch t {
 	case Float32:
-		f := view[float32](b)[0]
+		f := view[float32](b, 1)[0]
 		return f != f
 	case Float64:
-		f := view[float64](b)[0]
+		f := view[float64](b, 1)[0]
 		return f != f
 	case BFloat16:
-		f := view[BF16](b)[0].Float32()
+		f := view[BF16](b, 1)[0].Float32()
 		return f != f
 	case Float16:
-		f := view[FP16](b)[0].Float32()
+		f := view[FP16](b, 1)[0].Float32()
 		return f != f
 	}
 	return false

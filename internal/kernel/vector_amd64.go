@@ -49,18 +49,20 @@ func avx512Sum(t Type) Func {
 	return nil
 }
 
-// vectors gives whole vectors of n elements to the assembly, which knows half floats as
-// uint16, and the rest to the plain loop. typed has cut all lengths to the shortest.
+// vectors makes a Func that gives whole vectors of n elements to the assembly, which knows half floats as
+// uint16, and the rest to the plain loop.
 func vectors[T, W number](n int, whole func(dst, a, b *W, n int), rest func(dst, a, b []T)) Func {
-	return typed(func(dst, a, b []T) {
-		even := len(dst) &^ (n - 1)
+	return func(dst, a, b []byte) {
+		x, y, z := views[T](dst, a, b)
+		even := len(x) &^ (n - 1)
 		if even > 0 {
-			whole(start[W](dst), start[W](a), start[W](b), even)
+			whole(start[W](x), start[W](y), start[W](z), even)
+			x, y, z = x[even:], y[even:], z[even:]
 		}
-		if even < len(dst) {
-			rest(dst[even:], a[even:], b[even:])
+		if len(x) > 0 {
+			rest(x, y, z)
 		}
-	})
+	}
 }
 
 func start[W, T number](v []T) *W { return (*W)(unsafe.Pointer(unsafe.SliceData(v))) }

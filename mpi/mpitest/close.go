@@ -67,7 +67,7 @@ func checkClose(ctx context.Context, c *mpi.Comm) error {
 	}
 	var kept []*keepsake
 	for _, of := range []*mpi.Comm{c, c.Shadow(), twin, twin.Shadow()} {
-		kept = append(kept, of.Attribute(keepsakes{}, func() any { return &keepsake{} }).(*keepsake))
+		kept = append(kept, of.Attribute(&keepsakes, func() any { return &keepsake{} }).(*keepsake))
 	}
 	ended, err := CloseAmid(ctx, w, calls)
 	if err != nil {
@@ -105,7 +105,7 @@ func checkClose(ctx context.Context, c *mpi.Comm) error {
 // keepsake is what a library keeps with a communicator, under the key keepsakes.
 type keepsake struct{ released []error }
 
-type keepsakes struct{}
+var keepsakes mpi.Keyval
 
 func (k *keepsake) Release(why error) { k.released = append(k.released, why) }
 
