@@ -26,11 +26,11 @@ import (
 // After Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", 2008.
 type arena struct {
 	me        int
-	parts     [][]uint64
-	own       []uint64 // this rank's part
-	others    []int    // in the order in which this rank waits for them
-	elsewhere rankSet  // in a crowd: those that run on other processors than this one
-	mates     []int    // in a crowd: those that run on the same one, and need it to come
+	parts     []*part
+	own       *part   // this rank's
+	others    []int   // in the order in which this rank waits for them
+	elsewhere rankSet // in a crowd: those that run on other processors than this one
+	mates     []int   // in a crowd: those that run on the same one, and need it to come
 
 	fences bool            // writers need a full fence of their own: see package fence
 	home   osyield.Home    // of this rank; the engine has another for its own waits
@@ -70,7 +70,7 @@ type arena struct {
 }
 
 // newArena is an arena of parts. processors says where each rank should run, -1 if that is not known.
-func newArena(s *state, parts [][]uint64, ranksPerCore float64, processors []int) *arena {
+func newArena(s *state, parts []*part, ranksPerCore float64, processors []int) *arena {
 	home := processors[s.rank]
 	a := &arena{me: s.rank, parts: parts, own: parts[s.rank], home: osyield.NewHome(home), pauses: slices.Repeat([]osyield.Pause{osyield.NewPause()}, len(parts)), spins: spinsAlone, yields: yieldsAlone, ahead: aheadAlone, store: storeBytes,
 		drop: func() {}, sleeper: &execution{state: s, until: until{off: s.off}}, views: make([][]view, len(parts))}
@@ -173,6 +173,9 @@ const (
 	arenaWords = piecesAt + pieces*pieceStride
 )
 
+// part is a rank's part of an arena.
+type part [arenaWords]uint64
+
 // arenaSuits: all ranks share memory, and are few, and no library does it all. All get the same answer. The state is locked.
 func (s *state) arenaSuits(c *mpi.Comm) bool {
 	if _, native := c.Native(); native && s.config.Library == LibraryAlways || s.size < 2 || s.size > maxArena || s.sizesOnly {
@@ -230,10 +233,10 @@ func (s *state) mapArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, err
 		}
 	}
 	introduce(shared.Part(s.rank))
-	parts := make([][]uint64, s.size)
+	parts := make([]*part, s.size)
 	for r := range parts {
-		parts[r] = shared.Part(r)
-		procmem.Populate(mpi.Bytes(parts[r]))
+		parts[r] = (*part)(shared.Part(r))
+		procmem.Populate(mpi.Bytes(parts[r][:]))
 	}
 	// One that fences do not reach has all fence for themselves. And all or none read each other's memory,
 	// who have all introduced themselves when it is tried.
@@ -285,10 +288,9 @@ func (s *state) canRead() bool {
 	return a == nil || a.pids != nil
 }
 
-// bytesAt is n bytes of a part from a word on.
-func (a *arena) bytesAt(rank, word, n int) []byte {
-	p := a.parts[rank][word:]
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(p))), len(p)*8)[:n]
+// bytes is n bytes of a part from a word on.
+func (p *part) bytes(word, n int) []byte {
+	return (*[arenaWords * 8]byte)(unsafe.Pointer(p))[word*8:][:n]
 }
 
 // slot is the word at which the slot of a turn begins.
@@ -297,5 +299,5 @@ func slot(turn uint64) int { return flagWords + int(turn%slots)*slotStride }
 // pieceOf is n bytes of the piece that a rank uses in a step.
 func (a *arena) pieceOf(rank int, s step, at, n int) []byte {
 	word := piecesAt + int(s.number%pieces)*pieceStride
-	return a.bytesAt(rank, word+at/8, n)
+	return a.parts[rank].bytes(word+at/8, n)
 }

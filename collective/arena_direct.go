@@ -341,7 +341,7 @@ func introduce(part []uint64) {
 
 // processes finds the ranks' processes; nil if this one cannot read the memory of all. A
 // number may name another process in another namespace: only the secret proves it.
-func processes(parts [][]uint64) []int {
+func processes(parts []*part) []int {
 	pids := make([]int, len(parts))
 	for r, part := range parts {
 		pids[r] = int(part[introProcess])

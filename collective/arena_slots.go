@@ -3,6 +3,7 @@ package collective
 import (
 	"context"
 	"encoding/binary"
+	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/memcopy"
@@ -101,20 +102,22 @@ func (m *meeting) show(vector []byte) { m.showBut(span{}, vector) }
 func (m *meeting) showBut(leftOut span, vector []byte) {
 	a := m.arena
 	at := slot(a.turn)
-	words, head := a.own[at:at+slotWords], &a.heads[a.turn%slots]
+	words, head := (*[slotHead + 1]uint64)(a.own[at:]), &a.heads[a.turn%slots]
 	head[1] = binary.NativeEndian.Uint64(m.signature[:])
 	head[2] = binary.NativeEndian.Uint64(m.signature[8:])
 	head[callAt] = uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote[long] | a.bufferVote[short]<<shortVotes
 	words[1], words[2], words[callAt] = head[1], head[2], head[callAt]
 	n := len(vector)
 	if n <= inlineBytes {
-		shown := mpi.Bytes(words[slotHead:])[:n]
-		copy(shown, vector[:leftOut.from])
+		shown := a.own.bytes(at+slotHead, n)
+		if leftOut.from > 0 {
+			copy(shown, vector[:leftOut.from])
+		}
 		copy(shown[leftOut.to:], vector[leftOut.to:])
 	} else {
 		a.stored = a.storedAt(n)
 		words[slotHead] = uint64(a.stored)
-		shown := a.bytesAt(a.me, storeAt+a.stored/8, n)
+		shown := a.own.bytes(storeAt+a.stored/8, n)
 		memcopy.Owning(shown, vector[:leftOut.from])
 		memcopy.Owning(shown[leftOut.to:], vector[leftOut.to:])
 		a.stored += (n+lineBytes-1)/lineBytes*lineBytes + memcopy.ReadAheadBytes
@@ -138,10 +141,10 @@ func (a *arena) fetchAhead(nBytes int) {
 	if nBytes <= inlineBytes {
 		lines = (slotHead*8 + nBytes + lineBytes - 1) / lineBytes
 	} else {
-		memcopy.OwnAhead(a.bytesAt(a.me, storeAt+a.storedAt(nBytes)/8, nBytes))
+		memcopy.OwnAhead(a.own.bytes(storeAt+a.storedAt(nBytes)/8, nBytes))
 	}
 	if most := max(lines, a.lines); most > 1 {
-		memcopy.OwnAhead(a.bytesAt(a.me, slot(a.turn+1)+line, (most-1)*lineBytes))
+		memcopy.OwnAhead(a.own.bytes(slot(a.turn+1)+line, (most-1)*lineBytes))
 	}
 	a.lines = lines
 }
@@ -156,7 +159,7 @@ func (m *meeting) shown(rank, n int, part span, given []byte) []byte {
 	if n > inlineBytes {
 		at = storeAt + int(m.parts[rank][at])/8
 	}
-	return m.bytesAt(rank, at, part.to)[part.from:]
+	return m.parts[rank].bytes(at, part.to)[part.from:]
 }
 
 // compareCalls waits for the ranks whose contributions this one needs, or for all that are to compare.
@@ -176,8 +179,11 @@ func (m *meeting) compareCalls(ctx context.Context) error {
 // see waits until a rank, one of several, has shown its vector, and compares the calls. It compares their numbers, too:
 // a call that was refused on one of the ranks has had a number there, and no turn.
 func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
-	if err := m.reach(ctx, rank, slot(m.turn), m.turn, alike); err != nil {
-		return err
+	at := slot(m.turn)
+	if atomic.LoadUint64(&m.parts[rank][at]) < m.turn {
+		if err := m.reach(ctx, rank, at, m.turn, alike); err != nil {
+			return err
+		}
 	}
 	return m.compareSlots(rank, m.turn)
 }

@@ -35,9 +35,9 @@ func onProcessors(t testing.TB, way string, ranksPerCore float64, processors []i
 	n := len(processors)
 	// Ranks of one process wait for each other without giving way to goroutines.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(n, runtime.GOMAXPROCS(0))))
-	parts, pids := make([][]uint64, n), make([]int, n)
+	parts, pids := make([]*part, n), make([]int, n)
 	for r := range parts {
-		parts[r], pids[r] = make([]uint64, arenaWords), os.Getpid()
+		parts[r], pids[r] = new(part), os.Getpid()
 	}
 	return onRanks(t, n, o, func(ctx context.Context, c *mpi.Comm) error {
 		if err := Configure(c, Config{Force: forceWay(way)}); err != nil {
@@ -552,7 +552,7 @@ func BenchmarkArena(b *testing.B) {
 				ahead := func(called signature) {
 					for turn := range uint64(slots) {
 						at := slot(turn)
-						copy(a.bytesAt(1, at+1, signatureBytes), called[:])
+						copy(a.parts[1].bytes(at+1, signatureBytes), called[:])
 						a.parts[1][at] = 1 << 60
 					}
 				}
@@ -604,7 +604,7 @@ func TestOrderOfWaiting(t *testing.T) {
 		{"not known", []int{-1, -1, -1}, 2, []int{0, 2}, nil},
 		{"of others not known", []int{-1, 1, 0, -1, 1}, 2, []int{0, 3, 4, 2}, []int{2}},
 	} {
-		a := newArena(&state{rank: 1}, make([][]uint64, len(c.processors)), c.perCore, c.processors)
+		a := newArena(&state{rank: 1}, make([]*part, len(c.processors)), c.perCore, c.processors)
 		var elsewhere []int
 		for r := range c.processors {
 			if a.elsewhere.has(r) {
@@ -619,9 +619,9 @@ func TestOrderOfWaiting(t *testing.T) {
 
 // A rank waits on for one of another core only when those of its own have come, who might need the core for what others wait for.
 func TestMatesCame(t *testing.T) {
-	parts := make([][]uint64, 5)
+	parts := make([]*part, 5)
 	for r := range parts {
-		parts[r] = make([]uint64, arenaWords)
+		parts[r] = new(part)
 	}
 	a := newArena(&state{rank: 1}, parts, 2.5, []int{0, 1, 0, 1, 1})
 	m := &meeting{arena: a}

@@ -82,7 +82,7 @@ func (a *arena) everybody() rankSet { return ranksFrom(0, len(a.parts)) }
 
 // awaited is what a rank waits for in an arena: words of the same place in the parts of some ranks.
 type awaited struct {
-	parts [][]uint64
+	parts []*part
 	word  int
 	least uint64
 	of    rankSet
@@ -110,11 +110,6 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 // near waits as reach does, as long as that is not worth a sleep.
 func (m *meeting) near(rank, word int, v uint64) bool {
 	w := &m.parts[rank][word]
-	return atomic.LoadUint64(w) >= v || m.spin(rank, w, v)
-}
-
-// spin is near for a word that has not grown yet.
-func (m *meeting) spin(rank int, w *uint64, v uint64) bool {
 	spins := m.spins
 	if m.elsewhere.has(rank) && m.matesCame() {
 		spins = spinsElsewhere

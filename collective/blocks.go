@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"reflect"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/memcopy"
@@ -49,7 +50,7 @@ func (q *call) counted(counts []int) {
 }
 
 func gatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, root int) {
-	setVector[T](q, plan.Gather, len(send))
+	q.setVector(plan.Gather, typeOf[T](), len(send))
 	atRoot := q.setRoot(c, root)
 	total, mine := len(send)*c.Size(), len(send)
 	if counts != nil {
@@ -142,7 +143,7 @@ func Iallgatherv[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int) Request 
 }
 
 func allgatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int) {
-	setVector[T](q, plan.Allgather, len(send))
+	q.setVector(plan.Allgather, typeOf[T](), len(send))
 	total, mine := len(send)*c.Size(), len(send)
 	if counts != nil {
 		q.count = 0
@@ -184,7 +185,7 @@ func Iscatterv[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, root int) 
 }
 
 func scatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, root int) {
-	setVector[T](q, plan.Scatter, len(recv))
+	q.setVector(plan.Scatter, typeOf[T](), len(recv))
 	atRoot := q.setRoot(c, root)
 	total, mine := len(recv)*c.Size(), len(recv)
 	whole := len(send) > 0 && len(recv) == len(send) && &send[0] == &recv[0] && c.Size() > 1
@@ -253,8 +254,8 @@ func IreduceScatterBlock[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request
 }
 
 func reduceScatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int, op Op) {
-	setVector[T](q, plan.ReduceScatter, len(send)/c.Size())
-	setOp[T](q, op)
+	q.setVector(plan.ReduceScatter, typeOf[T](), len(send)/c.Size())
+	q.setOp(op, reflect.TypeFor[T]())
 	total, mine := q.count*c.Size(), q.count
 	if counts != nil {
 		q.count = 0
@@ -292,11 +293,11 @@ func Ialltoall[T mpi.Elem](c *mpi.Comm, send, recv []T) Request {
 }
 
 func alltoallCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T) {
-	setVector[T](q, plan.Alltoall, len(send)/c.Size())
+	q.setVector(plan.Alltoall, typeOf[T](), len(send)/c.Size())
 	if len(send)%c.Size() != 0 {
 		q.fail("send of %d elements cannot be cut into equal blocks for %d ranks", len(send), c.Size())
 	}
-	setBuffers(q, send, recv)
+	q.setBuffers(mpi.Bytes(send), mpi.Bytes(recv))
 	q.wantLen("recv", len(recv), len(send))
 }
 
@@ -317,14 +318,14 @@ func Ialltoallv[T mpi.Elem](c *mpi.Comm, send []T, sendCounts []int, recv []T, r
 }
 
 func alltoallvCall[T mpi.Elem](q *call, c *mpi.Comm, send []T, sendCounts []int, recv []T, recvCounts []int) {
-	setVector[T](q, plan.Alltoall, 0)
+	q.setVector(plan.Alltoall, typeOf[T](), 0)
 	in, _ := q.setCounts(c, recvCounts)
 	out, _ := q.setCounts(c, sendCounts)
 	q.counts = [3][]int{nil, sendCounts, recvCounts}
 	q.hash = hashCounts(sendCounts, recvCounts)
 	q.wantLen("send", len(send), out)
 	q.wantLen("recv", len(recv), in)
-	setBuffers(q, send, recv)
+	q.setBuffers(mpi.Bytes(send), mpi.Bytes(recv))
 	if me := c.Rank(); q.err == nil && sendCounts[me] != recvCounts[me] {
 		q.fail("%d elements go from rank %d to itself, but %d come from it", sendCounts[me], me, recvCounts[me])
 	}

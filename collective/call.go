@@ -18,9 +18,12 @@ func run(ctx context.Context, c *mpi.Comm, q *call) error {
 		return s.reject(q, q.err)
 	}
 	if q.meets() {
-		a, err := s.arenaFor(ctx, c, q)
-		if err != nil {
-			return err
+		a := s.arena.Load()
+		if a == nil {
+			var err error
+			if a, err = s.arenaFor(ctx, c, q); err != nil {
+				return err
+			}
 		}
 		if a != nil {
 			if met, err := s.meet(ctx, c, q, a); met {
@@ -31,7 +34,7 @@ func run(ctx context.Context, c *mpi.Comm, q *call) error {
 	return s.perform(ctx, c, q)
 }
 
-// arenaFor is the arena for a call that can meet there; nil: there is none.
+// arenaFor is the arena for a call that can meet there, also if it is new; nil: there is none.
 func (s *state) arenaFor(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
 	settled := s.arenaSettled.Load() // before the arena itself, which is there by then
 	if a := s.arena.Load(); a != nil || settled {
@@ -72,30 +75,37 @@ func start(c *mpi.Comm, q *call) Request {
 }
 
 // setVector makes q a call on one vector per rank.
-func setVector[T mpi.Elem](q *call, kind plan.Kind, n int) {
-	q.kind, q.typ, q.count = kind, typeOf[T](), n
+func (q *call) setVector(kind plan.Kind, typ elemType, n int) {
+	q.kind, q.typ, q.count = kind, typ, n
 }
 
 // setBuffers sets the buffers; they are the same slice or do not overlap.
-func setBuffers[T mpi.Elem](q *call, send, recv []T) {
-	q.send, q.recv = mpi.Bytes(send), mpi.Bytes(recv)
+func (q *call) setBuffers(send, recv []byte) {
+	q.send, q.recv = send, recv
 	switch {
 	case len(send) == 0 || len(recv) == 0:
 	case &send[0] == &recv[0]:
 		q.inPlace = true
-	case memcopy.Overlap(q.send, q.recv):
+	case memcopy.Overlap(send, recv):
 		q.fail("send and recv overlap without being the same slice")
 	}
 }
 
-// setOp sets the operator.
-func setOp[T mpi.Elem](q *call, op Op) {
-	q.op, q.goType = op, reflect.TypeFor[T]()
-	if op.user != nil && op.user.typ != q.goType { // which a plan's key does not tell: types of one kind share it
-		q.fail("operator %s is for %v, not for %v", op.user.name, op.user.typ, q.goType)
-	}
-	if op.exact {
+// setOp sets the operator, on elements of a type.
+func (q *call) setOp(op Op, of reflect.Type) {
+	q.op, q.goType = op, of
+	switch {
+	case op.exact:
 		q.fail("ReproducibleSum is for Allreduce and Reduce that block")
+	case op.user != nil:
+		q.wantType(op.user.typ)
+	}
+}
+
+// wantType checks an operator's type, which a plan's key does not tell: types of one kind share it.
+func (q *call) wantType(of reflect.Type) {
+	if q.goType != of {
+		q.fail("operator %s is for %v, not for %v", q.op.user.name, of, q.goType)
 	}
 }
 

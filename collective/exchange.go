@@ -73,8 +73,8 @@ func (s *state) agreeOnCounts(c *mpi.Comm, q *call, e *entry) *agreement {
 		mine = append(mine, int64(x.sends[r]), int64(x.receives[r]))
 	}
 	b := q.part(counting)
-	setVector[int64](&b, plan.Alltoall, exchangeFields)
-	setBuffers(&b, mine, theirs)
+	b.setVector(plan.Alltoall, typeOf[int64](), exchangeFields)
+	b.setBuffers(mpi.Bytes(mine), mpi.Bytes(theirs))
 	var part *execution
 	of, err := s.find(c, &b)
 	if err == nil {

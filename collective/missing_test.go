@@ -103,9 +103,9 @@ func TestStallReportNamesAllMissingInTheArena(t *testing.T) {
 // In an arena those are missing whose word has not come so far, of those that are waited for.
 func TestMissingInAnArena(t *testing.T) {
 	const word, size = 3, 5
-	a := awaited{parts: make([][]uint64, size), word: word, least: 7, of: ranksFrom(1, 4)}
+	a := awaited{parts: make([]*part, size), word: word, least: 7, of: ranksFrom(1, 4)}
 	for r := range a.parts {
-		a.parts[r] = make([]uint64, word+1)
+		a.parts[r] = new(part)
 	}
 	a.parts[2][word] = 7
 	if got, want := a.missing([]int{3}), []int{3, 1}; !slices.Equal(got, want) {

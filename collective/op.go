@@ -27,8 +27,8 @@ func ToFP16(f float32) FP16 { return kernel.ToFP16(f) }
 // rounding. The predefined ones commute; those of OpFunc are taken not to unless they
 // say so, and then operands are combined in the order of ranks.
 type Op struct {
-	kernel kernel.Op
 	user   *userOp
+	kernel kernel.Op
 	exact  bool // ReproducibleSum
 }
 

@@ -81,7 +81,7 @@ func reproducibleReduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv
 // reproducible is an allreduce, or a reduce to root. what is a row to the caller.
 func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, what string, rows [][]T, recv []T, root int) error {
 	var q call
-	setVector[T](&q, kind, len(recv))
+	q.setVector(kind, typeOf[T](), len(recv))
 	q.op = ReproducibleSum
 	if kind == plan.Reduce {
 		q.setRoot(c, root)

@@ -52,18 +52,18 @@ type state struct {
 // key names a plan: everything that a call's schedule depends on.
 type key struct {
 	kind    plan.Kind
-	typ     elemType
 	inPlace bool
-	op      Op
-	root    int
-	count   int
-	hash    uint64 // of counts; 0 without
 	// late: the number was taken some time before the start, as of a part of a call.
 	// Other goroutines' calls may have started in between, so that the MPI library, which needs one order on all
 	// ranks, must not get it.
 	late bool
 	// here: the arena is asked first, as it is for blocking calls of which all ranks know all counts.
-	here bool
+	here  bool
+	root  int
+	op    Op
+	count int
+	typ   elemType
+	hash  uint64 // of counts; 0 without
 }
 
 // entry is a plan with what is needed to run it.

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"reflect"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -39,7 +40,7 @@ func Ibcast[T mpi.Elem](c *mpi.Comm, buf []T, root int) Request {
 }
 
 func bcastCall[T mpi.Elem](q *call, c *mpi.Comm, buf []T, root int) {
-	setVector[T](q, plan.Bcast, len(buf))
+	q.setVector(plan.Bcast, typeOf[T](), len(buf))
 	q.recv = mpi.Bytes(buf)
 	q.setRoot(c, root)
 }
@@ -64,14 +65,14 @@ func Ireduce[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op, root int) Request {
 }
 
 func reduceCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, op Op, root int) {
-	setVector[T](q, plan.Reduce, len(send))
+	q.setVector(plan.Reduce, typeOf[T](), len(send))
 	if q.setRoot(c, root) {
-		setBuffers(q, send, recv)
+		q.setBuffers(mpi.Bytes(send), mpi.Bytes(recv))
 		q.wantLen("recv", len(recv), len(send))
 	} else {
 		q.send = mpi.Bytes(send)
 	}
-	setOp[T](q, op)
+	q.setOp(op, reflect.TypeFor[T]())
 }
 
 // Allreduce combines send of all ranks into recv on all ranks; both have the
@@ -95,10 +96,10 @@ func Iallreduce[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request {
 
 // setPair makes q a call on two vectors of the same length.
 func setPair[T mpi.Elem](q *call, kind plan.Kind, send, recv []T, op Op) {
-	setVector[T](q, kind, len(send))
-	setBuffers(q, send, recv)
+	q.setVector(kind, typeOf[T](), len(send))
+	q.setBuffers(mpi.Bytes(send), mpi.Bytes(recv))
 	q.wantLen("recv", len(recv), len(send))
-	setOp[T](q, op)
+	q.setOp(op, reflect.TypeFor[T]())
 }
 
 // Scan combines send of this rank and all lower ones into recv. Cost ⌈log₂P⌉(α + nβ + nγ), or a pipeline's for

@@ -54,14 +54,11 @@ func avx512Sum(t Type) Func {
 func vectors[T, W number](n int, whole func(dst, a, b *W, n int), rest func(dst, a, b []T)) Func {
 	return func(dst, a, b []byte) {
 		x, y, z := views[T](dst, a, b)
-		even := len(x) &^ (n - 1)
-		if even > 0 {
+		if even := len(x) &^ (n - 1); even > 0 {
 			whole(start[W](x), start[W](y), start[W](z), even)
 			x, y, z = x[even:], y[even:], z[even:]
 		}
-		if len(x) > 0 {
-			rest(x, y, z)
-		}
+		rest(x, y, z)
 	}
 }
 
