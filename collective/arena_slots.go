@@ -180,7 +180,7 @@ func (m *meeting) compareCalls(ctx context.Context) error {
 // a call that was refused on one of the ranks has had a number there, and no turn.
 func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
 	at := slot(m.turn)
-	if atomic.LoadUint64(&m.parts[rank][at]) < m.turn {
+	if atomic.LoadUint64(&m.parts[rank][at]) < m.turn { // whoever comes last is spared the call
 		if err := m.reach(ctx, rank, at, m.turn, alike); err != nil {
 			return err
 		}
