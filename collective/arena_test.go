@@ -536,7 +536,7 @@ func TestArenaRunsAhead(t *testing.T) {
 // BenchmarkArena is a collective whose other rank has always come already: what
 // it costs besides waiting.
 func BenchmarkArena(b *testing.B) {
-	for _, kind := range []plan.Kind{plan.Barrier, plan.Allreduce, plan.Bcast} {
+	for _, kind := range []plan.Kind{plan.Barrier, plan.Allreduce, plan.Bcast, plan.Allgather, plan.Alltoall} {
 		b.Run(kind.String(), func(b *testing.B) {
 			var mu sync.Mutex
 			mu.Lock()
@@ -546,7 +546,7 @@ func BenchmarkArena(b *testing.B) {
 					return nil
 				}
 				defer mu.Unlock()
-				v := []float32{1, 2}
+				v, both := []float32{1, 2}, make([]float32, 4)
 				s := stateOf(c)
 				a := s.arena.Load()
 				ahead := func(called signature) {
@@ -565,6 +565,10 @@ func BenchmarkArena(b *testing.B) {
 						return Barrier(ctx, c)
 					case plan.Allreduce:
 						return Allreduce(ctx, c, v, v, Sum)
+					case plan.Allgather:
+						return Allgather(ctx, c, v, both)
+					case plan.Alltoall:
+						return Alltoall(ctx, c, both, both)
 					}
 					return Bcast(ctx, c, v, 0)
 				}
