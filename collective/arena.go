@@ -189,7 +189,7 @@ func (s *state) arenaSuits(c *mpi.Comm) bool {
 	return true
 }
 
-// arenasKey is of the attribute of a world's communicator that counts the rank's arenas.
+// arenasKey names the attribute of a world's communicator that counts the rank's arenas.
 var arenasKey mpi.Keyval
 
 // makeArena makes an arena as a part of q, unless one of the ranks has too many. Collective. Without it everything goes by

@@ -68,7 +68,7 @@ func futex(word *uint64, op int, v uint32, timeout *unix.Timespec) {
 // rankSet is a set of the ranks of an arena, a bit for each.
 type rankSet uint32
 
-const maxRanks = 32
+const maxRanks = 32 // in a set; no more than maxArena are asked for
 
 func oneRank(r int) rankSet { return 1 << r }
 

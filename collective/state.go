@@ -106,7 +106,7 @@ func tagsOf(c *mpi.Comm) uint32 {
 	return uint32(min(enough, c.MaxTag()-firstTag+1))
 }
 
-// stateKey is of the attribute of a communicator that is its state.
+// stateKey names the attribute of a communicator that is its state.
 var stateKey mpi.Keyval
 
 func stateOf(c *mpi.Comm) *state {

@@ -15,7 +15,8 @@ type attribute struct {
 	next   *attribute
 }
 
-// Keyval names an attribute, by its address: a library has a variable for each.
+// Keyval names an attribute, by its address: a library has a variable for each. It is not empty, since
+// empty variables may share an address.
 type Keyval struct{ _ byte }
 
 // Releaser is an attribute that holds more than Go memory. Release is called when its

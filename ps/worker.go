@@ -56,7 +56,7 @@ func NewWorker(cfg Config) (*Worker, error) {
 	return w, nil
 }
 
-// seqKey is the attribute of a communicator under which its workers count their requests. What one has given up
+// seqKey names the attribute of a communicator by which its workers count their requests. What one has given up
 // may still be answered when the next one asks.
 var seqKey mpi.Keyval
 
