@@ -2,7 +2,8 @@ package collective
 
 import "github.com/fisterra-hpc/fisterra/collective/plan"
 
-// What each rank gives and gets in a collective that is done in an arena.
+// What each rank gives and gets in a collective that is done in an arena, by what was called alone. How it travels
+// is in arena_slots.go, arena_pieces.go and arena_direct.go.
 
 // sources are the ranks that contribute to a rank's result, from first to before end.
 func (e *entry) sources(rank int) (first, end int) {
@@ -92,13 +93,14 @@ func (e *entry) spoilsInput() bool {
 	return e.inPlace && e.kind.Reduces() && (e.rank > 1 || e.rank == 1 && e.kind == plan.ReduceScatter)
 }
 
-// flow is what this rank does in a collective through slots. It is found once: finding it would take longer than to move a few bytes.
+// flow is what this rank does in a collective: whom it waits for, in all ways of the arena, and what else through slots. It is found
+// once: finding it would take longer than to move a few bytes.
 type flow struct {
 	needs      rankSet // whom it waits for
 	leftOut    span    // of its contribution, since no other wants it: its own block of what it deals, unless it has to look there itself
 	rereads    bool    // its own contribution where it has shown it, as the others do
 	result     result  // what it makes of what is shown
-	of         int     // copied: which one's; else of all before this one
+	ranks      int     // combined: of so many, from rank 0 on
 	shownBytes int     // by each, but for wholeBlocks
 	takes      span    // what this rank takes of that
 }
@@ -111,7 +113,7 @@ type result uint8
 
 const (
 	nothing     result = iota
-	copied             // one rank's
+	copied             // the root's
 	combined           // all of them in one
 	wholeBlocks        // all of what each shows, one after the other
 	cutBlocks          // the same part of each
@@ -121,7 +123,7 @@ const (
 func (e *entry) findFlow() {
 	first, end := e.sources(e.rank)
 	n := e.count * e.typ.size
-	f := flow{needs: ranksFrom(first, end), rereads: e.spoilsInput(), of: end, shownBytes: n, takes: span{0, n}}
+	f := flow{needs: ranksFrom(first, end), rereads: e.spoilsInput(), ranks: end, shownBytes: n, takes: span{0, n}}
 	if e.waitsForAll {
 		f.needs = ranksFrom(0, e.size)
 	}
@@ -135,7 +137,7 @@ func (e *entry) findFlow() {
 	switch {
 	case first == end || e.kind == plan.Barrier || e.kind == plan.Scatter && e.rank == e.root && e.inPlace:
 	case e.kind == plan.Bcast || e.kind == plan.Scatter:
-		f.result, f.of = copied, e.root
+		f.result = copied
 	case e.kind.Reduces():
 		f.result = combined
 	case e.kind == plan.Alltoall:

@@ -219,14 +219,14 @@ func (m *meeting) take(given []byte) {
 	f := &m.entry.flow
 	switch f.result {
 	case copied:
-		copy(m.recv, m.shown(f.of, f.shownBytes, f.takes, given))
+		copy(m.recv, m.shown(m.entry.root, f.shownBytes, f.takes, given))
 	case combined:
 		dst := m.recv[:f.takes.to-f.takes.from]
-		if f.of == 2 { // for a few bytes the closure takes longer than all else here
+		if f.ranks == 2 { // for a few bytes the closure takes longer than all else here
 			m.entry.combine(dst, m.shown(0, f.shownBytes, f.takes, given), m.shown(1, f.shownBytes, f.takes, given))
 			return
 		}
-		m.entry.fold(dst, f.of, func(r int) []byte { return m.shown(r, f.shownBytes, f.takes, given) })
+		m.entry.fold(dst, f.ranks, func(r int) []byte { return m.shown(r, f.shownBytes, f.takes, given) })
 	case cutBlocks:
 		for r := range m.parts {
 			copy(m.recv[m.entry.blockOffset(r):], m.shown(r, f.shownBytes, f.takes, given))

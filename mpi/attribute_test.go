@@ -10,7 +10,7 @@ import (
 
 // TestAttributeMadeOfItsCommunicator: what a library keeps with a communicator may be made by calls of that communicator.
 func TestAttributeMadeOfItsCommunicator(t *testing.T) {
-	var key mpi.Keyval
+	var key, other mpi.Keyval
 	onEach(t, 2, func(ctx context.Context, c *mpi.Comm) error {
 		var err error
 		private := func() any {
@@ -24,6 +24,9 @@ func TestAttributeMadeOfItsCommunicator(t *testing.T) {
 		}
 		if again := c.Attribute(&key, private); again != first {
 			return errors.New("made a second time")
+		}
+		if c.Attribute(&other, func() any { return 1 }) != 1 {
+			return errors.New("one keyval names another's attribute")
 		}
 		first.Free()
 		return nil

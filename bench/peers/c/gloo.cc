@@ -17,6 +17,7 @@
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -228,20 +229,42 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
+// Scratch is a directory of this run's own, where the ranks meet, and goes with it.
+struct Scratch {
+  std::string dir;
+  explicit Scratch(const std::string& in) : dir(std::filesystem::path(in) / "gloo.XXXXXX") {
+    if (mkdtemp(dir.data()) == nullptr) throw std::runtime_error("mkdtemp: " + std::string(strerror(errno)));
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(dir, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const Options o = parse(argc, argv);
-    std::string dir = std::filesystem::path(o.dir) / "gloo.XXXXXX";
-    if (mkdtemp(dir.data()) == nullptr) throw std::runtime_error("mkdtemp: " + std::string(strerror(errno)));
+    const Scratch scratch(o.dir);
+    std::vector<pid_t> started;
     for (int rank = 0; rank < o.ranks; rank++) {
       const pid_t pid = fork();
-      if (pid < 0) throw std::runtime_error("fork: " + std::string(strerror(errno)));
-      if (pid > 0) continue;
+      if (pid < 0) {
+        const std::string why = strerror(errno);
+        for (pid_t p : started) kill(p, SIGKILL);
+        while (wait(nullptr) > 0) {
+        }
+        throw std::runtime_error("fork: " + why);
+      }
+      if (pid > 0) {
+        started.push_back(pid);
+        continue;
+      }
       int code = 0;
       try {
-        Peer(o, rank, dir).run();
+        Peer(o, rank, scratch.dir).run();
       } catch (const std::exception& e) {
         fprintf(stderr, "gloo: rank %d: %s\n", rank, e.what());
         code = 3;
@@ -254,7 +277,6 @@ int main(int argc, char** argv) {
       wait(&status);
       worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 1);
     }
-    std::filesystem::remove_all(dir);
     return worst;
   } catch (const std::exception& e) {
     fprintf(stderr, "gloo: %s\n", e.what());
