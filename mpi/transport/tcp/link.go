@@ -190,12 +190,13 @@ func (p *Provider) giveUp(peer int, err error) {
 	}
 }
 
-// post hands an arrival to the next Poll and wakes a sleeping rank.
+// post hands an arrival to the next Poll and wakes a sleeping rank. It rings under the lock: rung after the arrival had been adopted,
+// the bell would keep ringing until the next one, and the rank awake.
 func (p *Provider) post(a arrival) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.arrived = append(p.arrived, a)
 	p.inbox.Store(true)
-	p.mu.Unlock()
 	one := [8]byte{1}
 	unix.Write(p.bell, one[:])
 }
@@ -206,9 +207,9 @@ func (p *Provider) adopt(s transport.Sink) int {
 	arrived := p.arrived
 	p.arrived = nil
 	p.inbox.Store(false)
-	p.mu.Unlock()
 	var count [8]byte
 	unix.Read(p.bell, count[:])
+	p.mu.Unlock()
 	for _, a := range arrived {
 		l := &p.links[a.peer]
 		switch {

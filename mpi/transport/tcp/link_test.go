@@ -188,6 +188,28 @@ func TestWatchedBySleepers(t *testing.T) {
 	}
 }
 
+// The bell that wakes a rank for new connections is silent once they are adopted, whenever that is: else it would wake the rank again and again.
+func TestBellIsSilentOnceAdopted(t *testing.T) {
+	r := openRanks(t, 2)[0]
+	r.links[1].gone = true // so that what arrives is of no use
+	rounds := 5000
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		var posting sync.WaitGroup
+		posting.Go(func() { r.post(arrival{peer: 1, fd: -1}) })
+		for r.adopt(r) == 0 && time.Now().Before(end) {
+		}
+		posting.Wait()
+		var count [8]byte
+		if n, err := unix.Read(r.bell, count[:]); err != unix.EAGAIN {
+			t.Fatalf("%d bytes, %v: it rings for nothing", n, err)
+		}
+		if rounds--; rounds == 0 {
+			return
+		}
+	}
+	t.Fatalf("%d rounds left", rounds)
+}
+
 // weakSet fails to watch for some events, and only seems to watch for others.
 type weakSet struct {
 	transport.Set
