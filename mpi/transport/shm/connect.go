@@ -245,8 +245,10 @@ func (p *Provider) admit(rank int) error {
 		return nil
 	case t.phase == meetDialling:
 		return errCrossed
+	case t.err != nil:
+		return fmt.Errorf("rank %d has done with rank %d: %w", p.cfg.Rank, rank, t.err)
 	default:
-		return fmt.Errorf("rank %d has connected already, or has been detached", rank)
+		return fmt.Errorf("rank %d has connected already", rank)
 	}
 }
 

@@ -222,18 +222,14 @@ func TestFlood(t *testing.T) {
 		}
 		next++
 	}
-	// Nothing is taken until the ring is full.
-	if err := r.until(func() bool { r.endpoint(1).meet(); return next > 0 }); err != nil {
+	if err := r.until(func() bool {
+		r.endpoint(1).meet()
+		return next >= 20_000 || fault != nil || len(r.lost) > 0
+	}); err != nil {
 		t.Fatal(err)
 	}
-	for next < 20_000 && fault == nil {
-		if err := r.until(func() bool { return true }); err != nil {
-			t.Fatal(err)
-		}
-		r.Poll(r)
-	}
-	if fault != nil {
-		t.Fatal(fault)
+	if fault != nil || len(r.lost) > 0 {
+		t.Fatalf("after %d messages: %v; lost: %v", next, fault, r.lost)
 	}
 	if size := r.endpoint(1).out.ring.size; size != 0 {
 		t.Errorf("this rank sent nothing and has %d bytes of ring", size)
@@ -537,6 +533,29 @@ func TestStrangers(t *testing.T) {
 			}
 			t.Log(a.lost[1])
 		})
+	}
+}
+
+// TestRefusedForAFault: who is refused because the other could not connect is told why it could not.
+func TestRefusedForAFault(t *testing.T) {
+	stranger := openRank(t, 0, 2, func(c *Config) { c.Secret = bytes.Repeat([]byte{1}, 32) })
+	dialler, refuser := openRank(t, 0, 2, nil), openRank(t, 1, 2, nil)
+	lose := func(r *testRank, peer int, at *testRank) error {
+		t.Helper()
+		if err := r.Connect(peer, at.Address()); err != nil {
+			t.Fatal(err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.Send(peer, &transport.Header{Kind: kindEager}, nil)
+		if err := r.until(func() bool { return len(r.lost) > 0 }); err != nil {
+			t.Fatal(err)
+		}
+		return r.lost[peer]
+	}
+	fault := errors.Unwrap(lose(refuser, 0, stranger))
+	if got := lose(dialler, 1, refuser); !strings.HasSuffix(got.Error(), fault.Error()) {
+		t.Errorf("it was told %q, want a reason: %q", got, fault)
 	}
 }
 

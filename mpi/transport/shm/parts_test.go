@@ -63,16 +63,18 @@ func partPull(r *testRank, in *bufio.Reader) error {
 	return nil
 }
 
-// partFlood sends without end.
+// partFlood sends until the peer ends.
 func partFlood(r *testRank, _ *bufio.Reader) error {
 	payload := pattern(3000, 9)
-	for i := uint64(0); len(r.lost) == 0; i++ {
+	for i := uint64(0); ; i++ {
 		h := transport.Header{Kind: kindEager, Bytes: uint64(len(payload)), Token: i}
-		if err := r.offer(0, &h, payload); err != nil {
+		switch err := r.offer(0, &h, payload); {
+		case errors.Is(r.lost[0], errHangup):
 			return nil
+		case err != nil:
+			return err
 		}
 	}
-	return nil
 }
 
 // partLimit is a process that may not make files, and so no shared memory,
