@@ -246,7 +246,7 @@ func (p *Provider) admit(rank int) error {
 	case t.phase == meetDialling:
 		return errCrossed
 	case t.err != nil:
-		return fmt.Errorf("rank %d has done with rank %d: %w", p.cfg.Rank, rank, t.err)
+		return fmt.Errorf("rank %d has given rank %d up: %w", p.cfg.Rank, rank, t.err)
 	default:
 		return fmt.Errorf("rank %d has connected already", rank)
 	}

@@ -205,7 +205,7 @@ func awaitState(t *testing.T, pid int, state string) {
 // and neither side's memory grows.
 func TestFlood(t *testing.T) {
 	r := openRank(t, 0, 2, nil)
-	start(t, r, "flood", nil)
+	p := start(t, r, "flood", nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var next uint64
@@ -216,16 +216,20 @@ func TestFlood(t *testing.T) {
 		}
 		next++
 	}
-	if err := r.until(func() bool {
-		r.endpoint(1).meet()
-		return next >= 20_000 || fault != nil || len(r.lost) > 0
-	}); err != nil {
+	ep := r.endpoint(1)
+	if err := r.until(func() bool { ep.meet(); return ep.state == up || len(r.lost) > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.line(t); got != "held up" { // while nothing is taken
+		t.Fatalf("it says %q", got)
+	}
+	if err := r.until(func() bool { return next >= 20_000 || fault != nil || len(r.lost) > 0 }); err != nil {
 		t.Fatal(err)
 	}
 	if fault != nil || len(r.lost) > 0 {
 		t.Fatalf("after %d messages: %v; lost: %v", next, fault, r.lost)
 	}
-	if size := r.endpoint(1).out.ring.size; size != 0 {
+	if size := ep.out.ring.size; size != 0 {
 		t.Errorf("this rank sent nothing and has %d bytes of ring", size)
 	}
 }

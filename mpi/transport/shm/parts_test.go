@@ -63,11 +63,22 @@ func partPull(r *testRank, in *bufio.Reader) error {
 	return nil
 }
 
-// partFlood sends until the peer ends.
+// partFlood sends until there is no room, says so, and sends on until the peer ends.
 func partFlood(r *testRank, _ *bufio.Reader) error {
+	const most = 1 << 20 // far more than there is room for
 	payload := pattern(3000, 9)
-	for i := uint64(0); ; i++ {
-		h := transport.Header{Kind: kindEager, Bytes: uint64(len(payload)), Token: i}
+	h := transport.Header{Kind: kindEager, Bytes: uint64(len(payload))}
+	if err := r.until(func() bool { r.endpoint(0).meet(); return r.endpoint(0).state == up || len(r.lost) > 0 }); err != nil {
+		return err
+	}
+	for h.Token < most && r.Send(0, &h, payload) == transport.Sent {
+		h.Token++
+	}
+	if h.Token == most || len(r.lost) > 0 {
+		return fmt.Errorf("not held up within %d messages; lost: %v", h.Token, r.lost)
+	}
+	fmt.Println("held up")
+	for ; ; h.Token++ {
 		switch err := r.offer(0, &h, payload); {
 		case errors.Is(r.lost[0], errHangup):
 			return nil

@@ -20,6 +20,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
+// Who is met, and with what rights, and who is turned away and told why: ranks of other jobs, users, hosts and
+// namespaces. How a handshake goes wrong among ranks that belong together is in meet_test.go.
+
 // TestOtherNamespaces: a peer in another pid namespace is met, but not copied from; addresses of other hosts and network
 // namespaces are refused.
 func TestOtherNamespaces(t *testing.T) {
