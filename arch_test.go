@@ -51,7 +51,7 @@ var imports = []struct {
 	{"ps", "mpi collective slurm", "moves tables, does no I/O of its own"},
 	{"ps/train", "ps mpi collective internal/wholefile gonum compress", "models and data sets"},
 	{"bench", "internal/kernel internal/memcopy collective collective/... mpi mpi/transport/sim gonum", "measures what the others do"},
-	{"bench/peers", "", "starts programs and reads what they print"},
+	{"bench/peers", "x/sys", "starts programs and reads what they print"},
 	{"cmd/fisterra", "... cobra pflag x/term x/sys", "the only package that may know all others"},
 	{"examples/...", "mpi collective ps slurm pflag", "what a user may import"},
 }

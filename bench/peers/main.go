@@ -39,7 +39,12 @@ type comparison struct {
 	comments map[string]string // program -> what it says of itself
 	levels   map[string]string // library -> its best thread level
 	foreign  []float64
-	failures int
+	distance func() distance // of the processors now
+	moves    moves
+	// steadyTime is how long one program's launch may be taken again, or wait, for the processors to be as far apart as in
+	// its round.
+	steadyTime time.Duration
+	failures   int
 }
 
 func run(ctx context.Context, args []string) int {
@@ -71,7 +76,7 @@ func run(ctx context.Context, args []string) int {
 		return 2
 	}
 	c := &comparison{launches: *launches, budget: *budget, groups: groups, shuffle: rand.New(rand.NewPCG(*seed, 0)),
-		results: results{}, comments: map[string]string{}, levels: map[string]string{}}
+		results: results{}, comments: map[string]string{}, levels: map[string]string{}, distance: distanceMeter(), steadyTime: 10 * time.Second}
 	if c.sandbox, err = newSandbox(*congestion); err != nil {
 		fmt.Fprintln(os.Stderr, "peers:", err)
 	}
@@ -164,10 +169,11 @@ func (c *comparison) admit(name string, build func() (*program, error), start fu
 func (c *comparison) pickLevel(ctx context.Context, p *program) error {
 	probe := group{"latency", "shm", 2, []int{8}}
 	times := map[string][]float64{}
+	at := c.distance()
 	for range 3 {
 		for _, level := range []string{"single", "serialized"} {
 			c.levels[p.name] = level
-			l, err := launch(ctx, p, probe, c.sandbox, c.budget)
+			l, err := c.steadyLaunch(ctx, at, p, probe)
 			if err != nil {
 				return err
 			}
@@ -183,17 +189,20 @@ func (c *comparison) pickLevel(ctx context.Context, p *program) error {
 	return nil
 }
 
-// measure runs all launches: round by round over all groups, in each the programs in a new order.
+// measure runs all launches: round by round over all groups, in each the programs in a new order and with the processors
+// as far apart as they were at its start.
 func (c *comparison) measure(ctx context.Context) {
 	for n := range c.launches {
 		for _, g := range c.groups {
 			order := slices.Clone(c.programs)
 			c.shuffle.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+			at := c.distance()
+			c.moves.distances = append(c.moves.distances, at)
 			for _, p := range order {
 				if !p.can(g) || ctx.Err() != nil {
 					continue
 				}
-				l, err := launch(ctx, p, g, c.sandbox, c.budget)
+				l, err := c.steadyLaunch(ctx, at, p, g)
 				if err != nil {
 					c.failures++
 					fmt.Fprintf(os.Stderr, "peers: launch %d of %s: %v\n", n+1, g.name(), err)
@@ -220,6 +229,7 @@ func (c *comparison) printHead() {
 	}
 	fmt.Printf("tcp: congestion control %s for all programs\n", c.sandbox.congestion)
 	fmt.Printf("more ranks than cores: Open MPI with --oversubscribe and mpi_yield_when_idle, MPICH with MPIR_CVAR_POLLS_BEFORE_YIELD=10\n")
+	fmt.Println(&c.moves)
 	if n := len(c.foreign); n > 0 {
 		slices.Sort(c.foreign)
 		fmt.Printf("other processes used %.2f cores (median over launches; 90 %%: %.2f)\n", c.foreign[n/2], c.foreign[n*9/10])

@@ -94,7 +94,7 @@ func TestRowsAndRatio(t *testing.T) {
 
 // A library that is built and does not start is left out, as one that is absent.
 func TestAdmit(t *testing.T) {
-	c := &comparison{levels: map[string]string{}, budget: time.Millisecond}
+	c := &comparison{levels: map[string]string{}, budget: time.Millisecond, distance: func() distance { return 0 }, steadyTime: time.Second}
 	for name, args := range map[string][]string{
 		"works":          {"echo", "latency 8 2 0.5 0.4 0.6 30"},
 		"does not start": {"false"},
@@ -123,14 +123,23 @@ func TestGroupsOfRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[string]int{}
+	points := map[point]int{}
+	sizes := map[string]int{}
 	for _, g := range groups(ranks) {
-		seen[g.name()]++
+		for _, size := range g.sizes {
+			points[point{g.name(), size}]++
+			sizes[g.name()]++
+		}
 	}
-	for name, times := range map[string]int{"allreduce/shm/2": 1, "allreduce/shm/4": 0, "bcast/shm/16": 1, "barrier/shm/8": 1,
-		"barrier/shm/16": 1, "scan/shm/16": 1, "scan/shm/8": 0, "allreduce/tcp/2": 1} {
-		if seen[name] != times {
-			t.Errorf("%s %d times, want %d", name, seen[name], times)
+	for p, times := range points {
+		if times != 1 {
+			t.Errorf("%+v is measured %d times", p, times)
+		}
+	}
+	for name, want := range map[string]int{"allreduce/shm/2": 5, "allreduce/shm/4": 0, "bcast/shm/16": 5, "barrier/shm/8": 1,
+		"barrier/shm/16": 1, "scan/shm/16": 3, "scan/shm/8": 0, "allreduce/tcp/2": 5} {
+		if sizes[name] != want {
+			t.Errorf("%s at %d sizes, want %d", name, sizes[name], want)
 		}
 	}
 }
@@ -189,9 +198,10 @@ func TestBuildsInADirectoryOfItsOwn(t *testing.T) {
 	}
 }
 
+// Short messages are measured apart from long ones.
 func TestSelected(t *testing.T) {
 	kept, err := selected([]int{2, 4}, "^allreduce/(shm|tcp)/2$", 64*kib)
-	if err != nil || len(kept) != 2 || kept[0].sizeList() != "8,4096,65536" {
+	if err != nil || len(kept) != 4 || kept[0].sizeList() != "8,4096" || kept[1].sizeList() != "65536" {
 		t.Errorf("%v %v", kept, err)
 	}
 	for _, bad := range []string{"nothing", "("} {

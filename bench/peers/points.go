@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -83,8 +84,27 @@ func groups(ranks []int) []group {
 	for _, library := range []string{"openmpi", "mpich"} {
 		all = append(all, group{"latency", library, 2, messages}, group{"allreduce", library, 2, vectors})
 	}
-	return all
+	return split(all)
 }
+
+// split gives sizes up to mostShort a group of their own, so that a launch is over before the processors are moved.
+func split(all []group) []group {
+	var parts []group
+	for _, g := range all {
+		short, long := g, g
+		n := sort.SearchInts(g.sizes, mostShort+1)
+		short.sizes, long.sizes = g.sizes[:n], g.sizes[n:]
+		for _, part := range []group{short, long} {
+			if len(part.sizes) > 0 {
+				parts = append(parts, part)
+			}
+		}
+	}
+	return parts
+}
+
+// mostShort is the largest size in bytes whose time is that of exchanging lines more than that of copying.
+const mostShort = 4 * kib
 
 // rankCounts reads a list of numbers of ranks, which grow: a group is measured once.
 func rankCounts(text string) ([]int, error) {
