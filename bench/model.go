@@ -36,6 +36,7 @@ type survey struct {
 	budget time.Duration // for a figure of one pass
 	m      *plan.Model   // the default's figures but for those that are measured
 	gauges []gauge
+	place  *place
 	pairs  []*mpi.Comm // freed but after an error, when a peer may still be at it
 	lent   []*lent     // what the pairs measure with
 	passes int
@@ -48,7 +49,8 @@ type survey struct {
 // is to wait for a turn on a processor that several share. Where the two ranks of one host have but one processor, the
 // figures hold what sharing it costs, as plan.Model.Switch says by 0. Link classes that the communicator does not have keep the
 // default's figures. The budget is the time for each figure of messages, of which there are some 170; what a core does
-// by itself takes some milliseconds, whatever the budget. All ranks call it and get the same model; the communicator
+// by itself takes some milliseconds, whatever the budget. Two ranks of one host take their figures where their processors are
+// most of the time, and wait for them to return there, if they are moved, for as long as they measure at most. All ranks call it and get the same model; the communicator
 // is left with what decides on plans by default.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration) (*plan.Model, error) {
 	return measureModel(ctx, c, name, budget, modelSizes, modelPasses)
@@ -83,7 +85,11 @@ func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Durati
 	if turns {
 		m.Switch, share = 0, 2
 	}
-	s := &survey{c: c, budget: budget, m: m, gauges: coreGauges(m, sizes, share)}
+	at, err := newPlace(ctx, c, budget)
+	if err != nil {
+		return nil, err
+	}
+	s := &survey{c: c, budget: budget, m: m, gauges: coreGauges(m, sizes, share), place: at}
 	for _, class := range []struct {
 		peer int
 		link *plan.Link
@@ -251,7 +257,7 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 			}
 			gauges = append(gauges, gauge{
 				take: func(ctx context.Context) (float64, error) {
-					t, err := timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{size}, Budget: s.budget, Check: s.check})
+					t, err := s.place.timePlan(ctx, pair, force, op, way.in, Options{Sizes: []int{size}, Budget: s.budget, Check: s.check})
 					return t / 1e6, err
 				},
 				set: func(t float64) {
@@ -300,7 +306,7 @@ func (s *survey) crossGauge(ctx context.Context, c *mpi.Comm, set func(seconds f
 	force.Force = map[plan.Kind]string{plan.Barrier: collective.MemoryPlan}
 	return []gauge{{
 		take: func(ctx context.Context) (float64, error) {
-			t, err := timePlan(ctx, c, force, op, heap{}, Options{Sizes: []int{0}, Budget: s.budget})
+			t, err := s.place.timePlan(ctx, c, force, op, heap{}, Options{Sizes: []int{0}, Budget: s.budget})
 			return t / 1e6, err
 		},
 		set: set,

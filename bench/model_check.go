@@ -45,7 +45,7 @@ func CheckModel(ctx context.Context, c *mpi.Comm, name string, names []string, o
 		return nil, k, err
 	}
 	s.passes = 0 // the least of more passes would be of quicker moments than the plans had
-	if err := measurePoints(ctx, c, points, o, func() error { return s.pass(ctx, 1) }); err != nil {
+	if err := measurePoints(ctx, c, s.place, points, o, func() error { return s.pass(ctx, 1) }); err != nil {
 		return nil, k, err
 	}
 	if err := s.end(); err != nil {

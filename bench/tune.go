@@ -94,7 +94,11 @@ func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Opt
 	if err != nil {
 		return nil, err
 	}
-	if err := measurePoints(ctx, c, points, o, func() error { return nil }); err != nil {
+	at, err := newPlace(ctx, c, o.Budget/tunePasses)
+	if err != nil {
+		return nil, err
+	}
+	if err := measurePoints(ctx, c, at, points, o, func() error { return nil }); err != nil {
 		return nil, err
 	}
 	return tuned(c, m, points)
@@ -124,12 +128,12 @@ func newPoints(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, 
 	return points, nil
 }
 
-// measurePoints has all plans of all points take their turns, and something else after each pass.
-func measurePoints(ctx context.Context, c *mpi.Comm, points []point, o Options, between func() error) error {
+// measurePoints has all plans of all points take their turns at a place, and something else after each pass.
+func measurePoints(ctx context.Context, c *mpi.Comm, at *place, points []point, o Options, between func() error) error {
 	o.Budget /= tunePasses
 	for range tunePasses {
 		for i := range points {
-			if err := points[i].measure(ctx, c, o); err != nil {
+			if err := points[i].measure(ctx, c, at, o); err != nil {
 				return err
 			}
 		}
@@ -207,10 +211,10 @@ func (p *point) choose(c *mpi.Comm, m *plan.Model) (collective.Explanation, erro
 }
 
 // measure lets each plan take its turn.
-func (p *point) measure(ctx context.Context, c *mpi.Comm, o Options) error {
+func (p *point) measure(ctx context.Context, c *mpi.Comm, at *place, o Options) error {
 	o.Sizes = []int{p.Bytes}
 	for i, f := range p.plans {
-		median, err := timePlan(ctx, c, f, p.op, heap{}, o)
+		median, err := at.timePlan(ctx, c, f, p.op, heap{}, o)
 		if err != nil {
 			return fmt.Errorf("%s of %d B by %s: %w", p.Op, p.Bytes, p.Times[i].Plan, err)
 		}

@@ -198,7 +198,11 @@ func TestWrongInSharedMemoryOnly(t *testing.T) {
 			return err
 		}
 		points[0].op = inMemory(t, op, size)
-		return measurePoints(ctx, c, points, o, func() error { return nil })
+		at, err := newPlace(ctx, c, o.Budget/tunePasses)
+		if err != nil {
+			return err
+		}
+		return measurePoints(ctx, c, at, points, o, func() error { return nil })
 	})
 	if !errors.Is(err, ErrWrong) || !strings.Contains(err.Error(), "by "+collective.MemoryPlan) {
 		t.Errorf("tuned: %v, want %v", err, ErrWrong)
@@ -220,7 +224,7 @@ func TestModelFindsWhatIsWrongInSharedMemory(t *testing.T) {
 			const at = 9 // behind reducing, copying, and seven kinds of messages: at another the ranks would disagree
 			if wrong {
 				s.gauges[at].take = func(ctx context.Context) (float64, error) {
-					return timePlan(ctx, s.pairs[0], f, inMemory(t, op, size), heap{}, Options{Sizes: []int{size}, Budget: s.budget})
+					return s.place.timePlan(ctx, s.pairs[0], f, inMemory(t, op, size), heap{}, Options{Sizes: []int{size}, Budget: s.budget})
 				}
 			}
 			return s.pass(ctx, 1)
