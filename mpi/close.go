@@ -93,6 +93,7 @@ func (e *engine) end() []*Comm {
 	e.lock()
 	defer e.unlock()
 	e.closing, e.closed = true, true
+	e.unread = nil // whose peers' last reads the rest of Close waits for
 	e.finishAll(e.takeBack)
 	for e.match.first != nil {
 		a := e.match.first

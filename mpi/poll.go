@@ -157,7 +157,7 @@ func (e *engine) spunOut(s *spell) bool {
 // rank of this host takes, so that the rest of waiting is not paid for by those who
 // hardly wait: who shares a core waits for a switch.
 func (e *engine) glance(o *op) {
-	if e.leader != leaderNone || e.sleeper != nil || e.crowded || o.phase == phaseFinished {
+	if e.closed || e.leader != leaderNone || e.sleeper != nil || e.crowded || o.phase == phaseFinished {
 		return
 	}
 	e.leader = leaderCaller

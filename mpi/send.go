@@ -147,8 +147,10 @@ func (e *engine) push(p *peer, o *op) transport.Outcome {
 // as the peer cannot be reading it any more.
 func (e *engine) reclaim(o *op) {
 	p := e.peer(int(o.peer))
-	if o.exposed && p.lost == nil && !p.memory.Withdraw(p.rank, o.key) {
-		e.unread = append(e.unread, o)
+	if o.exposed && (p.lost == nil || e.closed) && !p.memory.Withdraw(p.rank, o.key) {
+		if !e.closed { // Close ends it once the provider is closed
+			e.unread = append(e.unread, o)
+		}
 		return
 	}
 	o.exposed = false
