@@ -30,7 +30,13 @@ func (e *engine) attach(_ context.Context, c *Comm) error {
 	return nil
 }
 
-func (e *engine) forgo([]int32, uint32) {} // nobody waits for anybody in attach
+// forgo has what members that did make the communicator send here be refused, as if it had been freed.
+func (e *engine) forgo(_ []int32, context uint32) {
+	e.lock()
+	defer e.unlock()
+	e.ended.add(context, nil)
+	e.discardOf(context, errFreed)
+}
 
 func (e *engine) detach(c *Comm) {
 	e.lock()

@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
@@ -17,20 +18,22 @@ func (p *play) child(t *testing.T) *Comm {
 	return c
 }
 
+// arrive has a message of rank 1 arrive.
+func (p *play) arrive(h transport.Header, payload []byte) {
+	p.e.lock()
+	defer p.e.unlock()
+	h.Bytes = uint64(len(payload))
+	p.e.Message(1, &h, payload)
+}
+
 // TestFreedCommunicatorKeepsNothing: what comes for it later costs nothing here, and its sender gets its credit or its
 // buffer back.
 func TestFreedCommunicatorKeepsNothing(t *testing.T) {
 	p := newPlay(0, []string{"2"})
 	t.Cleanup(p.e.set.close)
 	c := p.child(t)
-	arrive := func(h transport.Header, payload []byte) {
-		p.e.lock()
-		defer p.e.unlock()
-		h.Bytes = uint64(len(payload))
-		p.e.Message(1, &h, payload)
-	}
-	arrive(transport.Header{Kind: kindEager, Context: c.context, Tag: 1}, make([]byte, 99))
-	arrive(transport.Header{Kind: kindRTS, Context: c.shadow.context, Token: 500}, nil)
+	p.arrive(transport.Header{Kind: kindEager, Context: c.context, Tag: 1}, make([]byte, 99))
+	p.arrive(transport.Header{Kind: kindRTS, Context: c.shadow.context, Token: 500}, nil)
 	self := Isend(c, make([]byte, selfEagerBytes+1), 0, 0)
 	p.heard(t, "messages before it is freed")
 	c.Free()
@@ -38,12 +41,12 @@ func TestFreedCommunicatorKeepsNothing(t *testing.T) {
 	if _, err := self.Wait(t.Context()); !errors.Is(err, ErrClosed) || errors.Is(err, ErrRevoked) {
 		t.Errorf("a message of this rank to itself ends with %v, want %v", err, errFreed)
 	}
-	arrive(transport.Header{Kind: kindRTS, Context: c.context, Token: 501}, nil)
+	p.arrive(transport.Header{Kind: kindRTS, Context: c.context, Token: 501}, nil)
 	p.heard(t, "an announcement after it", "-> 1 retracted 501 freed")
-	arrive(transport.Header{Kind: kindEager, Context: c.context, Tag: 1}, make([]byte, 99))
-	arrive(transport.Header{Kind: kindEager, Context: c.shadow.context, Tag: 1}, make([]byte, 99))
+	p.arrive(transport.Header{Kind: kindEager, Context: c.context, Tag: 1}, make([]byte, 99))
+	p.arrive(transport.Header{Kind: kindEager, Context: c.shadow.context, Tag: 1}, make([]byte, 99))
 	p.heard(t, "messages after it", "-> 1 credit 585")
-	arrive(transport.Header{Kind: kindRevoke, Context: c.context}, nil)
+	p.arrive(transport.Header{Kind: kindRevoke, Context: c.context}, nil)
 	if n := p.e.match.unexpected; n != 0 {
 		t.Errorf("%d messages are kept", n)
 	}
@@ -52,7 +55,38 @@ func TestFreedCommunicatorKeepsNothing(t *testing.T) {
 	}
 	// Another communicator of that id has messages of its own.
 	c = p.child(t)
-	arrive(transport.Header{Kind: kindEager, Context: c.context, Tag: 1}, make([]byte, 10))
+	p.arrive(transport.Header{Kind: kindEager, Context: c.context, Tag: 1}, make([]byte, 10))
+	if _, err := Recv(t.Context(), c, make([]byte, 10), 1, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestForgoneCommunicatorKeepsNothing: nor does what comes for one that another member has made, and this one has failed to.
+func TestForgoneCommunicatorKeepsNothing(t *testing.T) {
+	p := newPlay(0, []string{"2"})
+	t.Cleanup(p.e.set.close)
+	const number, context = 1, 8
+	dup := uint64(collectiveDup)
+	p.arrive(transport.Header{Kind: kindEager, Context: context, Tag: 1}, make([]byte, 99))
+	p.says([]uint64{number, dup, 0, context}, []uint64{number, dup, roundGivenUp, 1})
+	if _, err := p.c.Dup(t.Context()); !errors.Is(err, ErrCancelled) {
+		t.Fatalf("rank 1 has given up, and the error is %v", err)
+	}
+	p.arrive(transport.Header{Kind: kindRTS, Context: context + 1, Token: 501}, nil)
+	p.arrive(transport.Header{Kind: kindEager, Context: context, Tag: 1}, make([]byte, 99))
+	if n := p.e.match.unexpected; n != 0 {
+		t.Errorf("%d messages are kept", n)
+	}
+	if !slices.Contains(p.s.said, "-> 1 retracted 501 freed") {
+		t.Errorf("an announcement is not refused: %q", p.s.said)
+	}
+	// The next communicator is no worse for it.
+	p.arrive(transport.Header{Kind: kindEager, Context: context + contextStep, Tag: 1}, make([]byte, 10))
+	p.says([]uint64{number + 1, dup, 0, context}, []uint64{number + 1, dup, 1, 0})
+	c, err := p.c.Dup(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := Recv(t.Context(), c, make([]byte, 10), 1, 1); err != nil {
 		t.Error(err)
 	}
