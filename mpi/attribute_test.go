@@ -32,3 +32,34 @@ func TestAttributeMadeOfItsCommunicator(t *testing.T) {
 		return nil
 	})
 }
+
+// counted is an attribute that counts its releases.
+type counted struct{ n *int }
+
+func (c counted) Release(error) { *c.n++ }
+
+// TestFreeReleasesBothTwins: what is kept with a communicator and what is kept with its shadow is released by Free, once.
+func TestFreeReleasesBothTwins(t *testing.T) {
+	worlds, err := mpi.Local(1, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := worlds[0].Comm().Dup(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key mpi.Keyval
+	var own, shadow int
+	c.Attribute(&key, func() any { return counted{&own} })
+	c.Shadow().Attribute(&key, func() any { return counted{&shadow} })
+	c.Free()
+	if own != 1 || shadow != 1 {
+		t.Errorf("Free released the communicator's %d times and the shadow's %d times", own, shadow)
+	}
+	if err := worlds[0].Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if own != 1 || shadow != 1 {
+		t.Errorf("Close released them again: %d, %d", own, shadow)
+	}
+}

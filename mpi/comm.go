@@ -89,7 +89,7 @@ func (c *Comm) RankOf(worldRank int) int {
 		}
 		return worldRank
 	}
-	if r, ok := c.where[int32(worldRank)]; ok {
+	if r, ok := c.where[int32(worldRank)]; ok && int(int32(worldRank)) == worldRank {
 		return int(r)
 	}
 	return -1
@@ -138,6 +138,7 @@ func (c *Comm) Free() {
 	}
 	c.shadow.freed.Store(true)
 	c.release(errFreed)
+	c.shadow.release(errFreed)
 	c.dev.detach(c)
 }
 
