@@ -180,6 +180,9 @@ func (k *collectiveCall) context(ctx context.Context) (id uint32, claimed bool, 
 		if id, err = k.maximum(ctx, dev.nextContext()); err != nil {
 			return 0, false, err
 		}
+		if id >= shrinkContexts {
+			return 0, false, k.c.fail(k.kind.String(), ProcNull, AnyTag, ErrArgument, "a process of this job has had all the communicators and windows that there are ids for")
+		}
 		claimed = dev.claimContext(id)
 		var refused uint32
 		if !claimed {

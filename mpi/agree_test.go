@@ -64,6 +64,29 @@ func TestGivenUpIsHeardWhileAMessageWaits(t *testing.T) {
 	}
 }
 
+// TestContextsEnd: where one member has no id left, none makes a communicator, with an id of Shrink's or of the world.
+func TestContextsEnd(t *testing.T) {
+	worlds, err := Local(2, LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := worlds[1].dev.(*engine)
+	e.lock()
+	e.context = shrinkContexts - contextStep
+	e.unlock()
+	for n, want := range []error{nil, ErrArgument, ErrArgument} {
+		var both sync.WaitGroup
+		for _, w := range worlds {
+			both.Go(func() {
+				if c, err := w.Comm().Dup(t.Context()); !errors.Is(err, want) || c != nil && c.context >= shrinkContexts {
+					t.Errorf("rank %d, communicator %d: %v, %v; want the error %v", w.Rank(), n, c, err, want)
+				}
+			})
+		}
+		both.Wait()
+	}
+}
+
 // TestMembersUseOneName: the members of a communicator call it the same, also when some of them have not been in others, or
 // have failed to make one.
 func TestMembersUseOneName(t *testing.T) {

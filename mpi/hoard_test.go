@@ -50,6 +50,9 @@ var hoarding = []struct {
 	{"agreements", func(i int) transport.Header {
 		return transport.Header{Kind: kindShrink, Tag: int32(10 + i), Aux: shrinkQuery}
 	}, nil, sceneKept, "it has 4 agreements waiting here"},
+	{"questions about an agreement", func(int) transport.Header {
+		return transport.Header{Kind: kindShrink, Tag: 1, Aux: shrinkAsk}
+	}, nil, sceneKept, "it has 4 answers waiting here"},
 	{"wishes for a lock", func(i int) transport.Header {
 		return transport.Header{Kind: kindWindow, Context: sceneWindow, Tag: windowWord(windowLock, Accumulation(LockExclusive)), Token: uint64(1000 + i)}
 	}, nil, 1 + sceneKept, "it has 4 wishes for a lock waiting here"}, // the first is granted
@@ -100,6 +103,22 @@ func TestHoardedAgain(t *testing.T) {
 		if _, err := Recv(t.Context(), s.c, make([]byte, 99), 1, 3); err != nil {
 			t.Fatalf("message %d: %v", i, err)
 		}
+	}
+}
+
+// TestMissedWindowsAreForgotten: a peer that asks for ever more windows that are not there, and takes the answers, costs no more memory.
+func TestMissedWindowsAreForgotten(t *testing.T) {
+	s := newScene(t)
+	s.e.lock()
+	defer s.e.unlock()
+	for i := range 3 * sceneKept {
+		s.say(transport.Header{Kind: kindWindow, Context: uint32(100 + i), Tag: windowWord(windowFlush, 0), Token: uint64(1000 + i)}, nil)
+		if n := len(s.e.windows.missed); n > sceneKept {
+			t.Fatalf("after %d windows %d are remembered, want no more than %d", i+1, n, sceneKept)
+		}
+	}
+	if err := s.e.peer(1).lost; err != nil {
+		t.Errorf("it is lost: %v", err)
 	}
 }
 

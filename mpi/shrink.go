@@ -72,12 +72,15 @@ type shrinkID struct {
 	n    uint32
 }
 
+// shrinkContexts is the first of the ids that Shrink makes. Those that are counted stay below.
+const shrinkContexts = 1 << 31
+
 // context is the new communicator's context id. It needs no agreement: ids
 // with the top bit are made from the parent's id and the count of its shrinks.
 func (id shrinkID) context() uint32 {
 	h := (id.comm.context ^ id.n*0x9e3779b1) * 0x85ebca6b
 	h ^= h >> 15
-	return h&^1 | 1<<31
+	return h&^1 | shrinkContexts
 }
 
 type shrinkState struct {
@@ -233,6 +236,10 @@ func (e *engine) sayOf(context, n uint32, world int, what uint64, lost []int) {
 		payload = binary.LittleEndian.AppendUint32(payload, uint32(r))
 	}
 	h := transport.Header{Kind: kindShrink, Context: context, Tag: int32(n), Aux: what, Bytes: uint64(len(payload))}
+	if what == shrinkAnswer || what == shrinkDecide { // which the peer may ask for without end
+		e.reply(e.peer(world), parcel{step: stepAnswer, h: h, more: payload})
+		return
+	}
 	e.controlWith(e.peer(world), h, payload)
 }
 

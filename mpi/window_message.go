@@ -161,6 +161,9 @@ func (e *engine) windowMessage(world int, h *transport.Header, payload []byte) {
 	}
 	gone := goneWindow{h.Context, world}
 	if !e.windows.missed[gone] {
+		if len(e.windows.missed) >= e.mostKept { // rather says something twice than keep it without end
+			clear(e.windows.missed)
+		}
 		e.windows.missed[gone] = true
 		e.log.Warn("one-sided operations on a window that does not exist here any more", "window", h.Context, "rank", world)
 	}
