@@ -2,6 +2,7 @@ package shm
 
 import (
 	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,8 +45,8 @@ func (p *Provider) Close() error {
 	}
 	p.waitUntil(deadline, func() bool {
 		p.settle()
-		for _, ep := range p.live {
-			if !ep.quiet() {
+		for _, ep := range p.peers { // also those that are leaving, whose copies go on
+			if ep != nil && ep.link != nil && !ep.quiet() {
 				return false
 			}
 		}
@@ -93,7 +94,7 @@ func (p *Provider) flush(deadline time.Time) {
 			}
 		}
 		p.hear()
-		return p.streams == 0
+		return !slices.ContainsFunc(p.live, func(ep *endpoint) bool { return len(ep.out.streams) > 0 && !ep.hungup })
 	})
 }
 
