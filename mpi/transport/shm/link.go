@@ -17,13 +17,26 @@ type link struct {
 	vm      bool
 	path    string // how large messages go, in words
 	sharing sharing
+	asked   chan struct{} // has an element for each question that the peer has yet to answer
 	ended   chan struct{} // closed at the end of the socket, which is the peer's
 	failed  chan struct{} // closed when fault says why this rank has given the socket up
 	fault   error
 }
 
 func newLink(conn *net.UnixConn) *link {
-	return &link{memory: -1, bell: -1, conn: conn, ended: make(chan struct{}), failed: make(chan struct{})}
+	return &link{memory: -1, bell: -1, conn: conn, asked: make(chan struct{}, mostAsked), ended: make(chan struct{}), failed: make(chan struct{})}
+}
+
+// mostAsked bounds the questions that a peer has yet to answer, whoever still waits for that: neither they nor the answers fill the
+// socket, which would make one rank take the other for lost.
+const mostAsked = 64
+
+// heard makes room for another question, since one has been answered.
+func (l *link) heard() {
+	select {
+	case <-l.asked:
+	default: // the peer answers what nobody has asked
+	}
 }
 
 // close gives back what was shared with the peer. Nothing but the socket may be in use.

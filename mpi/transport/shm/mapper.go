@@ -137,6 +137,15 @@ func (p *Provider) importFrom(ctx context.Context, peer int, handle []byte) ([]b
 	if err != nil {
 		return nil, err
 	}
+	select {
+	case l.asked <- struct{}{}:
+	case <-l.ended:
+		return nil, errHangup
+	case <-l.failed:
+		return nil, l.fault
+	case <-ctx.Done():
+		return nil, fmt.Errorf("it has %d questions to answer: %w", mostAsked, context.Cause(ctx))
+	}
 	x := &p.exports
 	reply := make(chan imported, 1)
 	x.mu.Lock()
@@ -147,6 +156,7 @@ func (p *Provider) importFrom(ctx context.Context, peer int, handle []byte) ([]b
 	ask := binary.BigEndian.AppendUint64([]byte{packetAsk}, question)
 	if err := sendPacket(l.conn, append(ask, handle...)); err != nil {
 		x.take(question)
+		l.heard()
 		return nil, fmt.Errorf("asking it: %w", err)
 	}
 	var got imported
@@ -261,6 +271,7 @@ func (p *Provider) packet(l *link, b []byte, fds []int) error {
 	case kind == packetAsk && len(rest) == handleBytes && len(fds) == 0:
 		return p.exports.answer(l.conn, question, binary.BigEndian.Uint64(rest))
 	case kind == packetMap && len(rest) == 8 && len(fds) <= 1:
+		l.heard()
 		got := imported{err: errNoDescriptor}
 		if len(fds) == 1 {
 			got = imported{fd: fds[0], size: binary.BigEndian.Uint64(rest)}
@@ -272,6 +283,7 @@ func (p *Provider) packet(l *link, b []byte, fds []int) error {
 		}
 		return nil
 	case kind == packetNone && len(fds) == 0:
+		l.heard()
 		if reply := p.exports.take(question); reply != nil {
 			reply <- imported{err: errors.New(string(rest))}
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -196,5 +197,63 @@ func TestAskedAtTheEnd(t *testing.T) {
 	ask := binary.BigEndian.AppendUint64([]byte{packetAsk}, 1)
 	if err := p.packet(l, append(ask, make([]byte, handleBytes)...), nil); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a question on a closed link: %v, want %v", err, net.ErrClosed)
+	}
+}
+
+// TestManyImports: any number of goroutines may ask a peer at once.
+func TestManyImports(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	meetAll(t, rs)
+	handle := exportSegment(t, rs[1], importBytes)
+	start := make(chan struct{})
+	var all sync.WaitGroup
+	for range 1000 {
+		all.Go(func() {
+			<-start
+			mem, err := rs[0].Import(t.Context(), 1, handle)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			Unmap(mem)
+		})
+	}
+	close(start)
+	all.Wait()
+}
+
+// TestUnheardImports: a peer that reads no answers for a while is not lost by who gives them, however many have asked and gone.
+func TestUnheardImports(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	meetAll(t, rs)
+	handle := exportSegment(t, rs[1], importBytes)
+	_, shown := exported(t, rs[1], 1<<20)
+	s := &rs[0].endpoint(1).link.sharing
+	s.mu.Lock() // for which whoever reads the socket waits, when it has been shown memory
+	rs[1].endpoint(0).shown(shown)
+	var refused error
+	for range 400 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		if _, err := rs[0].Import(ctx, 1, handle); err != nil {
+			refused = err
+		}
+		cancel()
+	}
+	s.mu.Unlock()
+	if refused == nil || !strings.Contains(refused.Error(), "questions to answer") {
+		t.Errorf("the last error: %v", refused)
+	}
+	mem, err := rs[0].Import(t.Context(), 1, handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Unmap(mem)
+	for i, r := range rs {
+		r.mu.Lock()
+		r.Poll(r)
+		r.mu.Unlock()
+		for peer, why := range r.lost {
+			t.Errorf("rank %d has lost rank %d, which lives: %v", i, peer, why)
+		}
 	}
 }
