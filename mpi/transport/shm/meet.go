@@ -61,7 +61,9 @@ func (p *party) dialler(to int) (l *link, err error) {
 	if l.mem, err = mapSegment(l.memory, pairBytes); err != nil {
 		return nil, err
 	}
-	p.probe = newProbe()
+	if p.probe, err = newProbe(); err != nil {
+		return nil, err
+	}
 	proof := append(p.mac("dialler", p.own, p.peer), pack(p.probe.at())...)
 	if err := p.write(proof, l.memory, p.bell.memory, p.bell.bell); err != nil {
 		return nil, err
@@ -90,6 +92,7 @@ func (p *party) dialler(to int) (l *link, err error) {
 		return nil, err
 	}
 	works := p.probe.passed(open[1+probeAtBytes:])
+	p.probe.free()
 	got, why := copyProbe(int(p.cred.Pid), unpackProbe(open[1:]))
 	if err := p.write(append(got[:], flag(works))); err != nil {
 		return nil, err
@@ -168,7 +171,10 @@ func (p *party) acceptor(admit func(rank int) error) (l *link, err error) {
 		return nil, err
 	}
 
-	p.probe = newProbe()
+	if p.probe, err = newProbe(); err != nil {
+		p.refuse(err)
+		return nil, err
+	}
 	got, why := copyProbe(int(p.cred.Pid), unpackProbe(proof[macBytes:]))
 	open := append([]byte{statusWelcome}, pack(p.probe.at())...)
 	if err := p.write(append(open, got[:]...), p.bell.memory, p.bell.bell); err != nil {
@@ -182,6 +188,7 @@ func (p *party) acceptor(admit func(rank int) error) (l *link, err error) {
 		return nil, fmt.Errorf("%d bytes instead of what it read: %w", len(read), errMalformed)
 	}
 	works := p.probe.passed(read[:16])
+	p.probe.free()
 	if err := p.write([]byte{flag(works)}); err != nil {
 		return nil, err
 	}

@@ -35,31 +35,31 @@ func (p *party) asDialler(to int) (proof []byte, err error) {
 	if p.peer, err = unpackHello(answer[1 : 1+helloBytes]); err != nil {
 		return nil, err
 	}
-	return append(p.mac("dialler", p.own, p.peer), pack(newProbe().at())...), nil
+	return append(p.mac("dialler", p.own, p.peer), pack(probeAt{})...), nil
 }
 
-// asAcceptor speaks up to the proof, of which it takes the descriptors that come.
-func (p *party) asAcceptor() error {
+// asAcceptor speaks up to the proof, which it returns, without the descriptors that come.
+func (p *party) asAcceptor() (proof []byte, err error) {
 	first, _, err := p.read(0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if p.peer, err = unpackHello(first); err != nil {
-		return err
+		return nil, err
 	}
 	p.own = p.hello(int(p.peer.From))
 	answer := append([]byte{statusWelcome}, pack(p.own)...)
 	if err := p.write(append(answer, p.mac("acceptor", p.peer, p.own)...)); err != nil {
-		return err
+		return nil, err
 	}
-	_, fds, err := p.read(3)
+	proof, fds, err := p.read(3)
 	closeAll(fds)
-	return err
+	return proof, err
 }
 
 // welcome is the packet of an acceptor that can copy nothing.
 func welcome() []byte {
-	open := append([]byte{statusWelcome}, pack(newProbe().at())...)
+	open := append([]byte{statusWelcome}, pack(probeAt{})...)
 	return append(open, make([]byte, 16)...)
 }
 
@@ -95,7 +95,7 @@ func TestMeetWithoutDescriptor(t *testing.T) {
 		said := make(chan error, 1)
 		err := withDescriptors(1, func() error { // for the segment
 			go func() {
-				err := other.asAcceptor()
+				_, err := other.asAcceptor()
 				if err == nil {
 					err = other.write(welcome(), other.bell.memory, other.bell.bell)
 				}
@@ -137,7 +137,7 @@ func TestUnwantedDescriptors(t *testing.T) {
 		"crossed": func(side, other *party, fds []int) error {
 			said := make(chan error, 1)
 			go func() {
-				err := other.asAcceptor()
+				_, err := other.asAcceptor()
 				if err == nil {
 					err = other.write([]byte{statusCrossed}, fds[:2]...)
 				}

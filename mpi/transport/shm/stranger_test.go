@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,11 +71,52 @@ func TestOtherNamespaces(t *testing.T) {
 // TestProbeOfAnotherProcess: what another process has at the place of a probe is left as it is.
 func TestProbeOfAnotherProcess(t *testing.T) {
 	mayCopy(t)
-	p := newProbe()
+	p, err := newProbe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.free()
 	at := p.at()
 	at.Hash[0]++
 	if _, err := copyProbe(os.Getpid(), at); err == nil || p.mark[0].Load() != 0 || p.mark[1].Load() != 0 {
 		t.Errorf("%v, and the mark is %x", err, p.mark[0].Load())
+	}
+}
+
+// TestProbeOutlivesItsHandshake: a peer that was stopped on its way writes the mark when it goes on, after the handshake has failed.
+// What it writes to is still nothing but the probe.
+func TestProbeOutlivesItsHandshake(t *testing.T) {
+	mayCopy(t)
+	side, other := facing(t)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := side.dialler(1)
+		failed <- err
+	}()
+	proof, err := other.asAcceptor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := unpackProbe(proof[macBytes:])
+	other.conn.Close()
+	if err := <-failed; err == nil {
+		t.Fatal("the handshake has not failed")
+	}
+	side.probe = nil
+	var others []*[4]uint64
+	for range 5 {
+		runtime.GC()
+		for range 100_000 {
+			others = append(others, new([4]uint64))
+		}
+	}
+	if _, err := copyProbe(os.Getpid(), at); err != nil {
+		t.Errorf("the probe is gone: %v", err)
+	}
+	for _, o := range others {
+		if *o != ([4]uint64{}) {
+			t.Fatalf("something else was overwritten: %x", *o)
+		}
 	}
 }
 
