@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"bytes"
 	"errors"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
@@ -84,6 +85,9 @@ func (e *engine) Batch(rank int, h *transport.Header, payloads []byte, strideByt
 
 // message is Message but for the common case.
 func (e *engine) message(rank int, h *transport.Header, payload []byte) {
+	if h.Kind == kindShrink { // looked at twice, and may be a view of memory that the peer can write
+		payload = bytes.Clone(payload)
+	}
 	if err := e.validate(rank, h, payload); err != nil {
 		e.lose(rank, err.Error())
 		return

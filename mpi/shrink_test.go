@@ -6,8 +6,12 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
@@ -184,4 +188,43 @@ func TestShrinkAgrees(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLossesThatChange: what is checked of the losses that a peer names is what is kept, although they lie where it can write all the time.
+func TestLossesThatChange(t *testing.T) {
+	page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(page)
+	word := (*uint32)(unsafe.Pointer(&page[0]))
+	var stop atomic.Bool
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for !stop.Load() {
+			atomic.StoreUint32(word, 2)
+			atomic.StoreUint32(word, 1<<30)
+		}
+	}()
+	defer func() {
+		stop.Store(true)
+		<-stopped
+	}()
+	kept := 0
+	for try := range 3000 {
+		p := newPlay(0, []string{"3"})
+		p.e.lock()
+		p.e.Message(1, &transport.Header{Kind: kindShrink, Context: p.c.context, Tag: 1, Aux: shrinkAnswer, Bytes: 4}, page[:4])
+		for _, s := range p.e.shrinks {
+			for _, r := range s.answers[1] {
+				if kept++; r >= 3 {
+					t.Errorf("try %d: rank %d of 3 is believed to be lost", try, r)
+				}
+			}
+		}
+		p.e.unlock()
+		p.e.set.close()
+	}
+	t.Logf("%d of 3000 answers kept", kept)
 }

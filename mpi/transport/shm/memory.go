@@ -298,7 +298,8 @@ func (p *Provider) newPull() *pull {
 }
 
 // help takes a peer's request to share the work of a pull from this rank.
-func (ep *endpoint) help(c *cell) error {
+func (ep *endpoint) help(shared *cell) error {
+	c := *shared // the peer can write there meanwhile
 	number, gen := uint32(c[1]), uint32(c[1]>>32)
 	if number >= slots || ep.exposures == nil {
 		return fmt.Errorf("a request for help with slot %d: %w", number, errMalformed)

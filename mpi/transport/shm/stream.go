@@ -139,8 +139,8 @@ func (ep *endpoint) dropStreams(err error) {
 // openArrival takes a formOpen cell.
 func (ep *endpoint) openArrival(c *cell, kind transport.Kind) error {
 	a, size := &ep.in.stream, c[5]
-	if a.open || size > 1<<62 {
-		return fmt.Errorf("a payload of %d bytes begins (inside another: %v): %w", size, a.open, errMalformed)
+	if a.open || size > 1<<62 || kind != transport.Data {
+		return fmt.Errorf("a payload of %d bytes of kind %d begins (inside another: %v): %w", size, kind, a.open, errMalformed)
 	}
 	*a = arrival{open: true, size: int(size)}
 	c.header(kind, &a.header)
