@@ -15,7 +15,8 @@ import (
 // ranks have said goodbye, this rank leaves all the same, and the ranks of other processes that have not closed yet see it as
 // lost. Until then operations of other goroutines go on. Those that have not finished by then, and all later ones, end
 // with ErrClosed: a message of theirs may have been delivered or not, and their buffers are
-// the caller's again. A second Close is ErrClosed at once. Collective.
+// the caller's again. A peer of this host that has been stopped amid a copy is waited for a second: if it is continued later, it
+// finishes that copy, into or out of such a buffer. A second Close is ErrClosed at once. Collective.
 //
 // The system's MPI library takes back receives and probes only. Sends and collectives that
 // have not finished when all ranks have closed are waited for; if ctx ends first, Close returns

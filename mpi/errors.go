@@ -41,7 +41,7 @@ var (
 	ErrStartTimeout = errors.New("the ranks have not met in time")
 
 	// ErrInFlight: the operation was given up, or its peer is lost, but a peer or the network may still touch
-	// its buffer, which stays the library's until Error.Done is closed.
+	// its buffer, which stays the library's until Error.Done is closed. World.Close waits a second for that.
 	ErrInFlight = errors.New("buffer still in flight")
 )
 

@@ -190,7 +190,7 @@ func (p *Provider) SendFrom(peer int, h *transport.Header, payload []byte, op ui
 }
 
 // Abandon ends the use of the memory of a SendFrom. What the peer has not been
-// promised by a chunk's word is not sent; the message never becomes whole there.
+// promised by a chunk's word is not sent: the message becomes whole there only if its last chunk had been begun.
 func (p *Provider) Abandon(op uint64) {
 	for _, c := range p.conns {
 		for i := c.out.first; i < len(c.out.items); i++ {
