@@ -132,16 +132,25 @@ func (q *call) setRoot(c *mpi.Comm, root int) (mine bool) {
 	return c.Rank() == root
 }
 
+// blocksBytes bounds what all blocks of a collective take: more than any process can address. Some rank has them all in its
+// buffer, but others find places among them, and make room for the blocks that they pass on, by the counts alone.
+const blocksBytes = 1 << 47
+
 // setCounts checks the counts of a collective with a block per rank and returns
-// their sum and this rank's.
+// their sum and this rank's. The type of the elements is set.
 func (q *call) setCounts(c *mpi.Comm, counts []int) (total, mine int) {
 	if len(counts) != c.Size() {
 		q.fail("there are %d counts for %d ranks", len(counts), c.Size())
 		return 0, 0
 	}
+	most := blocksBytes / q.typ.size
 	for r, n := range counts {
-		if n < 0 {
+		switch {
+		case n < 0:
 			q.fail("count %d of rank %d is negative", n, r)
+			return 0, 0
+		case n > most-total:
+			q.fail("count %d of rank %d: with those of the ranks before it that is more than %d elements of %d B, the most that can be addressed", n, r, most, q.typ.size)
 			return 0, 0
 		}
 		total += n

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -50,6 +51,59 @@ func TestMistakesCount(t *testing.T) {
 			t.Errorf("in shared memory: rank %d: %v", r, err)
 		}
 	}
+}
+
+// Counts of more than can be addressed are a mistake on every rank, also on those that would only pass such blocks on, and where their
+// sum or its bytes would wrap around to what the buffers have.
+func TestCountsBeyondMemory(t *testing.T) {
+	const size = 4
+	relayed := Config{Force: map[plan.Kind]string{plan.Gather: "binomial", plan.Scatter: "binomial"}}
+	buf := make([]int32, size)
+	for name, f := range map[string]func(ctx context.Context, c *mpi.Comm, counts []int) error{
+		"gatherv":  func(ctx context.Context, c *mpi.Comm, n []int) error { return Gatherv(ctx, c, buf[:1], buf, n, 0) },
+		"scatterv": func(ctx context.Context, c *mpi.Comm, n []int) error { return Scatterv(ctx, c, buf, buf[:1], n, 0) },
+		"allgatherv": func(ctx context.Context, c *mpi.Comm, n []int) error {
+			return Allgatherv(ctx, c, buf[:n[c.Rank()]%len(buf)], make([]int32, size), n)
+		},
+		"reduce_scatter": func(ctx context.Context, c *mpi.Comm, n []int) error {
+			return ReduceScatter(ctx, c, buf, make([]int32, n[c.Rank()]%len(buf)), n, Sum)
+		},
+		"alltoallv": func(ctx context.Context, c *mpi.Comm, n []int) error {
+			return Alltoallv(ctx, c, buf, n, make([]int32, size), n)
+		},
+	} {
+		for _, counts := range [][]int{
+			{1, 1, 1, math.MaxInt},
+			{1, 1, 1, 1 << 61},
+			{1, 1, 1, 1 << 58},
+			{1, 1, 1, blocksBytes/4 - 2},
+			{math.MaxInt, math.MaxInt, 2, 4}, // 4 elements, modulo 2⁶⁴
+			{1 << 62, 1 << 62, 1 << 62, 1<<62 + 4},
+		} {
+			together(t, size, func(ctx context.Context, c *mpi.Comm) error {
+				if err := Configure(c, relayed); err != nil {
+					return err
+				}
+				err := f(ctx, c, counts)
+				if err := within(err, ErrArgument); err != nil {
+					return fmt.Errorf("%s, counts %d: %w", name, counts, err)
+				}
+				if want := "the most that can be addressed"; !strings.Contains(err.Error(), want) {
+					return fmt.Errorf("%s, counts %d: %q does not say %q", name, counts, err, want)
+				}
+				return Barrier(ctx, c) // they are in step
+			})
+		}
+	}
+	var q call
+	q.setVector(plan.Gather, typeOf[int32](), 0)
+	together(t, 2, func(_ context.Context, c *mpi.Comm) error {
+		q := q
+		if total, mine := q.setCounts(c, []int{blocksBytes/4 - 2, 2}); q.err != nil || total != blocksBytes/4 || mine == 0 {
+			return fmt.Errorf("counts of all that can be addressed: %d in all, %d here, %v", total, mine, q.err)
+		}
+		return nil
+	})
 }
 
 // A mistake is told in the words of the call.
