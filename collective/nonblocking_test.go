@@ -66,6 +66,44 @@ func TestNonblockingWakesTheLookOut(t *testing.T) {
 	}
 }
 
+// A nonblocking collective that has ended lets the look-out sleep, also before it is waited for; the next one wakes it.
+func TestEndedLetsTheLookOutSleep(t *testing.T) {
+	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		token := []int32{0}
+		if c.Rank() == 1 {
+			if _, err := mpi.Recv(ctx, c, token, 0, 1); err != nil {
+				return err
+			}
+			return errors.Join(Barrier(ctx, c), Barrier(ctx, c))
+		}
+		s := stateOf(c)
+		w := &s.watch
+		w.running, w.wake = true, make(chan struct{}, 1) // nobody looks out but this test
+		var wrong []error
+		want := func(ok bool, otherwise string) {
+			if !ok {
+				wrong = append(wrong, errors.New(otherwise))
+			}
+		}
+		first := Ibarrier(c)
+		want(s.push() && !w.dozing, "it sleeps while a collective has yet to end")
+		first.x.turn.Lock()
+		want(s.push() && !w.dozing, "it sleeps while somebody else is at a collective that has yet to end")
+		first.x.turn.Unlock()
+		if err := mpi.Send(ctx, c, token, 1, 1); err != nil {
+			return err
+		}
+		lookUntil(ctx, func() bool {
+			s.push()
+			return first.x.ended
+		})
+		want(!s.push() && w.dozing, "it looks every millisecond after a collective that has ended")
+		second := Ibarrier(c)
+		want(len(w.wake) == 1 && !w.dozing, "the next collective does not wake it")
+		return errors.Join(append(wrong, WaitAll(ctx, []Request{first, second}))...)
+	})
+}
+
 // A mismatch of calls that are under way is found however many calls have come after them.
 func TestMismatchBeforeManyCalls(t *testing.T) {
 	t.Parallel() // mostly waits

@@ -16,15 +16,14 @@ import (
 // they are doing, and answers such questions. It never touches the fast path.
 // It is guarded by the state's lock except where it is the goroutine's own.
 type watch struct {
-	running     bool
-	dozing      bool          // the look-out may sleep for longer than fastTick
-	wake        chan struct{} // ends that
-	active      []*execution
-	nonblocking int    // ones among them
-	calls       []past // the last ones by number, for those that ask; empty where nobody does
-	alltoallvs  [alltoallvHistory]pastAlltoallv
-	note        string // what the program says it is doing
-	noted       time.Time
+	running    bool
+	dozing     bool          // the look-out may sleep for longer than fastTick
+	wake       chan struct{} // ends that
+	active     []*execution
+	calls      []past // the last ones by number, for those that ask; empty where nobody does
+	alltoallvs [alltoallvHistory]pastAlltoallv
+	note       string // what the program says it is doing
+	noted      time.Time
 
 	// The goroutine's own.
 	sends    []mpi.Request
@@ -47,15 +46,12 @@ const (
 
 	tick     = 50 * time.Millisecond  // while collectives are under way
 	slowTick = 250 * time.Millisecond // else
-	fastTick = time.Millisecond       // while nonblocking ones are
+	fastTick = time.Millisecond       // while nonblocking ones have not ended
 )
 
 // add notes an execution. The state is locked.
 func (w *watch) add(x *execution) {
 	w.active = append(w.active, x)
-	if x.nonblocking {
-		w.nonblocking++
-	}
 	w.heard(x.seq, &x.signature)
 	if x.entry.counts[1] != nil {
 		w.alltoallvs[x.seq%alltoallvHistory] = pastAlltoallv{x.seq, x.entry.exchanges()}
@@ -112,9 +108,6 @@ func (s *state) watched() bool { return s.size > 1 && !s.sizesOnly }
 
 // remove forgets an execution. The state is locked.
 func (w *watch) remove(x *execution) {
-	if x.nonblocking {
-		w.nonblocking--
-	}
 	last := len(w.active) - 1
 	for i, a := range w.active {
 		if a == x {
@@ -178,14 +171,16 @@ func (s *state) lookOut() {
 
 // push advances nonblocking collectives that nobody waits for at the moment,
 // so that they end although the program computes, or waits for something else. It
-// reports whether there are any.
+// reports whether there were any that had not ended.
 func (s *state) push() bool {
 	w := &s.watch
 	s.mu.Lock()
-	w.dozing = w.nonblocking == 0
-	if !w.dozing {
-		w.pushed = append(w.pushed, w.active...)
+	for _, x := range w.active {
+		if x.nonblocking && !x.awaitsCaller() {
+			w.pushed = append(w.pushed, x)
+		}
 	}
+	w.dozing = len(w.pushed) == 0 // what begins from now on wakes it then
 	s.mu.Unlock()
 	some := len(w.pushed) > 0
 	for _, x := range w.pushed {
@@ -199,6 +194,13 @@ func (s *state) push() bool {
 	clear(w.pushed)
 	w.pushed = w.pushed[:0]
 	return some
+}
+
+// awaitsCaller reports whether the execution has ended and has not been waited for.
+func (x *execution) awaitsCaller() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.peer == finished
 }
 
 // read handles what has come on the control tag; false when the communicator
