@@ -82,13 +82,19 @@ func (q *call) setVector(kind plan.Kind, typ elemType, n int) {
 // setBuffers sets the buffers; they are the same slice or do not overlap.
 func (q *call) setBuffers(send, recv []byte) {
 	q.send, q.recv = send, recv
+	q.inPlace = q.sameOrApart("send", send, recv)
+}
+
+// sameOrApart checks that what is sent and received are the same slice, which it reports, or do not overlap.
+func (q *call) sameOrApart(what string, sent, recv []byte) (same bool) {
 	switch {
-	case len(send) == 0 || len(recv) == 0:
-	case &send[0] == &recv[0]:
-		q.inPlace = true
-	case memcopy.Overlap(send, recv):
-		q.fail("send and recv overlap without being the same slice")
+	case len(sent) == 0 || len(recv) == 0:
+	case &sent[0] == &recv[0]:
+		return true
+	case memcopy.Overlap(sent, recv):
+		q.fail("%s and recv overlap without being the same slice", what)
 	}
+	return false
 }
 
 // setOp sets the operator, on elements of a type.

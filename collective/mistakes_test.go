@@ -115,6 +115,8 @@ func TestMistakesAreNamed(t *testing.T) {
 			"send and recv overlap without beginning together":       ReduceScatterBlock(ctx, c, ints, ints[1:3], Sum),
 			"ReproducibleSum is for Allreduce and Reduce that block": Iallreduce(c, floats, floats, ReproducibleSum).Wait(ctx),
 			"send has 4 elements, 3 are needed":                      Allreduce(ctx, c, floats, make([]float64, 3), ReproducibleSum),
+			"send and recv overlap without being the same slice":     Allreduce(ctx, c, floats[:3], floats[1:], ReproducibleSum),
+			"a row and recv overlap without being the same slice":    ReproducibleAllreduce(ctx, c, [][]float64{{1, 2, 3}, floats[1:]}, floats[:3]),
 			"a row has 4 elements, 3 are needed":                     ReproducibleAllreduce(ctx, c, [][]float64{floats}, make([]float64, 3)),
 		} {
 			if err := within(err, ErrArgument); err != nil {

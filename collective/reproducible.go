@@ -58,8 +58,8 @@ func addQuads(dst, a, b []quad) {
 func words(q []quad) []uint64 { return mpi.View[uint64](mpi.Bytes(q)) }
 
 // ReproducibleAllreduce sums rows, any number of them on each rank, all as
-// long as recv, over all ranks into recv on all ranks. The bits of the result depend on the rows
-// alone, not on how they are spread over ranks, in which order, or by which plan. T is float32 or
+// long as recv, over all ranks into recv on all ranks. recv may be one of the rows; no row overlaps it otherwise. The bits of
+// the result depend on the rows alone, not on how they are spread over ranks, in which order, or by which plan. T is float32 or
 // float64; each of P ranks has at most 2²⁴/P rows, else it is ErrArgument on all. It errs by at most 2⁻¹⁰¹ (float64) or 2⁻³⁷ (float32) of
 // the largest magnitude per row, before it rounds once. It needs 18 B (10 B) per element, which the communicator keeps for
 // the next sum.
@@ -91,6 +91,7 @@ func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, 
 	}
 	for _, r := range rows {
 		q.wantLen(what, len(r), len(recv))
+		q.sameOrApart(what, mpi.Bytes(r), mpi.Bytes(recv))
 	}
 	s := stateOf(c)
 	if q.err != nil {

@@ -46,6 +46,17 @@ func TestReproducibleSumHasOneResult(t *testing.T) {
 	})
 }
 
+// The result may take the place of a row.
+func TestReproducibleSumInPlaceOfARow(t *testing.T) {
+	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		rows := [][]float64{{1, 2}, {3, 4}}
+		if err := ReproducibleAllreduce(ctx, c, rows, rows[1]); err != nil {
+			return err
+		}
+		return equal("sum", rows[1], []float64{8, 12})
+	})
+}
+
 func reproduce[F float32 | float64](t *testing.T, spread int, unit float64) {
 	const seed, rows, n = 21, 36, 50
 	t.Logf("seed %d", seed)
