@@ -180,6 +180,7 @@ func hashCounts(lists ...[]int) uint64 {
 
 // Request names a nonblocking collective under way. It is a small value and
 // is spent by the Wait or Test that reports the end. The zero Request has ended.
+// One goroutine at a time may wait for a request: a second one waits for the first, whatever its context.
 //
 // Progress is made by Wait and Test of this or any other rank's messages, and
 // every millisecond or so in the background.
@@ -190,13 +191,16 @@ type Request struct {
 }
 
 // Wait blocks until this rank's part of the collective is done, or ctx ends,
-// which ends the collective for all ranks.
+// which ends the collective for all ranks. For a request that is spent it is mpi.ErrRequest at once.
 func (r Request) Wait(ctx context.Context) error {
 	if r.x == nil {
 		return r.err
 	}
+	if r.spent() {
+		return errSpent
+	}
 	r.x.turn.Lock()
-	if r.x.live.Load() != r.seq {
+	if r.spent() { // by who had the turn
 		r.x.turn.Unlock()
 		return errSpent
 	}
@@ -209,10 +213,13 @@ func (r Request) Test() (bool, error) {
 	if r.x == nil {
 		return true, r.err
 	}
+	if r.spent() {
+		return true, errSpent
+	}
 	if !r.x.turn.TryLock() {
 		return false, nil // the background is at it
 	}
-	if r.x.live.Load() != r.seq {
+	if r.spent() {
 		r.x.turn.Unlock()
 		return true, errSpent
 	}
@@ -222,6 +229,9 @@ func (r Request) Test() (bool, error) {
 	}
 	return true, r.finish()
 }
+
+// spent reports whether the end was reported before. The execution may be another call's by now, and its turn taken for long.
+func (r Request) spent() bool { return r.x.live.Load() != r.seq }
 
 var errSpent = fmt.Errorf("collective: %w: it has been waited for already", mpi.ErrRequest)
 

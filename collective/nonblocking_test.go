@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -170,6 +171,36 @@ func TestSpentRequest(t *testing.T) {
 			return fmt.Errorf("the zero request: %v, %v", done, err)
 		}
 		return nil
+	})
+}
+
+// A spent request does not wait for a later call that is done in its place.
+func TestSpentRequestWaitsForNobody(t *testing.T) {
+	together(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		old := Ibarrier(c)
+		if err := old.Wait(ctx); err != nil {
+			return err
+		}
+		later := Ibarrier(c)
+		if later.x != old.x {
+			return errors.New("the later call is done in another place, which proves nothing")
+		}
+		later.x.turn.Lock() // as whoever waits for it
+		done, err := old.Test()
+		waited := make(chan error, 1)
+		go func() { waited <- old.Wait(ctx) }()
+		var wrong error
+		select {
+		case err := <-waited:
+			wrong = within(err, mpi.ErrRequest)
+		case <-time.After(10 * time.Second):
+			wrong = errors.New("Wait waits for the later call")
+		}
+		later.x.turn.Unlock()
+		if !done || !errors.Is(err, mpi.ErrRequest) {
+			wrong = errors.Join(wrong, fmt.Errorf("Test says %v, %v", done, err))
+		}
+		return errors.Join(wrong, later.Wait(ctx))
 	})
 }
 
