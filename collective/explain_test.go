@@ -294,7 +294,14 @@ func TestReadSiteNamesTheMistake(t *testing.T) {
 		`{"rules":[]}{"rules":[]}`:               "there is more after the site",
 		`{"rules":[]} x`:                         "there is more after the site",
 		`{"rules":[],"model_transport":"smoke"}`: `model_transport: no transport is called "smoke"; they are [shm tcp mpi]`,
-		`{"rules":[],"model_transport":"shm"}`:   "model_transport shm: there is no model",
+		`{"rules":[{"collective":"bcast","ranks":2,"hosts":1,"up_to_bytes":0,"plan":"linear"},
+			{"collective":"bcast","ranks":2,"hosts":1,"plan":"linear"}]}`: "rule 1: up_to_bytes is missing: want a size in bytes, or -1",
+		`{"rules":[{"collective":"bcast","ranks":2,"hosts":1,"up_to_bytes":null,"plan":"linear"}]}`: "rule 0: up_to_bytes is missing",
+		`null`:                                 `neither "model" nor "rules"`,
+		`{}`:                                   `neither "model" nor "rules"`,
+		`{"name":"here","rules":null}`:         `neither "model" nor "rules"`,
+		``:                                     "EOF",
+		`{"rules":[],"model_transport":"shm"}`: "model_transport shm: there is no model",
 	} {
 		_, err := ReadSite(strings.NewReader(file), "a/file")
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "site file a/file: ") {

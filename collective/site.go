@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,25 +45,51 @@ func (s *Site) over(transport string) *Site {
 // holds reports whether what was measured over a transport, "" if that is not known, holds for one.
 func holds(measured, transport string) bool { return measured == "" || measured == transport }
 
-// ReadSite reads a site file, and nothing but that. The site has the name that is in it or, without one, that of the file.
-// Errors name the file.
+// ReadSite reads a site file, and nothing but that: a model, rules, which all say up to which size they hold, or both. The site has
+// the name that is in it or, without one, that of the file. Errors name the file.
 func ReadSite(r io.Reader, file string) (*Site, error) {
-	d := json.NewDecoder(r)
-	d.DisallowUnknownFields()
 	s := &Site{Name: file}
-	err := d.Decode(s)
-	if err == nil {
-		if _, more := d.Token(); more != io.EOF {
-			err = errors.New("there is more after the site")
-		}
-	}
-	if err == nil {
-		err = s.check()
-	}
-	if err != nil {
+	if err := s.read(r); err != nil {
 		return nil, fmt.Errorf("collective: site file %s: %w", file, err)
 	}
 	return s, nil
+}
+
+// read reads a site file, whose site has the name of s unless it has one.
+func (s *Site) read(r io.Reader) error {
+	file := json.NewDecoder(r)
+	var text json.RawMessage
+	if err := file.Decode(&text); err != nil {
+		return err
+	}
+	if _, more := file.Token(); more != io.EOF {
+		return errors.New("there is more after the site")
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(s); err != nil {
+		return err
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
+	if s.Model == nil && s.Rules == nil {
+		return errors.New(`there is neither "model" nor "rules" in it: want what fisterra bench tune writes`)
+	}
+	var given struct {
+		Rules []struct {
+			UpToBytes *int `json:"up_to_bytes"`
+		} `json:"rules"`
+	}
+	if err := json.Unmarshal(text, &given); err != nil {
+		return err
+	}
+	for i, r := range given.Rules {
+		if r.UpToBytes == nil { // 0 is for barriers, and not what somebody means who leaves it out
+			return fmt.Errorf("rule %d: up_to_bytes is missing: want a size in bytes, or -1 for any", i)
+		}
+	}
+	return nil
 }
 
 // Write writes a site file.
