@@ -175,7 +175,7 @@ func (m *meeting) openDoor(ctx context.Context) (*keyring, error) {
 	}
 	m.joiners = make(chan joiner, m.l.size)
 	door := wire.DoorConfig{
-		Self:  func() wire.Self { return m.self([32]byte{}) },
+		Self:  func(<-chan struct{}) (wire.Self, bool) { return m.self([32]byte{}), true },
 		Admit: func(p wire.Peer) wire.Verdict { return onlyFor(p, wire.Bootstrap) },
 		Enter: m.enter,
 		Slots: strangers + m.l.size,

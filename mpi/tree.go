@@ -91,15 +91,16 @@ func (t *tree) address() string {
 	return t.door.Addr().String()
 }
 
-// whenAgreed blocks a neighbour's hello until the layout is known.
-func (t *tree) whenAgreed() wire.Self {
+// whenAgreed blocks a neighbour's hello until the layout is known, or the connection is gone.
+func (t *tree) whenAgreed(gone <-chan struct{}) (wire.Self, bool) {
 	select {
 	case <-t.agreed:
-	case <-t.ended:
+	case <-gone:
+		return wire.Self{}, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.self
+	return t.self, true
 }
 
 // adopt takes the roster: from here on the tree is alive.

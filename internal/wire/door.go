@@ -12,8 +12,9 @@ import (
 // DoorConfig says who may come in through a Door.
 type DoorConfig struct {
 	// Self is asked for every hello, since the layout is agreed on later than
-	// the listener is opened. It may block until it is; Close must end that wait.
-	Self func() Self
+	// the listener is opened. It may block until it is, but no longer than until gone is closed, which is when
+	// the connection has had to make room for another or the Door closes; then it returns false.
+	Self func(gone <-chan struct{}) (Self, bool)
 	// Before is called on a fresh connection, before its hello: ranks that do
 	// not know the secret yet get it here. nil: nothing comes before. Its error ends the
 	// connection as that of a stranger.
@@ -52,6 +53,12 @@ type Door struct {
 type slot struct {
 	conn net.Conn
 	came time.Time
+	gone chan struct{} // closed when conn is closed by others than its own hello
+}
+
+func (s *slot) empty() {
+	close(s.gone)
+	s.conn.Close()
 }
 
 // patience is how long a hello may take before it can lose its slot to another.
@@ -81,10 +88,12 @@ func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 // that were handed to Enter are not touched.
 func (d *Door) Close() error {
 	d.mu.Lock()
-	d.closed = true
-	for _, s := range d.slots {
-		s.conn.Close()
+	if !d.closed {
+		for _, s := range d.slots {
+			s.empty()
+		}
 	}
+	d.closed = true
 	d.room.Broadcast()
 	d.mu.Unlock()
 	err := d.listener.Close()
@@ -103,11 +112,12 @@ func (d *Door) accept() {
 			continue
 		}
 		backoff = time.Millisecond
-		if !d.take(conn) {
+		gone := d.take(conn)
+		if gone == nil {
 			conn.Close()
 			return
 		}
-		d.work.Go(func() { d.hello(conn) })
+		d.work.Go(func() { d.hello(conn, gone) })
 	}
 }
 
@@ -135,25 +145,27 @@ func (d *Door) waitAtMost(limit time.Duration) {
 	d.room.Wait()
 }
 
-// take gives conn a slot, waiting for one if all are young.
-func (d *Door) take(conn net.Conn) bool {
+// take gives conn a slot, waiting for one if all are young. It returns what tells the hello that the slot has been
+// emptied; nil: the door is closed.
+func (d *Door) take(conn net.Conn) (gone <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for len(d.slots) >= d.cfg.Slots && !d.closed {
 		oldest := d.slots[0]
 		age := time.Since(oldest.came)
 		if age >= patience {
-			oldest.conn.Close()
+			oldest.empty()
 			d.slots = d.slots[1:]
 			break
 		}
 		d.waitAtMost(patience - age)
 	}
 	if d.closed {
-		return false
+		return nil
 	}
-	d.slots = append(d.slots, slot{conn, time.Now()})
-	return true
+	s := slot{conn: conn, came: time.Now(), gone: make(chan struct{})}
+	d.slots = append(d.slots, s)
+	return s.gone
 }
 
 // leave gives the slot of conn back; false if it had been taken away.
@@ -170,15 +182,19 @@ func (d *Door) leave(conn net.Conn) bool {
 	return false
 }
 
-func (d *Door) hello(conn net.Conn) {
-	self := d.cfg.Self()
+var errMadeRoom = errors.New("it made room for another connection before this rank could say hello")
+
+func (d *Door) hello(conn net.Conn, gone <-chan struct{}) {
+	self, ok := d.cfg.Self(gone)
+	if !ok {
+		d.refuse(conn, errMadeRoom)
+		return
+	}
 	admitted := false
 	deadline := time.Now().Add(d.cfg.HelloTimeout)
 	if d.cfg.Before != nil {
 		if err := d.cfg.Before(conn, deadline); err != nil {
-			d.leave(conn)
-			conn.Close()
-			d.complain(conn.RemoteAddr().String(), err)
+			d.refuse(conn, err)
 			return
 		}
 	}
@@ -205,6 +221,13 @@ func (d *Door) hello(conn net.Conn) {
 	default:
 		d.complain(fmt.Sprintf("%s (rank %d, %v)", remote, peer.Rank, peer.Purpose), err)
 	}
+}
+
+// refuse ends a connection of which it is not known whose it is.
+func (d *Door) refuse(conn net.Conn, err error) {
+	d.leave(conn)
+	conn.Close()
+	d.complain(conn.RemoteAddr().String(), err)
 }
 
 // complain logs a refused connection, seldom enough that a port scan cannot

@@ -19,6 +19,9 @@ func secretOf(b byte) []byte { return bytes.Repeat([]byte{b}, SecretBytes) }
 
 func self(rank int) Self { return Self{Secret: secretOf(7), Job: "12.0.0", Rank: rank, Size: 4} }
 
+// known is DoorConfig.Self of a rank that knows the layout.
+func known(<-chan struct{}) (Self, bool) { return self(0), true }
+
 type entry struct {
 	conn net.Conn
 	peer Peer
@@ -39,7 +42,7 @@ func openHall(t *testing.T, cfg DoorConfig) *hall {
 	}
 	h := &hall{entered: make(chan entry, 64), log: &testlog.Buffer{}}
 	if cfg.Self == nil {
-		cfg.Self = func() Self { return self(0) }
+		cfg.Self = known
 	}
 	if cfg.Admit == nil {
 		cfg.Admit = func(Peer) Verdict { return Admitted }
@@ -265,7 +268,7 @@ func TestDoorAcceptsAgain(t *testing.T) {
 	log := heldUp{slog.NewTextHandler(io.Discard, nil), make(chan *Door, 1)}
 	entered := make(chan entry, 1)
 	d := OpenDoor(&failsOnce{Listener: listener}, DoorConfig{
-		Self: func() Self { return self(0) }, Admit: func(Peer) Verdict { return Admitted },
+		Self: known, Admit: func(Peer) Verdict { return Admitted },
 		Enter: func(c net.Conn, p Peer) { entered <- entry{c, p} }, Log: slog.New(log), LogEvery: time.Hour,
 	})
 	defer d.Close()
@@ -289,6 +292,43 @@ func TestDoorVerdicts(t *testing.T) {
 	if _, err := Greet(h.dial(t), &me, Data, 0, soon()); !errors.Is(err, ErrRefused) {
 		t.Fatalf("refused: %v", err)
 	}
+}
+
+// A connection that has made room before the rank can say hello is waited with no longer, nor is one after Close.
+func TestDoorGivesUpHellosThatWait(t *testing.T) {
+	const slots, strangers = 4, 24
+	waiting, over := make(chan struct{}, strangers), make(chan struct{}, strangers)
+	h := openHall(t, DoorConfig{Slots: slots, LogEvery: time.Hour, Self: func(gone <-chan struct{}) (Self, bool) {
+		waiting <- struct{}{}
+		select {
+		case <-gone:
+			over <- struct{}{}
+		case <-t.Context().Done(): // it has failed: let Close end
+		}
+		return Self{}, false
+	}})
+	await := func(what string, c <-chan struct{}, n int) {
+		t.Helper()
+		for i := range n {
+			select {
+			case <-c:
+			case <-time.After(time.Until(soon())):
+				t.Fatalf("%s: %d of %d", what, i, n)
+			}
+		}
+	}
+	for range strangers {
+		h.dial(t).Close()
+	}
+	await("hellos that wait for the layout", waiting, strangers)
+	await("those that have made room and wait no more", over, strangers-slots)
+	h.settle(t, errMadeRoom.Error())
+	if n := len(over); n > 0 {
+		t.Errorf("%d of the last %d hellos have been given up although nobody needed room", n, slots)
+	}
+	h.Close()
+	await("the others after Close", over, slots)
+	h.Close() // once more does no harm
 }
 
 // Close ends hellos in progress at once.

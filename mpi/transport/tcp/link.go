@@ -74,7 +74,10 @@ func (p *Provider) dial(peer int) transport.Outcome {
 // there, or this rank is not wanted. What the network or this host cannot do now (a link is
 // down, no descriptor is left) it may do a moment later.
 func (p *Provider) connect(peer int, to netip.AddrPort, up <-chan struct{}) {
-	self := p.self()
+	self, ok := p.self(p.ctx.Done())
+	if !ok {
+		return
+	}
 	deadline := time.Now().Add(p.cfg.ConnectTimeout)
 	dialer := net.Dialer{Deadline: deadline, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.host, 0)), Control: sharePort}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {

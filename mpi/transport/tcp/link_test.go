@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -421,6 +422,31 @@ func TestLayoutComesLater(t *testing.T) {
 	ranks[1].SetLayout([32]byte{7})
 	send(t, ranks, 0, 1, h, []byte("x"))
 	pump(t, ranks, "the message", func() bool { return len(ranks[1].messages) == 1 })
+}
+
+// Strangers that come before the ranks have agreed, and whose connections have made room for others, hold nothing.
+func TestStrangersBeforeTheLayout(t *testing.T) {
+	const more = 20
+	r := openRank(t, Config{Rank: 0, Size: 2})
+	var strangers []net.Conn
+	for range r.cfg.Size + 64 + more { // more than Open has slots for
+		conn, err := net.Dial("tcp", string(r.Address()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		strangers = append(strangers, conn)
+	}
+	for _, conn := range strangers[:more] {
+		conn.SetReadDeadline(time.Now().Add(patience))
+		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("an old connection has not made room within %v", patience)
+		}
+	}
+	pump(t, []*rank{r}, "the end of those hellos", func() bool {
+		stacks := make([]byte, 8<<20)
+		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "(*Provider).self(") <= len(strangers)-more
+	})
 }
 
 // Nobody listens where the peer should be: it is lost, not waited for.

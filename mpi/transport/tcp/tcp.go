@@ -179,16 +179,15 @@ func publishedAddress(host string) (netip.Addr, error) {
 	return addr, nil
 }
 
-// self blocks until the layout is known: peers may dial before this rank has
+// self blocks until the layout is known, or gone is closed: peers may dial before this rank has
 // heard that all agree.
-func (p *Provider) self() wire.Self {
-	self := wire.Self{Secret: p.cfg.Secret, Job: p.job, Rank: p.cfg.Rank, Size: p.cfg.Size}
+func (p *Provider) self(gone <-chan struct{}) (wire.Self, bool) {
 	select {
 	case <-p.agreed:
-		self.Layout = p.layout
-	case <-p.ctx.Done():
+	case <-gone:
+		return wire.Self{}, false
 	}
-	return self
+	return wire.Self{Secret: p.cfg.Secret, Job: p.job, Rank: p.cfg.Rank, Size: p.cfg.Size, Layout: p.layout}, true
 }
 
 // SetLayout gives the hash of the layout that the ranks agreed on, once.
