@@ -60,6 +60,9 @@ func (j *job) wait(ctx context.Context) Outcome {
 		}
 	}
 	unlogged := e.sayWhatIsMissing()
+	for _, err := range e.endRest() {
+		e.said.add(err.Error())
+	}
 	e.hear(timeout, done)
 	e.out.Exits = j.exits
 	e.out.Code = e.out.code(e.asked, unlogged)

@@ -2,14 +2,17 @@ package launch
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,9 +26,15 @@ import (
 
 const farewell = "done"
 
+// guardPatience is how long a guard may take for a word, and for its end after the farewell. It does nothing else meanwhile.
+const guardPatience = 5 * time.Second
+
 type guard struct {
 	cmd *exec.Cmd
-	in  io.WriteCloser
+
+	mu   sync.Mutex // a word goes out as a whole, within its own deadline
+	in   *os.File
+	deaf bool // it has not taken a word in time, and is told nothing more
 }
 
 func startGuard(command []string, job string) (*guard, error) {
@@ -34,26 +43,70 @@ func startGuard(command []string, job string) (*guard, error) {
 	cmd.Env = append(os.Environ(), wire.EnvJob+"=")
 	// A session of its own: a Ctrl-C at the terminal must not end it first.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	in, err := cmd.StdinPipe()
+	read, in, err := os.Pipe() // not StdinPipe, whose writer need not have deadlines
 	if err != nil {
 		return nil, err
 	}
+	defer read.Close()
+	cmd.Stdin = read
 	if err := cmd.Start(); err != nil {
+		in.Close()
 		return nil, err
 	}
-	fmt.Fprintln(in, job)
-	return &guard{cmd: cmd, in: in}, nil
+	g := &guard{cmd: cmd, in: in}
+	g.tell(job)
+	return g, nil
+}
+
+// tell ends a guard that does not listen: it would go by what it has heard until then, and one day kill groups
+// whose numbers are others'.
+func (g *guard) tell(word any) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.deaf {
+		return
+	}
+	_ = g.in.SetWriteDeadline(time.Now().Add(guardPatience)) // pipes have deadlines
+	if _, err := fmt.Fprintln(g.in, word); errors.Is(err, os.ErrDeadlineExceeded) {
+		g.deaf = true
+		_ = g.cmd.Process.Kill()
+	}
 }
 
 // watch tells the guard of a rank's group, and unwatch that it has ended: the system may give its number to
 // another group.
-func (g *guard) watch(pid int)   { fmt.Fprintln(g.in, pid) }
-func (g *guard) unwatch(pid int) { fmt.Fprintln(g.in, -pid) }
+func (g *guard) watch(pid int)   { g.tell(pid) }
+func (g *guard) unwatch(pid int) { g.tell(-pid) }
 
-func (g *guard) dismiss() {
-	fmt.Fprintln(g.in, farewell)
+// dismiss ends the guard: of one that has been stopped, say, by SIGKILL.
+func (g *guard) dismiss() error {
+	g.tell(farewell)
 	g.in.Close()
-	_ = g.cmd.Wait() // it has no result
+	ended := make(chan struct{})
+	go func() {
+		_ = g.cmd.Wait() // it has no result
+		close(ended)
+	}()
+	limit := time.After(guardPatience)
+	late := "has not ended within %v of its farewell"
+	if g.deaf {
+		late = "has not taken what it was told within %v"
+	} else {
+		select {
+		case <-ended:
+			return nil
+		case <-limit:
+		}
+		limit = time.After(guardPatience)
+		_ = g.cmd.Process.Kill()
+	}
+	late = fmt.Sprintf("the guard, process %d (%s), "+late, g.cmd.Process.Pid, strings.Join(g.cmd.Args, " "), guardPatience)
+	select {
+	case <-ended:
+		return fmt.Errorf("%s, as one does that is stopped, and was killed", late)
+	case <-limit:
+		return fmt.Errorf("%s, and within as long not of SIGKILL either: it is left behind", late)
+	}
 }
 
 // RunGuard is the guard's whole program.
@@ -113,19 +166,37 @@ func isOf(job string, pid int) bool {
 // reapDescendants kills what the ranks have left behind: processes that left
 // their group and were reparented to this one as the subreaper. They are known by the job's name in
 // their environment, so that other children of the program stay untouched.
-func reapDescendants(job string) {
-	for range 100 {
-		left := orphans(job)
-		if len(left) == 0 {
-			return
-		}
-		for _, pid := range left {
+func reapDescendants(job string) error {
+	limit := time.Now().Add(reapPatience)
+	left := map[int]bool{}
+	for pause := time.Millisecond; ; pause = min(2*pause, maxReapPause) {
+		for _, pid := range orphans(job) {
+			left[pid] = true
 			_ = syscall.Kill(pid, syscall.SIGKILL)
-			var status syscall.WaitStatus
-			_, _ = syscall.Wait4(pid, &status, 0, nil)
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Now().After(limit) {
+			return fmt.Errorf("of what the ranks have left behind, processes %v have not ended within %v of SIGKILL,"+
+				" as those do not that wait for a device or are traced: they stay this program's children", slices.Sorted(maps.Keys(left)), reapPatience)
+		}
+		maps.DeleteFunc(left, func(pid int, _ bool) bool {
+			got, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+			return got == pid || err != nil
+		})
+		if len(left) > 0 {
+			time.Sleep(pause)
 		}
 	}
 }
+
+const (
+	// reapPatience is how long what has been killed may take to end.
+	reapPatience = 5 * time.Second
+	// maxReapPause is how much later than that may be noticed.
+	maxReapPause = 50 * time.Millisecond
+)
 
 func orphans(job string) []int {
 	tasks, err := filepath.Glob("/proc/self/task/*/children")

@@ -3,15 +3,20 @@ package launch
 // What is left of a job when its ranks, or the launcher itself, have gone.
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Either way to wait for a child leaves it to be waited for.
@@ -162,5 +167,111 @@ func TestGuardIsToldOfTheEnd(t *testing.T) {
 		if left {
 			t.Errorf("the guard was not told of the end of %d", pid)
 		}
+	}
+}
+
+// number is the process number in a file that appears as a whole, or 0.
+func number(file string) int {
+	b, _ := os.ReadFile(file)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	return pid
+}
+
+// A guard that has been stopped keeps no job: it is killed, and somebody hears of it.
+func TestStoppedGuardDoesNotKeepTheJob(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "guard")
+	defer time.AfterFunc(time.Minute, func() {
+		t.Error("the job waits for a guard that has been stopped")
+		syscall.Kill(number(file), syscall.SIGKILL)
+	}).Stop()
+	var said []string
+	o, _ := run(t, Config{
+		Ranks: 1, Notify: func(s string) { said = append(said, s) },
+		Guard: []string{"sh", "-c", "echo $$ >" + file + "; kill -STOP $$"},
+	}, "until [ -s "+file+" ]; do sleep 0.01; done")
+	if want := fmt.Sprintf("process %d ", number(file)); o.Code != 0 || len(said) != 1 || !strings.Contains(said[0], want) || !strings.Contains(said[0], "killed") {
+		t.Errorf("%+v, said %q: want %q", o, said, want)
+	}
+}
+
+// Nor does it keep one by taking none of the words that tell it of ranks.
+func TestDeafGuardIsKilled(t *testing.T) {
+	g, err := startGuard([]string{"sh", "-c", "kill -STOP $$"}, "job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(time.Minute, func() {
+		t.Error("a guard is waited for that takes nothing")
+		g.cmd.Process.Kill()
+	}).Stop()
+	for range 1 << 16 { // more than a pipe holds
+		g.watch(os.Getpid())
+	}
+	if err := g.dismiss(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d ", g.cmd.Process.Pid)) {
+		t.Errorf("%v: want the number of the guard, %d", err, g.cmd.Process.Pid)
+	}
+}
+
+// trace traces the process of which it reads, says why not if it cannot, and holds it until its input ends. Who has
+// lost its life is left then to whoever traces it, and waited for by nobody else.
+func trace() {
+	runtime.LockOSThread()
+	in := bufio.NewReader(os.Stdin)
+	var pid int
+	fmt.Fscanln(in, &pid)
+	if err := unix.PtraceSeize(pid); err != nil {
+		fmt.Println(err)
+	} else {
+		fmt.Println("traced")
+	}
+	io.Copy(io.Discard, in)
+}
+
+// What a rank has left behind and cannot be waited for keeps no job: somebody hears of it.
+func TestOrphanThatDoesNotEndDoesNotKeepTheJob(t *testing.T) {
+	tracer := exec.Command(os.Args[0])
+	tracer.Env = append(os.Environ(), "LAUNCH_TEST_ROLE=tracer")
+	orders, err := tracer.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := tracer.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tracer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer tracer.Wait()
+	defer orders.Close()
+	dir := t.TempDir()
+	answered := make(chan string, 1)
+	go func() {
+		look := time.Tick(10 * time.Millisecond)
+		for limit := time.Now().Add(time.Minute); number(filepath.Join(dir, "orphan")) == 0 && time.Now().Before(limit); {
+			<-look
+		}
+		fmt.Fprintln(orders, number(filepath.Join(dir, "orphan")))
+		answer, _ := bufio.NewReader(answers).ReadString('\n')
+		answered <- strings.TrimSpace(answer)
+		os.WriteFile(filepath.Join(dir, "over"), nil, 0o644)
+	}()
+	defer time.AfterFunc(time.Minute, func() {
+		t.Error("the job waits for a process that does not end")
+		orders.Close()
+	}).Stop()
+	var said []string
+	o, _ := run(t, Config{Ranks: 1, Notify: func(s string) { said = append(said, s) }},
+		`cd `+dir+`; setsid sh -c 'echo $$ >new; mv new orphan; exec sleep 1000' >/dev/null 2>&1 & until [ -e over ]; do sleep 0.01; done`)
+	if answer := <-answered; answer != "traced" {
+		t.Skipf("no process can be traced here: %s", answer)
+	}
+	pid := number(filepath.Join(dir, "orphan"))
+	if want := fmt.Sprintf("processes [%d] ", pid); o.Code != 0 || len(said) != 1 || !strings.Contains(said[0], want) {
+		t.Errorf("%+v, said %q: want %q", o, said, want)
+	}
+	orders.Close()
+	if _, err := syscall.Wait4(pid, nil, 0, nil); err != nil {
+		t.Errorf("process %d is not left to this program: %v", pid, err)
 	}
 }

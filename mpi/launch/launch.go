@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -65,7 +66,7 @@ type Config struct {
 	// they started, even if this process is killed by SIGKILL. Empty: only the ranks
 	// themselves end then.
 	Guard []string
-	// Notify is told, in order, what happens: failures, signals. The job goes on meanwhile, and once ranks have
+	// Notify is told, in order, what happens: failures, signals, processes that do not end. The job goes on meanwhile, and once ranks have
 	// been killed a call that does not return is not waited for. May be nil.
 	Notify func(message string)
 	// Interrupts carries requests to stop, such as SIGINT and SIGTERM of this process: the first is
@@ -97,7 +98,8 @@ const MaxRanks = 1 << 16
 const defaultGrace = 5 * time.Second
 
 // Run starts cfg.Ranks processes on this host and waits until all have ended.
-// When ctx ends they are ended too.
+// When ctx ends they are ended too. What they leave behind, and the guard, have 5 s each to end once they have
+// been told to; then Run returns without them, and Notify hears of it.
 func Run(ctx context.Context, cfg Config) (Outcome, error) {
 	if cfg.Ranks < 1 || cfg.Ranks > MaxRanks {
 		return Outcome{}, fmt.Errorf("%w: %d ranks: %w", ErrStart, cfg.Ranks, ErrRanks)
@@ -124,7 +126,7 @@ func Run(ctx context.Context, cfg Config) (Outcome, error) {
 		for range j.procs {
 			<-j.ended
 		}
-		return Outcome{}, err
+		return Outcome{}, errors.Join(append([]error{err}, j.endRest()...)...)
 	}
 	return j.wait(ctx), nil
 }
@@ -152,10 +154,16 @@ func (j *job) cleanUp() {
 	for _, c := range j.closers {
 		c.Close()
 	}
+}
+
+// endRest ends what there is besides the ranks, which have ended. The guard is the last: it sees to the others for as long
+// as there are any. The errors are what could not be ended as it should.
+func (j *job) endRest() (errs []error) {
+	errs = append(errs, reapDescendants(j.name))
 	if j.guard != nil {
-		j.guard.dismiss()
+		errs = append(errs, j.guard.dismiss())
 	}
-	reapDescendants(j.name)
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
 func (j *job) start() error {

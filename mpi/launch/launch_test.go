@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	case "guard":
 		RunGuard(os.Stdin)
 		os.Exit(0)
+	case "tracer":
+		trace()
+		os.Exit(0)
 	case "launcher":
 		_, err := Run(context.Background(), Config{
 			Ranks: 2, Program: "sh", Args: []string{"-c", os.Getenv("LAUNCH_TEST_SCRIPT")},
