@@ -44,7 +44,7 @@ func openInput(from io.Reader) (*input, error) {
 	return in, nil
 }
 
-// handedOver: rank 0 has its end of the pipe.
+// handedOver: rank 0 has its end of the pipe, or has not been started.
 func (in *input) handedOver() {
 	if in.feed != nil {
 		in.file.Close()

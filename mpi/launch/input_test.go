@@ -4,10 +4,13 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,6 +57,44 @@ func TestInputWithoutEndDoesNotKeepTheJob(t *testing.T) {
 	if o, _ := run(t, Config{Ranks: 2, Stdin: in}, `exit 0`); o.Code != 0 {
 		t.Errorf("%+v", o)
 	}
+}
+
+// Nothing of the pipe stays open where rank 0 cannot be started, whenever there is a garbage collection.
+func TestInputOfARankThatIsNotStarted(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	pipes := func() map[string]bool {
+		found := map[string]bool{}
+		files, _ := filepath.Glob("/proc/self/fd/*")
+		for _, f := range files {
+			if target, err := os.Readlink(f); err == nil && strings.HasPrefix(target, "pipe:") {
+				found[target] = true
+			}
+		}
+		return found
+	}
+	before := pipes()
+	noLog := errors.New("no log")
+	_, err := Run(t.Context(), Config{
+		Ranks: 1, Program: "true", Stdin: strings.NewReader("one"),
+		Tee: func(int) (io.WriteCloser, error) { return nil, noLog },
+	})
+	if !errors.Is(err, noLog) || !errors.Is(err, ErrStart) {
+		t.Fatal(err)
+	}
+	var left []string
+	look := time.Tick(10 * time.Millisecond)
+	for limit := time.Now().Add(30 * time.Second); time.Now().Before(limit); <-look { // whoever copies ends a moment later
+		left = nil
+		for pipe := range pipes() {
+			if !before[pipe] {
+				left = append(left, pipe)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+	}
+	t.Errorf("%q are still open", left)
 }
 
 // TestInputFromTerminal has a launcher that leads a session, and what is typed.

@@ -58,6 +58,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 			return nil, err
 		}
 		j.closers = append(j.closers, in)
+		defer in.handedOver()
 		if in.file != nil {
 			cmd.Stdin = in.file
 		}
@@ -77,7 +78,6 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 	}
 	cmd.Stdout, cmd.Stderr = o.write[0], o.write[1]
 	err = cmd.Start()
-	in.handedOver()
 	closeBoth(o.write)
 	if err != nil {
 		closeBoth(o.read)
