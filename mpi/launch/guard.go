@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -161,60 +160,4 @@ func killStrays(job string) {
 func isOf(job string, pid int) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && slices.Contains(strings.Split(string(env), "\x00"), wire.EnvJob+"="+job)
-}
-
-// reapDescendants kills what the ranks have left behind: processes that left
-// their group and were reparented to this one as the subreaper. They are known by the job's name in
-// their environment, so that other children of the program stay untouched.
-func reapDescendants(job string) error {
-	limit := time.Now().Add(reapPatience)
-	left := map[int]bool{}
-	for pause := time.Millisecond; ; pause = min(2*pause, maxReapPause) {
-		for _, pid := range orphans(job) {
-			left[pid] = true
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		if len(left) == 0 {
-			return nil
-		}
-		if time.Now().After(limit) {
-			return fmt.Errorf("of what the ranks have left behind, processes %v have not ended within %v of SIGKILL,"+
-				" as those do not that wait for a device or are traced: they stay this program's children", slices.Sorted(maps.Keys(left)), reapPatience)
-		}
-		maps.DeleteFunc(left, func(pid int, _ bool) bool {
-			got, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
-			return got == pid || err != nil
-		})
-		if len(left) > 0 {
-			time.Sleep(pause)
-		}
-	}
-}
-
-const (
-	// reapPatience is how long what has been killed may take to end.
-	reapPatience = 5 * time.Second
-	// maxReapPause is how much later than that may be noticed.
-	maxReapPause = 50 * time.Millisecond
-)
-
-func orphans(job string) []int {
-	tasks, err := filepath.Glob("/proc/self/task/*/children")
-	if err != nil {
-		return nil
-	}
-	var pids []int
-	for _, t := range tasks {
-		b, err := os.ReadFile(t)
-		if err != nil {
-			continue // that thread has ended
-		}
-		for _, w := range strings.Fields(string(b)) {
-			pid, err := strconv.Atoi(w)
-			if err == nil && isOf(job, pid) {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,43 +47,54 @@ func TestAwaitEnd(t *testing.T) {
 	}
 }
 
-// What ranks leave to itself while they run is waited for when it ends, but no child of the program's own.
-func TestOrphansAreReaped(t *testing.T) {
+// zombies are this process's children that have ended, with the beginning of what stat(5) says of them.
+func zombies(wanted func(pid int, group string) bool) (stats []string) {
+	files, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		for _, w := range strings.Fields(string(text)) {
+			pid, _ := strconv.Atoi(w)
+			stat, _ := os.ReadFile("/proc/" + w + "/stat")
+			fields := strings.Fields(string(stat)) // pid (name) state parent group
+			if len(fields) >= 5 && fields[2] == "Z" && wanted(pid, fields[4]) {
+				stats = append(stats, strings.Join(fields[:5], " "))
+			}
+		}
+	}
+	return stats
+}
+
+func needChildren(t *testing.T) {
+	t.Helper()
 	if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children"); err != nil {
 		t.Skip(err)
 	}
+}
+
+// What ranks leave to itself while they run is waited for when it ends, but no child of the program's own.
+func TestOrphansAreReaped(t *testing.T) {
+	needChildren(t)
 	own := exec.Command("true")
 	if err := own.Start(); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	zombies := func() (stats []string) { // in the ranks' groups
-		files, _ := filepath.Glob("/proc/self/task/*/children")
-		for _, f := range files {
-			text, _ := os.ReadFile(f)
-			for _, pid := range strings.Fields(string(text)) {
-				stat, _ := os.ReadFile("/proc/" + pid + "/stat")
-				fields := strings.Fields(string(stat)) // pid (name) state parent group
-				if len(fields) < 5 || fields[2] != "Z" {
-					continue
-				}
-				if _, err := os.Stat(filepath.Join(dir, "group"+fields[4])); err == nil {
-					stats = append(stats, strings.Join(fields[:5], " "))
-				}
-			}
-		}
-		return stats
+	inGroups := func() []string {
+		return zombies(func(_ int, group string) bool {
+			_, err := os.Stat(filepath.Join(dir, "group"+group))
+			return err == nil
+		})
 	}
 	left := make(chan []string, 1)
 	go func() {
 		look := time.Tick(10 * time.Millisecond)
 		for limit := time.Now().Add(time.Minute); time.Now().Before(limit); <-look {
 			ready, _ := filepath.Glob(filepath.Join(dir, "ready*"))
-			if len(ready) == 2 && len(zombies()) == 0 { // a moment passes until each is waited for
+			if len(ready) == 2 && len(inGroups()) == 0 { // a moment passes until each is waited for
 				break
 			}
 		}
-		left <- zombies()
+		left <- inGroups()
 		os.WriteFile(filepath.Join(dir, "over"), nil, 0o644)
 	}()
 	o, _ := run(t, Config{Ranks: 2}, `cd `+dir+`; : >group$$; for i in $(seq 50); do (sleep 0.1 &) ; done; sleep 0.5; : >ready$$
@@ -92,6 +104,70 @@ func TestOrphansAreReaped(t *testing.T) {
 	}
 	if err := own.Wait(); err != nil || o.Code != 3 || o.First == nil {
 		t.Errorf("%+v; the program's own child: %v", o, err)
+	}
+}
+
+// What has left its rank's group and ended is waited for, while the job runs and at its end, and so is what is killed with the
+// group; but no child of the program's own, whatever its session and group, also one that it has started meanwhile.
+func TestStraysAreReaped(t *testing.T) {
+	needChildren(t)
+	before := zombies(func(int, string) bool { return true })
+	dir := t.TempDir()
+	await := func(what string, is func() bool) {
+		look := time.Tick(10 * time.Millisecond)
+		for limit := time.Now().Add(time.Minute); !is(); <-look {
+			if time.Now().After(limit) {
+				t.Errorf("%s: not within a minute", what)
+				return
+			}
+		}
+	}
+	said := func(file string) func() bool {
+		return func() bool {
+			_, err := os.Stat(filepath.Join(dir, file))
+			return err == nil
+		}
+	}
+	var own []*exec.Cmd
+	strays := func() []string {
+		return zombies(func(pid int, _ string) bool {
+			return !slices.ContainsFunc(own, func(c *exec.Cmd) bool { return c.Process.Pid == pid })
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer os.WriteFile(filepath.Join(dir, "over"), nil, 0o644)
+		await("the beginning", said("begun"))
+		for _, attr := range []*syscall.SysProcAttr{nil, {Setsid: true}, {Setpgid: true}} {
+			cmd := exec.Command("true")
+			cmd.SysProcAttr = attr
+			if err := cmd.Start(); err != nil {
+				t.Error(err)
+				return
+			}
+			own = append(own, cmd)
+			await("the end of an own child", func() bool { return hasEnded(cmd.Process.Pid) })
+		}
+		os.WriteFile(filepath.Join(dir, "go"), nil, 0o644)
+		await("strays", said("left"))
+		await("nothing left of the strays", func() bool { return len(strays()) == len(before) })
+	}()
+	// Each stray says when it has nothing left to do but to end. The last are there when the rank ends.
+	o, _ := run(t, Config{Ranks: 1}, `cd `+dir+`; : >begun; until [ -e go ]; do sleep 0.01; done
+		leave() {
+			for i in 1 2 3 4 5; do (setsid sh -c ": >$1$i" &); done
+			for i in 1 2 3 4 5; do until [ -e $1$i ]; do sleep 0.01; done; done
+		}
+		leave during; : >left; until [ -e over ]; do sleep 0.01; done; sleep 1000 & leave last; exit 3`)
+	<-done
+	if z := strays(); o.Code != 3 || len(z) > len(before) {
+		t.Errorf("%+v; before %q, now %q", o, before, z)
+	}
+	for _, cmd := range own {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("a child of the program's own, %+v: %v", cmd.SysProcAttr, err)
+		}
 	}
 }
 

@@ -1,6 +1,12 @@
 // Package launch starts the ranks of a job on this host and sees to it that
 // they end: the first failure ends the rest, an ended launcher ends its ranks, and no
 // process is left behind.
+//
+// Run makes the calling program a subreaper: processes that the ranks have started, and that lose their parent, become its
+// children. Run kills and waits for those. It leaves alone what the program has started itself before Run, in its own process group,
+// or by package os, unless it has released it; but a child that a C library or [syscall.ForkExec] starts during Run, in
+// another group, may be waited for by Run once it has ended. Without pidfds (before Linux 5.4), or where /proc does not
+// show whose they are, what has left its rank's group and ends within a second may stay a zombie until the program ends.
 package launch
 
 import (
@@ -115,6 +121,7 @@ func Run(ctx context.Context, cfg Config) (Outcome, error) {
 		cfg.Notify = func(string) {}
 	}
 	j := &job{cfg: cfg, name: fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), program: program, ended: make(chan Exit, cfg.Ranks), exits: make([]Exit, cfg.Ranks), killed: make(chan struct{})}
+	j.strays = newStrays(j.name)
 	j.out, j.errs = newOutputs(cfg.Stdout, cfg.Stderr)
 	defer j.cleanUp()
 	// The parent-death signal follows the thread that forks: all ranks are
@@ -142,6 +149,7 @@ type job struct {
 	killed  chan struct{} // closed when the ranks have been killed
 	alive   *os.File      // write end: its closing tells the ranks that we are gone
 	guard   *guard
+	strays  *strays
 	ends    *ends
 	closers []io.Closer
 	out     *lines
@@ -159,7 +167,7 @@ func (j *job) cleanUp() {
 // endRest ends what there is besides the ranks, which have ended. The guard is the last: it sees to the others for as long
 // as there are any. The errors are what could not be ended as it should.
 func (j *job) endRest() (errs []error) {
-	errs = append(errs, reapDescendants(j.name))
+	errs = append(errs, j.strays.end())
 	if j.guard != nil {
 		errs = append(errs, j.guard.dismiss())
 	}
@@ -220,6 +228,7 @@ func (j *job) start() error {
 		}
 		j.procs = append(j.procs, p)
 	}
+	j.strays.reap(j.procs)
 	return nil
 }
 

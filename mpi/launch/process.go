@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strconv"
@@ -84,6 +85,7 @@ func (j *job) startRank(rank int, env []string, secret []byte, alive, root *os.F
 		return nil, err
 	}
 	copied := j.copyOutput(rank, o, log)
+	j.strays.held = !errors.Is(cmd.Process.WithHandle(func(uintptr) {}), os.ErrNoHandle)
 	p := &process{rank: rank, pid: cmd.Process.Pid, self: cmd.Process}
 	if j.guard != nil {
 		j.guard.watch(p.pid)
@@ -142,9 +144,6 @@ func (p *process) sweep(ends *ends) {
 	<-reaped // while the group is surely the rank's
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 }
-
-// reapEvery is how long a process that a rank has left behind may have ended before somebody waits for it.
-const reapEvery = time.Second
 
 // reapOrphans waits until over for what has ended in the rank's group and is this process's child, since it has lost its
 // parent: nobody else would, and it would stay a zombie. Children that the program has of its own are not in that group.
