@@ -51,7 +51,7 @@ type survey struct {
 // default's figures. The budget is the time for each figure of messages, of which there are some 170; what a core does
 // by itself takes some milliseconds, whatever the budget. Two ranks of one host take their figures where their processors are
 // most of the time, and wait for them to return there, if they are moved, for as long as they measure at most. All ranks call it and get the same model; the communicator
-// is left with what decides on plans by default.
+// is left with what decides on plans by default. One rank alone is ErrUsage.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration) (*plan.Model, error) {
 	return measureModel(ctx, c, name, budget, modelSizes, modelPasses)
 }
@@ -72,6 +72,9 @@ func measureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Dur
 
 // newSurvey readies the measurements. Collective, as are its methods.
 func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Duration, sizes []int) (*survey, error) {
+	if err := several(c.Size()); err != nil {
+		return nil, err
+	}
 	if err := collective.Configure(c, undecided(c)); err != nil { // before the ranks meet, which settles the ways there are
 		return nil, err
 	}

@@ -26,7 +26,7 @@ type ModelCheck struct {
 
 // CheckModel measures a model as MeasureModel does and every plan of the named collectives at every size as
 // Tune does, by turns, so that what else the machine does meets both alike. The budget is that of both: the time for each plan at each
-// size, and for each of the model's figures of messages. All ranks call it and get the same results.
+// size, and for each of the model's figures of messages. All ranks call it and get the same results. One rank alone is ErrUsage.
 func CheckModel(ctx context.Context, c *mpi.Comm, name string, names []string, o Options) (*plan.Model, ModelCheck, error) {
 	k := ModelCheck{Ranks: c.Size()}
 	s, err := newSurvey(ctx, c, name, o.Budget/(modelPasses+tunePasses), modelSizes)

@@ -89,6 +89,7 @@ func unmeasured(name string) error {
 // Tune measures every plan of the named collectives at every size, and the system library's collective where
 // there is one, on vectors of the ranks' own memory: those from mpi.Alloc are read directly whatever is best for
 // others. All ranks call it; each gets all results. The communicator is left with the model it was given.
+// One rank alone is ErrUsage.
 func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Options) ([]Tuned, error) {
 	points, err := newPoints(ctx, c, m, names, o.Sizes)
 	if err != nil {
@@ -105,6 +106,9 @@ func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Opt
 }
 
 func newPoints(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, sizes []int) ([]point, error) {
+	if err := several(c.Size()); err != nil {
+		return nil, err
+	}
 	if err := collective.Configure(c, undecided(c)); err != nil {
 		return nil, err
 	}
@@ -126,6 +130,14 @@ func newPoints(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, 
 		}
 	}
 	return points, nil
+}
+
+// several refuses one rank alone, which has nobody to exchange anything with.
+func several(ranks int) error {
+	if ranks < 2 {
+		return usage("plans and their model on %d rank: at least 2 are needed", ranks)
+	}
+	return nil
 }
 
 // measurePoints has all plans of all points take their turns at a place, and something else after each pass.

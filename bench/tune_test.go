@@ -2,7 +2,9 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +27,22 @@ func TestTuneKeepsTheLibraryApart(t *testing.T) {
 		for i, f := range p.plans {
 			if f.Library != collective.LibraryNever {
 				return fmt.Errorf("%s is measured with %+v", p.Times[i].Plan, f)
+			}
+		}
+		return nil
+	})
+}
+
+// One rank alone is refused: of what plans are priced by it could measure hardly anything, and a model would pass the rest off as measured.
+func TestOneRankIsNotMeasured(t *testing.T) {
+	mpitest.Run(t, 1, func(ctx context.Context, c *mpi.Comm) error {
+		o := Options{Sizes: []int{8}, Budget: time.Millisecond}
+		_, model := measureModel(ctx, c, "test", o.Budget, o.Sizes, 1)
+		_, tune := Tune(ctx, c, collective.DefaultModel(c), []string{"bcast"}, o)
+		_, _, check := CheckModel(ctx, c, "test", []string{"bcast"}, o)
+		for name, err := range map[string]error{"MeasureModel": model, "Tune": tune, "CheckModel": check} {
+			if !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), "on 1 rank: at least 2") {
+				return fmt.Errorf("%s says %v", name, err)
 			}
 		}
 		return nil

@@ -32,6 +32,9 @@ func (s *siteFlags) run(ctx context.Context, env environment, what string, main 
 	if err := checkRanks(s.ranks); err != nil {
 		return err
 	}
+	if s.ranks < 2 {
+		return usageError(fmt.Errorf("-n %d: %s measures what passes between ranks, want at least 2", s.ranks, what))
+	}
 	if s.collectives != "auto" {
 		return usageError(fmt.Errorf("--collectives %s: model and tune measure all that there are", s.collectives))
 	}

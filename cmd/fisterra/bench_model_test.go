@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,6 +91,20 @@ func TestBenchModelAlone(t *testing.T) {
 		name, _, _ := strings.Cut(flag, "=")
 		if _, errs, code := command(nil, "bench", "model", flag); code != exitUsage || !strings.Contains(errs, name+" without --check") {
 			t.Errorf("%s: exit code %d, %s", flag, code, errs)
+		}
+	}
+}
+
+// One rank has nobody to measure with, and no file is written that says otherwise.
+func TestBenchModelOfOneRank(t *testing.T) {
+	for _, args := range []string{"bench model", "bench model --check", "bench tune"} {
+		file := filepath.Join(t.TempDir(), "site.json")
+		r := fisterra(t, words(args, "-n 1 --peer-timeout 1m --budget 1ms --file", file)...)
+		if r.Code != exitUsage || !strings.Contains(r.Stderr, "-n 1: ") || !strings.Contains(r.Stderr, "want at least 2") {
+			t.Errorf("%s: %v", args, r)
+		}
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the file was written: %v", args, err)
 		}
 	}
 }
