@@ -57,7 +57,7 @@ func MeasureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Dur
 }
 
 func measureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration, sizes []int, passes int) (*plan.Model, error) {
-	s, err := newSurvey(ctx, c, name, budget/time.Duration(passes), sizes)
+	s, err := newSurvey(ctx, c, name, perPass(budget, passes), sizes)
 	if err != nil {
 		return nil, err
 	}

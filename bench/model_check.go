@@ -29,7 +29,7 @@ type ModelCheck struct {
 // size, and for each of the model's figures of messages. All ranks call it and get the same results. One rank alone is ErrUsage.
 func CheckModel(ctx context.Context, c *mpi.Comm, name string, names []string, o Options) (*plan.Model, ModelCheck, error) {
 	k := ModelCheck{Ranks: c.Size()}
-	s, err := newSurvey(ctx, c, name, o.Budget/(modelPasses+tunePasses), modelSizes)
+	s, err := newSurvey(ctx, c, name, perPass(o.Budget, modelPasses+tunePasses), modelSizes)
 	if err != nil {
 		return nil, k, err
 	}

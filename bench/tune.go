@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/collective/plan"
@@ -95,7 +96,7 @@ func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Opt
 	if err != nil {
 		return nil, err
 	}
-	at, err := newPlace(ctx, c, o.Budget/tunePasses)
+	at, err := newPlace(ctx, c, perPass(o.Budget, tunePasses))
 	if err != nil {
 		return nil, err
 	}
@@ -140,9 +141,14 @@ func several(ranks int) error {
 	return nil
 }
 
+// perPass is one pass's part of a budget: not 0, which stands for OSU's calls, unless the budget is.
+func perPass(budget time.Duration, passes int) time.Duration {
+	return min(budget, max(1, budget/time.Duration(passes)))
+}
+
 // measurePoints has all plans of all points take their turns at a place, and something else after each pass.
 func measurePoints(ctx context.Context, c *mpi.Comm, at *place, points []point, o Options, between func() error) error {
-	o.Budget /= tunePasses
+	o.Budget = perPass(o.Budget, tunePasses)
 	for range tunePasses {
 		for i := range points {
 			if err := points[i].measure(ctx, c, at, o); err != nil {

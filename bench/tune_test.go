@@ -49,6 +49,36 @@ func TestOneRankIsNotMeasured(t *testing.T) {
 	})
 }
 
+// A budget that is too short to be shared out is still one, and no budget stays none.
+func TestLeastBudgetIsShared(t *testing.T) {
+	for _, k := range []struct{ budget, want time.Duration }{{0, 0}, {1, 1}, {3, 1}, {10, 2}, {time.Second, time.Second / 5}} {
+		if got := perPass(k.budget, 5); got != k.want {
+			t.Errorf("of %v one of 5 passes has %v, want %v", k.budget, got, k.want)
+		}
+	}
+	mpitest.Run(t, 2, func(ctx context.Context, c *mpi.Comm) error {
+		o := Options{Sizes: []int{8}, Budget: tunePasses - 1}
+		points, err := newPoints(ctx, c, collective.DefaultModel(c), []string{"bcast"}, o.Sizes)
+		if err != nil {
+			return err
+		}
+		p := &points[0]
+		p.plans, p.Times = p.plans[:1], p.Times[:1]
+		calls, call := 0, p.op.call
+		p.op.call = func(v *vectors, ctx context.Context) error {
+			calls++
+			return call(v, ctx)
+		}
+		if err := measurePoints(ctx, c, nil, points, o, func() error { return nil }); err != nil {
+			return err
+		}
+		if osu, _ := OSUCalls(Collective, o.Sizes[0]); calls >= osu {
+			return fmt.Errorf("%d calls for a budget of %v, as many as OSU's %d without one", calls, o.Budget, osu)
+		}
+		return nil
+	})
+}
+
 // What tune writes is what the same ranks take, also where those of one host talk over the network.
 func TestTunedRulesMatch(t *testing.T) {
 	mpitest.Together(t, mpitest.TCPWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
