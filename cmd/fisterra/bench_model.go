@@ -125,7 +125,8 @@ func benchModelCommand(env environment) *cobra.Command {
 		Long: `model measures α, β and γ. With --check it measures every plan of the collectives (--op) at every size
 (--sizes) by turns with them, prints predicted and measured times, and fails with status 4 unless
 each chosen plan takes at most 15 % longer than the best (25 % with more than two ranks) and, with two
-ranks, 90 % of the predictions are within 30 % of the measured times.`,
+ranks, 90 % of the predictions are within 30 % of the measured times. Two ranks of one host, with a processor each,
+wait for a virtual machine's processors to be where they mostly are, for as long as they measure at most.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			what, measure := "model", s.model
