@@ -15,6 +15,9 @@ import (
 // All methods are collective over the ranks that watch; a nil place is not watched.
 type place struct {
 	c *mpi.Comm
+	// exchange is the time of exchanging a message, on this rank.
+	exchange func(context.Context) (time.Duration, error)
+
 	// Of rank 0.
 	usual    time.Duration // what an exchange takes there
 	patience time.Duration // what may still be waited or taken again: as much as what counts has taken
@@ -35,7 +38,7 @@ func newPlace(ctx context.Context, c *mpi.Comm, gap time.Duration) (*place, erro
 	if near, _ := neighbours(c); c.Size() != 2 || near < 0 || c.TakeTurns(0, near) {
 		return nil, nil
 	}
-	p := &place{c: c}
+	p := &place{c: c, exchange: func(ctx context.Context) (time.Duration, error) { return exchangeTime(ctx, c) }}
 	var looks []float64
 	for range placeLooks {
 		took, err := p.exchange(ctx)
@@ -63,13 +66,13 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// exchange is the median time of exchanging a message, on this rank.
-func (p *place) exchange(ctx context.Context) (time.Duration, error) {
+// exchangeTime is the median time of exchanging a message, on this rank.
+func exchangeTime(ctx context.Context, c *mpi.Comm) (time.Duration, error) {
 	times := make([]float64, placeBatches)
 	for i := range times {
 		start := time.Now()
 		for range placeRounds {
-			if err := barrier(ctx, p.c); err != nil {
+			if err := barrier(ctx, c); err != nil {
 				return 0, err
 			}
 		}
