@@ -111,9 +111,12 @@ func (m *moves) String() string {
 		time.Duration(d[len(d)/2]), time.Duration(d[0]), time.Duration(d[len(d)-1]), m.repeated, m.mixed)
 }
 
-// steadyLaunch launches a program until one launch has begun and ended with the processors at the distance, for up to c.steadyTime:
-// the last one counts then, whatever it met.
+// steadyLaunch launches a program for short messages until one launch has begun and ended with the processors at the distance, for up to
+// c.steadyTime: the last one counts then, whatever it met. What long ones take depends less on it, and a launch of theirs lasts too long.
 func (c *comparison) steadyLaunch(ctx context.Context, at distance, p *program, g group) (launched, error) {
+	if !g.short() {
+		return launch(ctx, p, g, c.sandbox, c.budget)
+	}
 	patience, cancel := context.WithTimeout(ctx, c.steadyTime)
 	defer cancel()
 	for {

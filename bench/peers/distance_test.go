@@ -51,6 +51,20 @@ func TestSteadyLaunch(t *testing.T) {
 	}
 }
 
+// Launches of long messages are taken as they come.
+func TestLongMessagesAreNotTakenAgain(t *testing.T) {
+	p := &program{name: "p", command: func(group, time.Duration) (args, env []string) {
+		return []string{"echo", "latency 65536 2 0.5 0.4 0.6 30"}, nil
+	}}
+	c := &comparison{steadyTime: time.Minute, distance: func() distance {
+		t.Error("asked how far apart the processors are")
+		return 0
+	}}
+	if l, err := c.steadyLaunch(t.Context(), 50, p, group{"latency", "shm", 2, []int{64 * kib}}); err != nil || len(l.rows) != 1 {
+		t.Errorf("%+v %v", l, err)
+	}
+}
+
 // Processors that never return do not hold up the comparison, and it says so.
 func TestSteadyLaunchGivesUp(t *testing.T) {
 	g := group{"latency", "shm", 2, []int{8}}

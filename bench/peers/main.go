@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string) int {
 		return 2
 	}
 	c := &comparison{launches: *launches, budget: *budget, groups: groups, shuffle: rand.New(rand.NewPCG(*seed, 0)),
-		results: results{}, comments: map[string]string{}, levels: map[string]string{}, distance: distanceMeter(), steadyTime: 10 * time.Second}
+		results: results{}, comments: map[string]string{}, levels: map[string]string{}, distance: distanceMeter(), steadyTime: 5 * time.Second}
 	if c.sandbox, err = newSandbox(*congestion); err != nil {
 		fmt.Fprintln(os.Stderr, "peers:", err)
 	}
@@ -189,8 +189,8 @@ func (c *comparison) pickLevel(ctx context.Context, p *program) error {
 	return nil
 }
 
-// measure runs all launches: round by round over all groups, in each the programs in a new order and with the processors
-// as far apart as they were at its start.
+// measure runs all launches: round by round over all groups, in each the programs in a new order and, for short messages, with the
+// processors as far apart as they were at its start.
 func (c *comparison) measure(ctx context.Context) {
 	for n := range c.launches {
 		for _, g := range c.groups {

@@ -103,6 +103,9 @@ func split(all []group) []group {
 	return parts
 }
 
+// short reports whether all messages are.
+func (g group) short() bool { return g.sizes[len(g.sizes)-1] <= mostShort }
+
 // mostShort is the largest size in bytes whose time is that of exchanging lines more than that of copying.
 const mostShort = 4 * kib
 
