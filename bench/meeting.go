@@ -4,7 +4,6 @@ package bench
 
 import (
 	"context"
-	"time"
 
 	"github.com/fisterra-hpc/fisterra/collective"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -31,11 +30,11 @@ func barrier(ctx context.Context, c *mpi.Comm) error {
 }
 
 // fromRoot gives every rank what rank 0 has.
-func fromRoot(ctx context.Context, c *mpi.Comm, mine time.Duration) (time.Duration, error) {
+func fromRoot[T ~int64](ctx context.Context, c *mpi.Comm, mine T) (T, error) {
 	v := []int64{int64(mine)}
 	if c.Rank() != 0 {
 		_, err := mpi.Recv(ctx, c, v, 0, tagRoot)
-		return time.Duration(v[0]), err
+		return T(v[0]), err
 	}
 	for r := 1; r < c.Size(); r++ {
 		if err := mpi.Send(ctx, c, v, r, tagRoot); err != nil {

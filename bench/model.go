@@ -50,8 +50,8 @@ type survey struct {
 // figures hold what sharing it costs, as plan.Model.Switch says by 0. Link classes that the communicator does not have keep the
 // default's figures. The budget is the time for each figure of messages, of which there are some 170; what a core does
 // by itself takes some milliseconds, whatever the budget. Two ranks of one host take their figures where their processors are
-// most of the time, and wait for them to return there, if they are moved, for as long as they measure at most. All ranks call it and get the same model; the communicator
-// is left with what decides on plans by default. One rank alone is ErrUsage.
+// most of the time, and wait for them to return there, if they are moved, for as long as they measure at most (place.go). All
+// ranks call it and get the same model; the communicator is left with what decides on plans by default. One rank alone is ErrUsage.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration) (*plan.Model, error) {
 	return measureModel(ctx, c, name, budget, modelSizes, modelPasses)
 }

@@ -32,8 +32,8 @@ const (
 	placeGap = 20 * time.Millisecond
 )
 
-// newPlace finds where the ranks are most of the time, by looks with a gap between them. Other than two ranks of one host, with a processor each, are not watched:
-// of more, nobody knows which processors they are on.
+// newPlace finds where the ranks are most of the time, by looks with a gap between them. Other than two ranks of one host, with a
+// processor each, are not watched: of more, nobody knows which processors they are on.
 func newPlace(ctx context.Context, c *mpi.Comm, gap time.Duration) (*place, error) {
 	if near, _ := neighbours(c); c.Size() != 2 || near < 0 || c.TakeTurns(0, near) {
 		return nil, nil
@@ -82,7 +82,7 @@ func exchangeTime(ctx context.Context, c *mpi.Comm) (time.Duration, error) {
 }
 
 // verdict is what rank 0 makes of a look.
-type verdict = time.Duration // as fromRoot carries it
+type verdict int64
 
 const (
 	isThere verdict = iota

@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -92,7 +92,7 @@ func split(all []group) []group {
 	var parts []group
 	for _, g := range all {
 		short, long := g, g
-		n := sort.SearchInts(g.sizes, mostShort+1)
+		n, _ := slices.BinarySearch(g.sizes, mostShort+1)
 		short.sizes, long.sizes = g.sizes[:n], g.sizes[n:]
 		for _, part := range []group{short, long} {
 			if len(part.sizes) > 0 {

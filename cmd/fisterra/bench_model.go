@@ -254,7 +254,8 @@ func benchTuneCommand(env environment) *cobra.Command {
 		Long: `tune measures α, β and γ, then every plan of the collectives at every size, prints the time of the plan
 that the model picks beside its prediction and the best, and with --file writes what was best. Training and
 measuring read such a file by --site; a rule holds for the number of ranks and hosts, and the transport, that it
-was measured with, α, β and γ for the transport. With --transport mpi the system library's own collectives compete, too.`,
+was measured with, α, β and γ for the transport. With --transport mpi the system library's own collectives compete, too.
+Two ranks wait for their processors as with model.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kinds, sizes, err := s.measurable()

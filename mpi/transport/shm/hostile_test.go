@@ -9,6 +9,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
+// What a peer that is broken, or means harm, writes into the memory that it shares with this rank.
+
 // TestRequestThatChanges: what is checked of a peer's request for help is what is used, although the peer can write there all the time.
 func TestRequestThatChanges(t *testing.T) {
 	rs := openWorld(t, 2, func(cfg *Config) { cfg.Copies = 1 })
