@@ -99,7 +99,7 @@ const lookTime = 50 * time.Millisecond
 // moves counts what the moving of processors cost.
 type moves struct {
 	distances       []distance // of the rounds of groups
-	repeated, mixed int        // launches taken again, and those that count though the processors moved
+	repeated, mixed int        // launches taken again, and those in which the processors moved all the same
 }
 
 func (m *moves) String() string {
@@ -107,12 +107,12 @@ func (m *moves) String() string {
 	if len(d) == 0 || d[len(d)-1] == 0 {
 		return "distance of the processors: unknown, for there are not just two"
 	}
-	return fmt.Sprintf("distance of the processors: an exchange of two lines takes %v (median over rounds; %v to %v); %d launches were taken again because it changed, %d count though it did",
+	return fmt.Sprintf("distance of the processors: an exchange of two lines takes %v (median over rounds; %v to %v); %d launches were taken again because it changed; in %d it did all the same, and their rounds count where there are no others",
 		time.Duration(d[len(d)/2]), time.Duration(d[0]), time.Duration(d[len(d)-1]), m.repeated, m.mixed)
 }
 
 // steadyLaunch launches a program for short messages until one launch has begun and ended with the processors at the distance, for up to
-// c.steadyTime: the last one counts then, whatever it met. What long ones take depends less on it, and a launch of theirs lasts too long.
+// c.steadyTime: the last one is taken then, whatever it met. What long ones take depends less on it, and a launch of theirs lasts too long.
 func (c *comparison) steadyLaunch(ctx context.Context, at distance, p *program, g group) (launched, error) {
 	if !g.short() {
 		return launch(ctx, p, g, c.sandbox, c.budget)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -77,8 +78,37 @@ func TestSteadyLaunchGivesUp(t *testing.T) {
 	if err != nil || len(l.rows) != 1 || c.moves.mixed != 1 {
 		t.Errorf("%+v %v; moves %+v", l, err, c.moves)
 	}
-	if text := c.moves.String(); !strings.Contains(text, "takes 50ns") || !strings.Contains(text, "1 count though it did") {
+	if text := c.moves.String(); !strings.Contains(text, "takes 50ns") || !strings.Contains(text, "in 1 it did all the same") {
 		t.Errorf("moves: %s", text)
+	}
+}
+
+// A round counts for no program if the processors moved in one of its launches: here in the second one of the first round.
+func TestProgramsAreComparedOverTheSameRounds(t *testing.T) {
+	var launches, looks int
+	echo := func(name, first, later string) *program {
+		var own int
+		return &program{name: name, can: func(group) bool { return true }, command: func(group, time.Duration) (args, env []string) {
+			launches++
+			median := first
+			if own++; own > 1 {
+				median = later
+			}
+			return []string{"echo", "latency 8 2 " + median + " 0.4 0.6 30"}, nil
+		}}
+	}
+	c := &comparison{launches: 2, steadyTime: time.Millisecond, shuffle: rand.New(rand.NewPCG(1, 0)), results: results{}, comments: map[string]string{},
+		groups:   []group{{"latency", "shm", 2, []int{8}}},
+		programs: []*program{echo("fisterra", "8", "1"), echo("openmpi", "16", "4")},
+		distance: func() distance {
+			if looks++; looks <= 3 { // before the round, and on either side of its first launch
+				return 50
+			}
+			return 205
+		}}
+	c.measure(t.Context())
+	if rows := c.results.rows(c.groups); launches != 4 || c.moves.mixed != 1 || *rows[0].Fisterra != 1 || *rows[0].OpenMPI != 4 {
+		t.Errorf("%d launches, moves %+v, %g and %g", launches, c.moves, *rows[0].Fisterra, *rows[0].OpenMPI)
 	}
 }
 

@@ -198,6 +198,7 @@ func (c *comparison) measure(ctx context.Context) {
 			c.shuffle.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 			at := c.distance()
 			c.moves.distances = append(c.moves.distances, at)
+			mixedBefore, of := c.moves.mixed, round{rows: map[string][]measured{}}
 			for _, p := range order {
 				if !p.can(g) || ctx.Err() != nil {
 					continue
@@ -208,12 +209,14 @@ func (c *comparison) measure(ctx context.Context) {
 					fmt.Fprintf(os.Stderr, "peers: launch %d of %s: %v\n", n+1, g.name(), err)
 					continue
 				}
-				c.results.add(p.name, g, l.rows)
+				of.rows[p.name] = l.rows
 				c.foreign = append(c.foreign, l.foreign)
 				if c.comments[p.name] == "" {
 					c.comments[p.name] = l.comment
 				}
 			}
+			of.mixed = c.moves.mixed > mixedBefore
+			c.results.add(g, of)
 		}
 		fmt.Printf("launch %d of %d done\n", n+1, c.launches)
 	}

@@ -52,12 +52,37 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// roundOf is one of 8 bytes, with a median of each program.
+func roundOf(mixed bool, medians map[string]float64) round {
+	of := round{rows: map[string][]measured{}, mixed: mixed}
+	for program, m := range medians {
+		of.rows[program] = []measured{{Op: "latency", Bytes: 8, Ranks: 2, Median: m, Reps: 1}}
+	}
+	return of
+}
+
+// Programs are compared over the rounds in which the processors stayed, however many others there are; over those only if there are no such rounds.
+func TestRoundsOfOnePlaceCount(t *testing.T) {
+	g := group{"latency", "shm", 2, []int{8}}
+	r := results{}
+	for range 3 {
+		r.add(g, roundOf(true, map[string]float64{"fisterra": 8, "openmpi": 2}))
+	}
+	if rows := r.rows([]group{g}); *rows[0].Ratio != 4 {
+		t.Errorf("of rounds that are all mixed: %+v", rows[0])
+	}
+	r.add(g, roundOf(false, map[string]float64{"fisterra": 1, "openmpi": 2}))
+	if rows := r.rows([]group{g}); *rows[0].Fisterra != 1 || *rows[0].Ratio != 0.5 {
+		t.Errorf("with one of one place: %+v", rows[0])
+	}
+}
+
 func TestRowsAndRatio(t *testing.T) {
 	g := group{"latency", "shm", 2, []int{8}}
 	r := results{}
 	for program, medians := range map[string][]float64{"fisterra": {3, 1, 2}, "openmpi": {4, 5}, "mpich": {4, 4, 100}} {
 		for _, m := range medians {
-			r.add(program, g, []measured{{Op: "latency", Bytes: 8, Ranks: 2, Median: m, Reps: 1}})
+			r.add(g, roundOf(false, map[string]float64{program: m}))
 		}
 	}
 	rows := r.rows([]group{g, {"bw", "tcp", 2, []int{64}}})

@@ -32,25 +32,54 @@ type point struct {
 	bytes int
 }
 
-// results collects the medians of all launches: program, point, launch.
-type results map[string]map[point][]float64
+// round is what one launch of every program brought for a group.
+type round struct {
+	rows  map[string][]measured // by program
+	mixed bool                  // the processors moved in one of the launches
+}
 
-func (r results) add(program string, g group, rows []measured) {
-	if r[program] == nil {
-		r[program] = map[point][]float64{}
-	}
-	for _, m := range rows {
-		p := point{g.name(), m.Bytes}
-		r[program][p] = append(r[program][p], m.Median)
+// results collects the medians of all rounds: program, point.
+type results map[string]map[point]*times
+
+// times are medians of launches, those of rounds of one place apart from the others. Programs are compared over the same
+// rounds: else one might have had its launches nearby and another far away.
+type times struct{ steady, mixed []float64 }
+
+func (r results) add(g group, of round) {
+	for program, rows := range of.rows {
+		if r[program] == nil {
+			r[program] = map[point]*times{}
+		}
+		for _, m := range rows {
+			p := point{g.name(), m.Bytes}
+			if r[program][p] == nil {
+				r[program][p] = &times{}
+			}
+			r[program][p].add(m.Median, of.mixed)
+		}
 	}
 }
 
+func (t *times) add(median float64, mixed bool) {
+	if mixed {
+		t.mixed = append(t.mixed, median)
+	} else {
+		t.steady = append(t.steady, median)
+	}
+}
+
+// median is over the rounds of one place, or over all where there is none.
 func (r results) median(program string, p point) *float64 {
-	values := slices.Sorted(slices.Values(r[program][p]))
-	n := len(values)
-	if n == 0 {
+	t := r[program][p]
+	if t == nil {
 		return nil
 	}
+	values := slices.Clone(t.steady)
+	if len(values) == 0 {
+		values = slices.Clone(t.mixed)
+	}
+	slices.Sort(values)
+	n := len(values)
 	m := (values[(n-1)/2] + values[n/2]) / 2
 	return &m
 }
