@@ -139,3 +139,40 @@ func TestSmallLaterGradientsTakeNoRoom(t *testing.T) {
 		s.fine()
 	})
 }
+
+// Values are set, although the gradients of workers that wait for their setter fill the room: it gives its own only then.
+func TestValuesAreSetWithoutRoom(t *testing.T) {
+	for _, mode := range []Mode{Async, Sync} {
+		mpitest.InBubble(t, func(t *testing.T) {
+			const n = 4096 // one block, and more than travels with its header
+			cfg := oneTable(1, 2, n, mode)
+			cfg.Tables = append(cfg.Tables, Table{"v", n, Float64})
+			cfg.BlockBytes, cfg.UnappliedBytes, cfg.Deadline = 8*n, 8*n, time.Second
+			landed := make(chan struct{})
+			s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+				values, grad := make([]float64, n), make([]float64, n)
+				if _, err := setAndPull(ctx, w, values); err != nil {
+					return err
+				}
+				if w.Chief() {
+					<-landed
+					if _, err := Set(ctx, w, "v", 0, values, 0).Wait(ctx); err != nil {
+						return err
+					}
+				} else {
+					_, err := Push(ctx, w, "w", grad, Contribution{}).Wait(ctx)
+					close(landed)
+					if err != nil {
+						return err
+					}
+				}
+				_, err := Pull(ctx, w, "v", values).Wait(ctx)
+				if err == nil && w.Chief() {
+					_, err = Push(ctx, w, "w", grad, Contribution{}).Wait(ctx)
+				}
+				return err
+			})
+			s.fine()
+		})
+	}
+}

@@ -38,7 +38,7 @@ func (s *Server) consider(o offer, payload []byte) {
 	// Without room the payload waits where it is; a small one is here already.
 	var ok, beyond bool
 	if !o.inline {
-		next := gradient && s.cfg.Mode == Sync && !s.cfg.backup() && o.h.version == sl.gate.step && sl.gate.inOrder(o.worker)
+		next := !gradient || s.cfg.Mode == Sync && !s.cfg.backup() && o.h.version == sl.gate.step && sl.gate.inOrder(o.worker)
 		if ok, beyond = s.store.room(sl.bytes(), next); !ok {
 			s.hold(sl, o)
 			return

@@ -142,7 +142,8 @@ func (st *store) each(f func(*slab)) {
 // room reports whether a gradient of n bytes may be received now. In Sync mode gradients are added in the order of the
 // workers. Were the memory full of gradients of later workers, the earliest missing one could never come in, and nothing would
 // ever be freed. So that one, the next, is let in although it exceeds the bound; one at a time (beyond), because it is added,
-// and its memory freed, as soon as it is here.
+// and its memory freed, as soon as it is here. So are values that are set: the gradient that is missing may be one that
+// their sender gives only then.
 func (st *store) room(n int, next bool) (ok, beyond bool) {
 	switch {
 	case st.usedBytes == 0 || st.usedBytes+n <= st.boundBytes:
