@@ -262,10 +262,12 @@ func (s *Server) overdue(now time.Time) {
 			}
 		}
 	}
-	// A worker whose gradient is held waits for this server, however silent it is.
-	held := s.heldOf()
+	waiting := s.waiting()
+	if s.stuck(waiting, now) {
+		clear(waiting)
+	}
 	others := func(workers []int) []int {
-		return slices.DeleteFunc(workers, func(w int) bool { return held[w] })
+		return slices.DeleteFunc(workers, func(w int) bool { return waiting[w] })
 	}
 	if len(s.atDone) > 0 { // at ps 0: of the others nobody waits for an end
 		late("done", others(s.board.missing()))
@@ -273,7 +275,7 @@ func (s *Server) overdue(now time.Time) {
 	if len(s.atBarrier) > 0 {
 		late("barrier", others(s.barrier.missing(s.gone)))
 	}
-	if len(held) > 0 { // for the room that announced gradients take until they are here
+	if s.holding { // for the room that announced gradients take until they are here
 		var sending []int
 		for _, o := range s.under[1:] {
 			sending = append(sending, o.worker)
@@ -291,15 +293,33 @@ func (s *Server) overdue(now time.Time) {
 	})
 }
 
-// heldOf are the workers whose gradients are held.
-func (s *Server) heldOf() map[int]bool {
-	held := map[int]bool{}
+// waiting are the workers with a request that this server has not answered. They wait for it or for others, however silent
+// they are.
+func (s *Server) waiting() map[int]bool {
+	waiting := map[int]bool{}
+	for _, a := range s.atBarrier {
+		waiting[a.worker] = true
+	}
 	s.store.each(func(sl *slab) {
+		for _, a := range sl.waiting {
+			waiting[a.worker] = true
+		}
 		for _, o := range sl.held {
-			held[o.worker] = true
+			waiting[o.worker] = true
 		}
 	})
-	return held
+	return waiting
+}
+
+// stuck reports whether all workers that are left wait and have been silent for the deadline: then they wait for each other,
+// and nobody will say anything.
+func (s *Server) stuck(waiting map[int]bool, now time.Time) bool {
+	for w := range s.seen {
+		if !s.gone(w) && (!waiting[w] || now.Sub(s.seen[w]) <= s.cfg.Deadline) {
+			return false
+		}
+	}
+	return true
 }
 
 // finalBarrier is the last thing all ranks do together, so that nobody closes

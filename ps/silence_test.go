@@ -231,6 +231,76 @@ func TestWaitingForRoomIsNoSilence(t *testing.T) {
 	})
 }
 
+// Who waits for a slow worker is not silent, although a third waits for both.
+func TestWhoWaitsForASlowWorkerIsNotSilent(t *testing.T) {
+	for _, mode := range []Mode{Async, Sync} {
+		mpitest.InBubble(t, func(t *testing.T) {
+			const n = 100
+			cfg := oneTable(1, 3, n, mode)
+			cfg.Deadline = 100 * time.Millisecond
+			s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+				values := make([]float64, n)
+				if _, err := setAndPull(ctx, w, values); err != nil || w.Chief() {
+					return err // the chief waits for the end of both
+				}
+				for left := 10; w.Index() == 2 && left > 0; left-- {
+					if err := errors.Join(pause(ctx, cfg.Deadline/2), w.Alive(ctx)); err != nil {
+						return err
+					}
+				}
+				if mode == Sync {
+					_, err := PushPull(ctx, w, "w", values, values, Contribution{}).Wait(ctx)
+					return err
+				}
+				_, err := w.Barrier(ctx)
+				return err
+			})
+			s.fine()
+		})
+	}
+}
+
+// Where all wait for each other nobody will ever speak, whatever they wait with.
+func TestWorkersThatWaitForEachOtherHearOfIt(t *testing.T) {
+	for _, ahead := range []bool{false, true} { // the gradient of a later step is held
+		mpitest.InBubble(t, func(t *testing.T) {
+			const n = 100
+			cfg := oneTable(1, 2, n, Sync)
+			cfg.Tables = append(cfg.Tables, Table{"v", n, Float64})
+			cfg.Deadline = 100 * time.Millisecond
+			s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+				values, grad := make([]float64, n), make([]float64, n)
+				for _, table := range []string{"w", "v"} {
+					if w.Chief() {
+						if _, err := Set(ctx, w, table, 0, values, 0).Wait(ctx); err != nil {
+							return err
+						}
+					}
+					if _, err := Pull(ctx, w, table, values).Wait(ctx); err != nil {
+						return err
+					}
+				}
+				mine := []string{"w", "v"}[w.Index()] // of which the other gives none before it has its own
+				if ahead {
+					if _, err := Push(ctx, w, mine, grad, Contribution{}).Wait(ctx); err != nil {
+						return err
+					}
+				}
+				_, err := PushPull(ctx, w, mine, grad, values, Contribution{}).Wait(ctx)
+				return err
+			})
+			if err := s.errs[0]; !errors.Is(err, ErrDeadline) {
+				t.Errorf("ahead %v: the server says %v", ahead, err)
+			}
+			for rank := 1; rank < 3; rank++ {
+				if err := s.errs[rank]; !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "silent for") {
+					t.Errorf("ahead %v: rank %d says %v", ahead, rank, err)
+				}
+			}
+		})
+	}
+}
+
 // pause waits, unless the test ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
