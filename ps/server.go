@@ -153,6 +153,14 @@ func (s *Server) loop(ctx context.Context) error {
 	tick := newTicker(ctx, interval)
 	defer func() { tick.stop() }()
 	for !s.ended {
+		if tick.ctx.Err() != nil { // also after a request: there may always be one
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			tick.stop()
+			tick = newTicker(ctx, interval)
+			s.overdue(time.Now())
+		}
 		i, status, err := mpi.WaitAny(tick.ctx, s.reqs)
 		switch {
 		case i == 0:
@@ -170,12 +178,6 @@ func (s *Server) loop(ctx context.Context) error {
 			if err := s.arrived(ctx, o, status, err); err != nil {
 				return err
 			}
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		default:
-			tick.stop()
-			tick = newTicker(ctx, interval)
-			s.overdue(time.Now())
 		}
 		s.reap(reapAbove)
 		if s.failure != nil && s.allTold() {

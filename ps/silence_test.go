@@ -5,6 +5,7 @@ package ps
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -299,6 +300,47 @@ func TestWorkersThatWaitForEachOtherHearOfIt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A server for which there always is a request looks up between two of them: at its context, and at who is silent.
+func TestBusyServerLooksUp(t *testing.T) {
+	const requests = 100
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+		cfg := Config{Comm: c, Cluster: Counts(1, 1), Rule: Rule{Rate: 1}}
+		if c.Rank() == 0 {
+			if _, err := mpi.Recv(ctx, c, []byte{}, 1, FreeTag(c)); err != nil { // the requests are here by then
+				return err
+			}
+			server, err := NewServer(cfg)
+			if err != nil {
+				return err
+			}
+			sum, err := server.Serve(ended)
+			if errors.Is(err, context.Canceled) && sum.GlobalStep <= 1 {
+				return nil
+			}
+			return fmt.Errorf("%w after %d requests", err, sum.GlobalStep)
+		}
+		w, err := NewWorker(cfg)
+		if err != nil {
+			return err
+		}
+		for range requests {
+			h := header{op: opStep, aux: 1, config: w.config, seq: w.number()}
+			frame := aligned(headerBytes)
+			h.encode(frame)
+			if err := mpi.Send(ctx, c, frame, 0, tagRequest); err != nil {
+				return err
+			}
+		}
+		return mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
+	})
 }
 
 // pause waits, unless the test ends.
