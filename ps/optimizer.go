@@ -1,9 +1,6 @@
 package ps
 
-import (
-	"fmt"
-	"math"
-)
+import "math"
 
 // Float is the element type of tables.
 type Float interface{ float32 | float64 }
@@ -66,41 +63,41 @@ func (r Rule) WithDefaults() Rule {
 	return r
 }
 
-// Validate says what cannot work.
+// Validate says what cannot work. The error wraps ErrConfig.
 func (r Rule) Validate() error {
 	switch r.Optimizer {
 	case SGD, Momentum, Adam:
 	default:
-		return fmt.Errorf("ps: no optimizer %q; there are sgd, momentum and adam", r.Optimizer)
+		return configError("no optimizer %q; there are sgd, momentum and adam", r.Optimizer)
 	}
 	switch r.Decay {
 	case Constant:
 	case Linear, Cosine:
 		if r.Updates < 1 {
-			return fmt.Errorf("ps: %s decay over %d updates; at least 1 is needed", r.Decay, r.Updates)
+			return configError("%s decay over %d updates; at least 1 is needed", r.Decay, r.Updates)
 		}
 	default:
-		return fmt.Errorf("ps: no decay %q; there are constant, linear and cosine", r.Decay)
+		return configError("no decay %q; there are constant, linear and cosine", r.Decay)
 	}
 	if !(r.Rate > 0) || math.IsInf(r.Rate, 0) {
-		return fmt.Errorf("ps: learning rate %v; a positive number is needed", r.Rate)
+		return configError("learning rate %v; a positive number is needed", r.Rate)
 	}
 	for _, f := range []struct {
 		name string
 		v    float64
 	}{{"momentum", r.Momentum}, {"beta1", r.Beta1}, {"beta2", r.Beta2}} {
 		if !(f.v >= 0 && f.v < 1) {
-			return fmt.Errorf("ps: %s %v; it lies in [0, 1)", f.name, f.v)
+			return configError("%s %v; it lies in [0, 1)", f.name, f.v)
 		}
 	}
 	if !(r.Epsilon >= 0) || math.IsInf(r.Epsilon, 0) {
-		return fmt.Errorf("ps: epsilon %v; a number from 0 is needed", r.Epsilon)
+		return configError("epsilon %v; a number from 0 is needed", r.Epsilon)
 	}
 	if r.Warmup < 0 {
-		return fmt.Errorf("ps: warm-up of %d updates; a number from 0 is needed", r.Warmup)
+		return configError("warm-up of %d updates; a number from 0 is needed", r.Warmup)
 	}
 	if !(r.Floor >= 0 && r.Floor <= 1) {
-		return fmt.Errorf("ps: rate floor %v; it lies in [0, 1]", r.Floor)
+		return configError("rate floor %v; it lies in [0, 1]", r.Floor)
 	}
 	return nil
 }

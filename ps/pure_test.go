@@ -357,8 +357,8 @@ func TestRateDecays(t *testing.T) {
 	}
 	for _, bad := range []Rule{{}, {Rate: 1, Warmup: -1}, {Rate: -1}, {Rate: math.NaN()}, {Rate: 1, Decay: Linear}, {Rate: 1, Optimizer: "lbfgs"}, {Rate: 1, Decay: "steps"}, {Rate: 1, Momentum: 1}, {Rate: 1, Floor: 2},
 		{Rate: 1, Epsilon: math.NaN()}, {Rate: 1, Epsilon: -1e-8}, {Rate: 1, Epsilon: math.Inf(1)}} {
-		if bad.WithDefaults().Validate() == nil {
-			t.Errorf("%+v is accepted", bad)
+		if err := bad.WithDefaults().Validate(); !errors.Is(err, ErrConfig) {
+			t.Errorf("%+v: %v", bad, err)
 		}
 	}
 }
