@@ -91,6 +91,9 @@ func (c Config) withDefaults() Config {
 
 // validate checks everything that can be checked without a peer.
 func (c Config) validate() error {
+	if c.Comm == nil {
+		return configError("no communicator")
+	}
 	if err := c.Cluster.Validate(c.Comm.Size()); err != nil {
 		return err
 	}

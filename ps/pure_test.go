@@ -52,6 +52,16 @@ func TestClusterFromRoles(t *testing.T) {
 	}
 }
 
+func TestConfigurationWithoutCommunicatorIsRefused(t *testing.T) {
+	cfg := oneTable(1, 1, 10, Async)
+	if _, err := NewServer(cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "no communicator") {
+		t.Errorf("server: %v", err)
+	}
+	if _, err := NewWorker(cfg); !errors.Is(err, ErrConfig) {
+		t.Errorf("worker: %v", err)
+	}
+}
+
 // Every element of every table is in exactly one block, blocks fit their size
 // and the servers' shares differ by little.
 func TestCutCoversEveryElementOnce(t *testing.T) {
