@@ -62,6 +62,18 @@ func TestConfigurationWithoutCommunicatorIsRefused(t *testing.T) {
 	}
 }
 
+// No table is cut into more blocks than requests have numbers, and none so long is taken for a short one.
+func TestEndlessTablesAreRefused(t *testing.T) {
+	for _, n := range []int{math.MaxInt, math.MaxInt - 20, 1 << 60, maxBlocks*blockAlign + 1} {
+		for servers := 1; servers <= 3; servers++ {
+			_, err := cut([]Table{{"w", n, Float64}}, servers, 8*blockAlign)
+			if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), fmt.Sprint(n)) {
+				t.Errorf("%d elements over %d servers: %v", n, servers, err)
+			}
+		}
+	}
+}
+
 // Every element of every table is in exactly one block, blocks fit their size
 // and the servers' shares differ by little.
 func TestCutCoversEveryElementOnce(t *testing.T) {

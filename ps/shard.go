@@ -64,6 +64,8 @@ const (
 	minBlockElems = 256
 	// blockAlign, in elements, keeps blocks on cache lines of their own.
 	blockAlign = 16
+	// maxBlocks of a table have a number each in requests; with backup workers those of one server are under way together.
+	maxBlocks = maxSeq + 1
 )
 
 // cut divides each table into equal blocks, at least one per server where the
@@ -86,10 +88,12 @@ func cut(tables []Table, servers, blockBytes int) (*shards, error) {
 			return nil, configError("two tables are called %q", table.Name)
 		}
 		names[table.Name] = true
-		length := (table.Len + servers - 1) / servers
-		length = (length + blockAlign - 1) / blockAlign * blockAlign
-		length = max(length, minBlockElems)
+		length := max((table.Len-1)/servers+1, minBlockElems)
 		length = min(length, max(blockAlign, blockBytes/table.Type.Size()/blockAlign*blockAlign))
+		length = (length + blockAlign - 1) / blockAlign * blockAlign
+		if table.Len > maxBlocks*length {
+			return nil, configError("table %q has %d elements, which are more than %d blocks of %d: larger blocks or shorter tables are needed", table.Name, table.Len, maxBlocks, length)
+		}
 		var blocks []block
 		for at := 0; at < table.Len; at += length {
 			blocks = append(blocks, block{
