@@ -83,6 +83,62 @@ func TestForeverServesTheNextWorker(t *testing.T) {
 	})
 }
 
+// Nor does a later worker, when all request numbers have been used and begin again.
+func TestForeverTakesNoOldAnswerForANewOne(t *testing.T) {
+	const n, numbers = 10, tags(7)
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+		cfg := oneTable(1, 1, n, Async)
+		cfg.Comm, cfg.Forever = c, true
+		if c.Rank() == 0 {
+			server, err := NewServer(cfg)
+			if err != nil {
+				return err
+			}
+			server.tags = numbers
+			serving, end := context.WithCancel(ctx)
+			go func() {
+				mpi.Recv(ctx, c, []byte{}, 1, FreeTag(c)) // an error of it shows in Serve
+				end()
+			}()
+			_, err = server.Serve(serving)
+			return err
+		}
+		defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
+		ended, end := context.WithCancel(ctx)
+		end()
+		values := make([]float64, n)
+		for again := range 2 {
+			w, err := NewWorker(cfg)
+			if err != nil {
+				return err
+			}
+			w.tags = numbers
+			if again == 0 {
+				if _, err := Pull(ctx, w, "w", values).Wait(ended); !errors.Is(err, context.Canceled) { // nobody has set the values
+					return fmt.Errorf("a pull that was given up: %v", err)
+				}
+				continue
+			}
+			if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil { // the server answers that pull now
+				return err
+			}
+			for update := range int64(2 * numbers) {
+				if _, err := Push(ctx, w, "w", values, Contribution{}).Wait(ctx); err != nil {
+					return err
+				}
+				if a, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil || a.Version != update+1 {
+					return fmt.Errorf("values of version %d after %d updates: %v", a.Version, update+1, err)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // A worker of a synchronous run that comes again while the step waits for another has its gradient in that step already:
 // a second one is dropped, and it learns the values after the step. With backup workers, too, whose gates count
 // the parts of several blocks.

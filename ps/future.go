@@ -59,8 +59,12 @@ func (w *Worker) issue(ctx context.Context, f *Future, server int, b *block, h h
 			return err
 		}
 	}
+	seq, err := w.number()
+	if err != nil {
+		return err
+	}
 	p := w.subrequest()
-	*p = subrequest{future: f, server: server, block: b, out: p.out, in: p.in, dst: dst, seq: w.number()}
+	*p = subrequest{future: f, server: server, block: b, out: p.out, in: p.in, dst: dst, seq: seq}
 	h.config, h.seq = w.config, p.seq
 	if b != nil {
 		h.table, h.block, h.count = uint32(b.table), uint32(b.index), uint32(b.elems())
@@ -253,6 +257,7 @@ func (p *subrequest) leave() {
 // giveUp takes back the buffers of a subrequest that failed because of err, and
 // adds mpi.ErrInFlight to it where a peer may still be reading one.
 func (p *subrequest) giveUp(err error) error {
+	p.future.w.numbers.givenUp[p.seq] = true
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, r := range []mpi.Request{p.reply, p.replyPayload, p.request, p.requestPayload} {

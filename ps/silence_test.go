@@ -68,13 +68,17 @@ func silentWorkerIsNamed(t *testing.T) {
 // announce tells ps 0 of a gradient for the one block of oneTable, whose payload does not
 // come with it, and returns when the server knows.
 func announce(ctx context.Context, w *Worker, n int) (header, error) {
-	h := header{op: opPush, weight: 1, config: w.config, seq: w.number(), count: uint32(n)}
+	seq, err := w.number()
+	if err != nil {
+		return header{}, err
+	}
+	h := header{op: opPush, weight: 1, config: w.config, seq: seq, count: uint32(n)}
 	frame := aligned(headerBytes)
 	h.encode(frame)
 	if err := mpi.Send(ctx, w.comm, frame, 0, tagRequest); err != nil {
 		return h, err
 	}
-	_, err := w.AddStep(ctx, 0)
+	_, err = w.AddStep(ctx, 0)
 	return h, err
 }
 
@@ -332,7 +336,7 @@ func TestBusyServerLooksUp(t *testing.T) {
 			return err
 		}
 		for range requests {
-			h := header{op: opStep, aux: 1, config: w.config, seq: w.number()}
+			h := header{op: opStep, aux: 1, config: w.config}
 			frame := aligned(headerBytes)
 			h.encode(frame)
 			if err := mpi.Send(ctx, c, frame, 0, tagRequest); err != nil {

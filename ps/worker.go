@@ -20,7 +20,7 @@ type Worker struct {
 	config uint32
 	shards *shards
 
-	seq     *uint32         // number of the next request, of all workers on the communicator
+	numbers *numbers        // of requests, of all workers on the communicator
 	lanes   [][]*subrequest // requests open with each server, oldest first
 	next    [][]int64       // of each block: the update its next gradient is for
 	free    []*subrequest
@@ -38,7 +38,7 @@ func NewWorker(cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{cfg: cfg, comm: cfg.Comm, tags: tagsOf(cfg.Comm), config: cfg.fingerprint(), lanes: make([][]*subrequest, len(cfg.Cluster.Servers))}
-	w.seq = cfg.Comm.Attribute(&seqKey, func() any { return new(uint32) }).(*uint32)
+	w.numbers = cfg.Comm.Attribute(&numbersKey, func() any { return &numbers{givenUp: map[uint32]bool{}} }).(*numbers)
 	w.index = slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank())
 	if w.index < 0 {
 		return nil, configError("rank %d is %s, not a worker", cfg.Comm.Rank(), cfg.Cluster.Role(cfg.Comm.Rank()))
@@ -56,15 +56,26 @@ func NewWorker(cfg Config) (*Worker, error) {
 	return w, nil
 }
 
-// seqKey names the attribute of a communicator by which its workers count their requests. What one has given up
+// numbersKey names the attribute of a communicator by which its workers count their requests. What one has given up
 // may still be answered when the next one asks.
-var seqKey mpi.Keyval
+var numbersKey mpi.Keyval
+
+// numbers are those of a communicator's requests. They begin again after the last.
+type numbers struct {
+	next    uint32
+	givenUp map[uint32]bool // never used again: an answer may come, or wait here
+}
 
 // number is the number of the next request.
-func (w *Worker) number() uint32 {
-	n := *w.seq
-	*w.seq = w.tags.next(n)
-	return n
+func (w *Worker) number() (uint32, error) {
+	for range w.tags {
+		n := w.numbers.next
+		w.numbers.next = w.tags.next(n)
+		if !w.numbers.givenUp[n] {
+			return n, nil
+		}
+	}
+	return 0, &Error{Op: "worker", Err: ErrFailed, Detail: fmt.Sprintf("all %d numbers of requests are of requests that were given up", w.tags)}
 }
 
 // Index is the worker's task index. Chief reports whether that is 0.
