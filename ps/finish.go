@@ -162,7 +162,7 @@ func (s *Server) losses(err error) {
 }
 
 // disown drops what a worker has asked for and, as it is done now, has given up: the payloads of
-// gradients that it announced may never come.
+// gradients that it announced may never come, and answers that are on their way may never be fetched.
 func (s *Server) disown(rank int) {
 	s.forget(rank)
 	for i := 1; i < len(s.under); i++ {
@@ -170,6 +170,13 @@ func (s *Server) disown(rank int) {
 			o.unexpect()
 			o.gone = true
 			s.reqs[i].Cancel()
+		}
+	}
+	for i := range s.out {
+		if o := &s.out[i]; o.rank == rank && !o.end {
+			for _, r := range o.reqs {
+				r.Cancel()
+			}
 		}
 	}
 }

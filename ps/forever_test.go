@@ -17,19 +17,15 @@ import (
 )
 
 // serveUntilLeft serves until so many workers have sent that they leave.
-func serveUntilLeft(ctx context.Context, cfg Config, workers int) error {
-	server, err := NewServer(cfg)
-	if err != nil {
-		return err
-	}
+func serveUntilLeft(ctx context.Context, server *Server, workers int) error {
 	serving, end := context.WithCancel(ctx)
 	go func() {
 		for range workers {
-			mpi.Recv(ctx, cfg.Comm, []byte{}, mpi.AnySource, FreeTag(cfg.Comm)) // an error of it shows in Serve
+			mpi.Recv(ctx, server.comm, []byte{}, mpi.AnySource, FreeTag(server.comm)) // an error of it shows in Serve
 		}
 		end()
 	}()
-	_, err = server.Serve(serving)
+	_, err := server.Serve(serving)
 	return err
 }
 
@@ -46,7 +42,11 @@ func TestForeverServesTheNextWorker(t *testing.T) {
 		cfg := cfg
 		cfg.Comm = c
 		if c.Rank() == 0 {
-			return serveUntilLeft(ctx, cfg, 1)
+			server, err := NewServer(cfg)
+			if err != nil {
+				return err
+			}
+			return serveUntilLeft(ctx, server, 1)
 		}
 		defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
 		values, ended := make([]float64, n), func() context.Context {
@@ -99,13 +99,7 @@ func TestForeverTakesNoOldAnswerForANewOne(t *testing.T) {
 				return err
 			}
 			server.tags = numbers
-			serving, end := context.WithCancel(ctx)
-			go func() {
-				mpi.Recv(ctx, c, []byte{}, 1, FreeTag(c)) // an error of it shows in Serve
-				end()
-			}()
-			_, err = server.Serve(serving)
-			return err
+			return serveUntilLeft(ctx, server, 1)
 		}
 		defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
 		ended, end := context.WithCancel(ctx)
@@ -139,6 +133,54 @@ func TestForeverTakesNoOldAnswerForANewOne(t *testing.T) {
 	})
 }
 
+// What a worker has given up takes no memory of the server's for good: an answer that nobody fetches ends with the worker's DONE.
+func TestForeverKeepsNoAnswersOfWorkersThatAreDone(t *testing.T) {
+	const n, rounds = 50_000, 3 * chunkBytes / (8 * 50_000) // values are sent apart
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+		cfg := oneTable(1, 1, n, Async)
+		cfg.Comm, cfg.Forever = c, true
+		if c.Rank() == 0 {
+			server, err := NewServer(cfg)
+			if err != nil {
+				return err
+			}
+			err = serveUntilLeft(ctx, server, 1)
+			if got := len(server.store.alloc.chunks); err == nil && got > 1 {
+				err = fmt.Errorf("%d chunks of memory for one block, its gradient and one answer at a time", got)
+			}
+			return err
+		}
+		defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
+		ended, end := context.WithCancel(ctx)
+		end()
+		values := make([]float64, n)
+		w, err := NewWorker(cfg)
+		if err == nil {
+			_, err = Set(ctx, w, "w", 0, values, 0).Wait(ctx)
+		}
+		for round := range int64(rounds) {
+			if err != nil {
+				return err
+			}
+			w.next[0][0] = round + 1 // of values that are there after the push
+			if _, err := Pull(ctx, w, "w", values).Wait(ended); !errors.Is(err, context.Canceled) {
+				return fmt.Errorf("a pull that was given up: %v", err)
+			}
+			if w, err = NewWorker(cfg); err != nil {
+				return err
+			}
+			if _, err = Push(ctx, w, "w", values, Contribution{}).Wait(ctx); err == nil {
+				_, err = w.Finish(ctx, 0, 0)
+			}
+		}
+		return err
+	})
+}
+
 // A worker of a synchronous run that comes again while the step waits for another has its gradient in that step already:
 // a second one is dropped, and it learns the values after the step. With backup workers, too, whose gates count
 // the parts of several blocks.
@@ -160,7 +202,11 @@ func TestForeverTakesAWorkerThatComesAgain(t *testing.T) {
 				cfg := cfg
 				cfg.Comm = c
 				if c.Rank() == 0 {
-					return serveUntilLeft(ctx, cfg, 3)
+					server, err := NewServer(cfg)
+					if err != nil {
+						return err
+					}
+					return serveUntilLeft(ctx, server, 3)
 				}
 				defer mpi.Send(ctx, c, []byte{}, 0, FreeTag(c))
 				w, err := NewWorker(cfg)

@@ -68,7 +68,7 @@ func (s *Server) send(a asker, h *header, inline []byte, sl *slab, p *page) {
 	h.inline = uint32(len(inline))
 	h.encode(b)
 	copy(b[headerBytes:], inline)
-	o := outgoing{frame: b, end: a.h.op == opDone || a.h.op == opServerDone}
+	o := outgoing{rank: a.rank, frame: b, end: a.h.op == opDone || a.h.op == opServerDone}
 	tag := s.tags.reply(a.h.seq)
 	if a.h.op == opServerDone {
 		tag = tagRequest

@@ -69,6 +69,7 @@ type offer struct {
 
 // outgoing is an answer on its way.
 type outgoing struct {
+	rank  int
 	frame []byte
 	reqs  [2]mpi.Request
 	slab  *slab
