@@ -158,3 +158,61 @@ func TestBackupWorkersWithMoreBlocksThanTheWindow(t *testing.T) {
 		})
 	}
 }
+
+// All parts of a gradient are for one update, also where older requests are finished between them to make room, and their
+// answers say that the servers are further.
+func TestPartsOfAGradientAreForOneUpdate(t *testing.T) {
+	const n = 2 * blockAlign
+	worlds, err := mpi.Local(3, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := oneTable(1, 2, n, Sync)
+	cfg.Aggregate, cfg.BlockBytes, cfg.Window = 1, 8*blockAlign, 3
+	mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+		cfg := cfg
+		cfg.Comm = c
+		tags := tagsOf(c)
+		switch c.Rank() {
+		case 0: // it drops all gradients, and makes an update after each part
+			frame := aligned(frameBytes)
+			first := make([]int64, 3) // of each gradient
+			for k := range 6 {
+				status, err := mpi.Recv(ctx, c, frame, 1, tagRequest)
+				if err != nil {
+					return err
+				}
+				var h header
+				if _, err := h.decode(frame[:status.Bytes]); err != nil {
+					return err
+				}
+				if h.block == 0 {
+					first[k/2] = h.version
+				} else if h.version != first[k/2] {
+					return fmt.Errorf("gradient %d: block 0 is for update %d, block 1 for %d", k/2, first[k/2], h.version)
+				}
+				h = header{op: opReply, flags: flagDropped, table: h.table, block: h.block, seq: h.seq, version: int64(5 + k)}
+				reply := aligned(headerBytes)
+				h.encode(reply)
+				if err := mpi.Send(ctx, c, reply, 1, tags.reply(h.seq)); err != nil {
+					return err
+				}
+			}
+		case 1:
+			w, err := NewWorker(cfg)
+			if err != nil {
+				return err
+			}
+			var pushed []*Future
+			for range 3 {
+				pushed = append(pushed, Push(ctx, w, "w", make([]float64, n), Contribution{}))
+			}
+			for _, f := range pushed {
+				if _, err := f.Wait(ctx); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}

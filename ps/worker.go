@@ -184,8 +184,9 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 		return failed(&Error{Op: o.String(), Err: ErrConfig, Detail: fmt.Sprintf("weight %v; want a positive number", c.Weight)})
 	}
 	f := &Future{w: w, op: o, version: -1}
+	var newest int64 // with backup workers: the update that all parts are for
 	if w.cfg.backup() {
-		w.sameNext(t)
+		newest = slices.Max(w.next[t])
 		if o != opPush && slot == 0 {
 			f.blocks, f.dst, f.versions = w.shards.blocks[t], mpi.Bytes(dst), make([]int64, len(w.next[t]))
 		}
@@ -194,13 +195,17 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 	asked := o == opPull // whether everybody stops, of ps 0: once
 	for i := range w.shards.blocks[t] {
 		b := &w.shards.blocks[t][i]
-		h := w.pullHeader(b, slot, w.next[t][i])
+		version := w.next[t][i]
+		if w.cfg.backup() { // parts for several updates would be counted for none of them
+			version = newest
+		}
+		h := w.pullHeader(b, slot, version)
 		var in, out []byte
 		if o != opPull {
-			h = header{op: o, version: w.next[t][i], weight: c.Weight}
+			h = header{op: o, version: version, weight: c.Weight}
 			in = mpi.Bytes(src[b.begin:b.end])
 			if w.cfg.Mode == Sync {
-				w.next[t][i]++ // corrected by the answer
+				w.next[t][i] = max(w.next[t][i], version+1) // corrected by the answer
 			}
 			if c.Stop || w.wish {
 				h.flags |= flagStop
@@ -250,15 +255,6 @@ func (w *Worker) stepHeader(n int64, c Contribution) header {
 		h.flags = flagStop
 	}
 	return h
-}
-
-// sameNext makes a table's next gradient one for the same update of all blocks, the newest known of: parts for several
-// updates would be counted for none of them.
-func (w *Worker) sameNext(t int) {
-	newest := slices.Max(w.next[t])
-	for i := range w.next[t] {
-		w.next[t][i] = newest
-	}
 }
 
 // table checks what an operation names.
