@@ -439,6 +439,29 @@ func TestWrongWeightsAreRefused(t *testing.T) {
 	})
 }
 
+// What a server answers that is no answer is an error that names the server.
+func TestMalformedAnswersNameTheServer(t *testing.T) {
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+		cfg := oneTable(1, 1, 10, Async)
+		cfg.Comm = c
+		w, err := NewWorker(cfg)
+		if c.Rank() == 0 {
+			return mpi.Send(ctx, c, []byte("FPS2"), 1, tagsOf(c).reply(0))
+		}
+		if err == nil {
+			_, err = w.AddStep(ctx, 1)
+		}
+		if !errors.Is(err, ErrFrame) || !strings.Contains(err.Error(), "ps 0 (rank 0 on sim)") || !strings.Contains(err.Error(), "4 bytes") {
+			return fmt.Errorf("a malformed answer: %w", err)
+		}
+		return nil
+	})
+}
+
 // Backup workers need the gradients of all at one time: unless a bound is set, there is room for them.
 func TestBackupWorkersHaveRoom(t *testing.T) {
 	cfg := oneTable(1, 3, 4096, Sync)

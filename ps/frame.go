@@ -104,10 +104,10 @@ func (h *header) encode(b []byte) {
 func divides(weight float64) bool { return weight > 0 && weight <= math.MaxFloat64 }
 
 // decode reads a frame and returns its inline payload, a view of b. Of a frame that is refused h is what it
-// says, if it could be read, else zero.
+// says, if it could be read, else zero. The error does not say who sent it.
 func (h *header) decode(b []byte) (payload []byte, err error) {
 	bad := func(format string, args ...any) ([]byte, error) {
-		return nil, &Error{Op: "frame", Err: ErrFrame, Detail: fmt.Sprintf(format, args...)}
+		return nil, fmt.Errorf("%w: %s", ErrFrame, fmt.Sprintf(format, args...))
 	}
 	*h = header{}
 	if len(b) < headerBytes {
