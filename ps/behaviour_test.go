@@ -218,13 +218,19 @@ func TestDifferentConfigurationIsRefused(t *testing.T) {
 	cfg := oneTable(1, 2, 100, Async)
 	s := play(t, cfg, func(ctx context.Context, w *Worker) error {
 		if w.Index() == 1 {
-			w.config++
-			_, err := w.AddStep(ctx, 1)
-			w.config--
-			w.err = nil
-			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "configured differently") {
-				t.Errorf("%v", err)
+			same := w.config
+			for _, differ := range []func(*Config){func(c *Config) { c.Rule.Rate++ }, func(c *Config) { c.StaleDiscount = true }, func(c *Config) { c.Forever = true }} {
+				other := w.cfg
+				differ(&other)
+				w.config = other.fingerprint()
+				_, err := w.AddStep(ctx, 1)
+				w.err = nil
+				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "configured differently") ||
+					!strings.Contains(err.Error(), "Cluster, Tables, Mode, Rule, Aggregate, StaleDiscount, BlockBytes or Forever differ") {
+					t.Errorf("%v", err)
+				}
 			}
+			w.config = same
 		}
 		return nil
 	})

@@ -278,7 +278,7 @@ func (s *Server) receive(status mpi.Status, b []byte) {
 		return
 	}
 	if h.config != s.config {
-		s.refuse(a, fmt.Errorf("%s is configured differently from ps %d (fingerprint %08x, here %08x): cluster, tables, mode, optimizer, block size or aggregate differ",
+		s.refuse(a, fmt.Errorf("%s is configured differently from ps %d (fingerprint %08x, here %08x): Cluster, Tables, Mode, Rule, Aggregate, StaleDiscount, BlockBytes or Forever differ",
 			s.cfg.Cluster.Role(rank), s.index, h.config, s.config))
 		return
 	}
