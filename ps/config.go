@@ -48,11 +48,11 @@ type Config struct {
 	// on top: at most once the server's share of the tables.
 	UnappliedBytes int
 	// Deadline is how long a server waits for a worker that others wait for and
-	// that says nothing; 0 is ten minutes. See Worker.Alive.
+	// that says nothing to this server; 0 is ten minutes. See Worker.Alive.
 	Deadline time.Duration
 	// Forever keeps servers running when all workers are done, until their
-	// context ends; there is no final barrier then. A worker that is done may come again: in Sync mode steps wait for it,
-	// without Deadline, and barriers do not.
+	// context ends; there is no final barrier then. A worker that is done, with whatever status, may come again: in Sync mode
+	// steps wait for it, without Deadline, and barriers do not.
 	Forever bool
 
 	Log *slog.Logger // nil: nothing is logged

@@ -290,8 +290,9 @@ func (w *Worker) Barrier(ctx context.Context) (lost []int, err error) {
 	return a.lost, err
 }
 
-// Alive tells every server that this worker is there. One that works for longer than Config.Deadline between two
-// requests calls it meanwhile, or the servers take its silence for its end.
+// Alive tells every server that this worker is there. One that sends a server nothing for longer than Config.Deadline, since it
+// works or since its requests go to others, and waits for no answer of that server, calls it meanwhile, or the server takes its
+// silence for its end.
 func (w *Worker) Alive(ctx context.Context) error {
 	if w.err != nil {
 		return w.err
@@ -323,7 +324,7 @@ func (w *Worker) ask(ctx context.Context, server int, h header) (Answer, error) 
 // but of servers that stay (Config.Forever) the worker may go on to ask.
 //
 // A worker that fails by itself also calls Finish, with a status other than 0: in
-// Sync mode that ends the run for all, in Async mode the others go on.
+// Sync mode that ends the run for all, unless servers stay, in Async mode the others go on.
 func (w *Worker) Finish(ctx context.Context, status, epoch int) (lost []int, err error) {
 	if w.err != nil && !w.gaveUp {
 		return nil, w.err
