@@ -113,6 +113,26 @@ func TestIDXDirectory(t *testing.T) {
 	}
 }
 
+// What breaks a compressed file is said as it is, and not taken for the length of its content.
+func TestIDXBrokenCompression(t *testing.T) {
+	whole := gz(t, idx(idxUint8, []uint32{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
+	for at, want := range map[int]string{
+		len(whole) - 8: "after all 8 elements: gzip: invalid checksum",
+		10:             "flate: corrupt input",
+	} {
+		broken := bytes.Clone(whole)
+		broken[at] ^= 0xff
+		_, err := Open(write(t, filepath.Join(t.TempDir(), "images.gz"), broken), 1)
+		if !errors.Is(err, ErrData) || !strings.Contains(err.Error(), want) {
+			t.Errorf("byte %d: %v, want %q", at, err, want)
+		}
+	}
+	_, err := Open(write(t, filepath.Join(t.TempDir(), "images.gz"), whole[:len(whole)-4]), 1)
+	if !errors.Is(err, ErrData) || !strings.Contains(err.Error(), "after all 8 elements: unexpected EOF") {
+		t.Errorf("cut: %v", err)
+	}
+}
+
 func TestIDXElementTypes(t *testing.T) {
 	for kind, elements := range map[byte]any{
 		idxInt8:    []int8{-1, 2},

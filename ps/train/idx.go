@@ -57,15 +57,21 @@ func readIDX(src *source) (dims []int, kind byte, x []float32, err error) {
 	for len(x) < total {
 		want := min(len(chunk), (total-len(x))*size)
 		n, err := io.ReadFull(src, chunk[:want])
-		if err != nil {
+		switch {
+		case err == io.EOF || err == io.ErrUnexpectedEOF:
 			return bad("the header promises %v = %d elements, the file ends after %d", dims, total, len(x)+n/size)
+		case err != nil:
+			return bad("after %d of %d elements: %v", len(x)+n/size, total, err)
 		}
 		for b := chunk[:want]; len(b) > 0; b = b[size:] {
 			x = append(x, idxElement(kind, b))
 		}
 	}
-	if _, err := src.ReadByte(); err != io.EOF {
+	switch _, err := src.ReadByte(); {
+	case err == nil:
 		return bad("bytes follow the %v = %d elements that the header promises", dims, total)
+	case err != io.EOF: // as of a checksum
+		return bad("after all %d elements: %v", total, err)
 	}
 	for i, v := range x {
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
