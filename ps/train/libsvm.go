@@ -14,14 +14,18 @@ func isLIBSVM(head []byte) bool {
 		if len(words) == 0 {
 			continue
 		}
-		if bytes.IndexByte(words[0], ',') >= 0 {
-			return false
-		}
+		commas := bytes.IndexByte(words[0], ',') >= 0 // CSV's, or those of several labels
 		if len(words) == 1 {
+			if commas {
+				return false
+			}
 			continue // a row without features, or something else: look on
 		}
-		index, _, pair := bytes.Cut(words[1], []byte(":"))
+		index, value, pair := bytes.Cut(words[1], []byte(":"))
 		_, err := strconv.Atoi(string(index))
+		if err == nil && commas {
+			_, err = parseFloat(value) // else CSV with the time of a day
+		}
 		return pair && err == nil
 	}
 	return false
