@@ -64,7 +64,7 @@ func (s *Split) Select(rows []int) Split {
 
 // Dataset is a classification problem in memory.
 type Dataset struct {
-	Name   string
+	Name   string // as text: bytes of the file's name that are no UTF-8 are replaced
 	Train  Split
 	Test   Split
 	Labels []string  // name of each class
@@ -127,6 +127,9 @@ func Open(path string, seed uint64) (*Dataset, error) {
 	return assemble(name, train, test)
 }
 
+// textName is the name of a file as the text that JSON, in checkpoints, and XML, in curves, can hold: as it comes back from there.
+func textName(name string) string { return strings.ToValidUTF8(name, "\ufffd") }
+
 func openDir(dir string, seed uint64) (*Dataset, error) {
 	name := filepath.Base(filepath.Clean(dir))
 	if train, found, err := readIDXPair(dir, "train"); err != nil {
@@ -151,7 +154,7 @@ func openDir(dir string, seed uint64) (*Dataset, error) {
 			if err != nil {
 				return nil, err
 			}
-			set.Name = name
+			set.Name = textName(name)
 			return set, nil
 		}
 	}
@@ -222,7 +225,7 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 		return nil, badData(test.file, 0, "the label is in column %d, but in column %d of %s (the last, unless a header line calls another one %s)",
 			test.label+1, train.label+1, train.file, strings.Join(labelNames, ", "))
 	}
-	d := &Dataset{Name: name}
+	d := &Dataset{Name: textName(name)}
 	d.Labels = classNames(train.labels)
 	if test.file == train.file { // the rows set aside may have all of a class
 		d.Labels = classNames(slices.Concat(train.labels, test.labels))

@@ -434,6 +434,29 @@ func TestOtherRowsDoNotResume(t *testing.T) {
 	}
 }
 
+// A file may have any name: the run that resumes knows its data again, and the curve is XML.
+func TestNameThatIsNoText(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "d\xe9"), []byte("1,0\n2,1\n"))
+	write(t, filepath.Join(dir, "d\xe9.t"), []byte("1,0\n"))
+	cfg := Config{Cluster: ps.Counts(0, 1), Model: "softmax", Data: filepath.Join(dir, "d\xe9"), Batch: 2,
+		Out: filepath.Join(dir, "out"), Checkpoint: filepath.Join(dir, "state"), CheckpointEvery: 1, Stop: ps.Stop{LastStep: 2}}
+	launch(t, cfg, nil).fine(t)
+	cfg.Stop.LastStep = 4
+	f := launch(t, cfg, nil)
+	f.fine(t)
+	if r := f.results[0]; r.Resumed != 2 {
+		t.Errorf("resumed at step %d, want 2", r.Resumed)
+	}
+	svg, err := os.ReadFile(filepath.Join(cfg.Out, "curve.svg"))
+	if err == nil {
+		err = xml.Unmarshal(svg, new(struct{}))
+	}
+	if err != nil {
+		t.Errorf("curve.svg: %v", err)
+	}
+}
+
 // A checkpoint of so few steps that the run which goes on counts none of them has no use for what the optimizer kept:
 // exchanges take all ranks' to be zero at step 0.
 func TestResumeRoundedToTheBeginning(t *testing.T) {
