@@ -23,7 +23,33 @@ type card struct {
 	Processors string
 	Tree       string // ip:port of its tree listener
 	Addresses  map[string][]byte
-	Layout     []LayoutField
+	Layout     layoutFields
+}
+
+// layoutFields are a Config's Layout in a card. Values are bytes in JSON, whose text would have others in the place of those that
+// are no UTF-8, as a file's name may have.
+type layoutFields []LayoutField
+
+type wireField struct {
+	Name  string
+	Value []byte
+}
+
+func (l layoutFields) MarshalJSON() ([]byte, error) {
+	wire := make([]wireField, len(l))
+	for i, f := range l {
+		wire[i] = wireField{f.Name, []byte(f.Value)}
+	}
+	return json.Marshal(wire)
+}
+
+func (l *layoutFields) UnmarshalJSON(b []byte) error {
+	wire, err := decodeJSON[[]wireField](b)
+	*l = nil
+	for _, f := range wire {
+		*l = append(*l, LayoutField{f.Name, string(f.Value)})
+	}
+	return err
 }
 
 // seat is a member as the bootstrap knows it.
@@ -47,7 +73,7 @@ func (r *roster) members() []Member {
 }
 
 // protocolVersion changes when ranks of two versions cannot work together.
-const protocolVersion = 1
+const protocolVersion = 2
 
 const maxCardBytes, maxRosterBytes = 1 << 20, 256 << 20
 

@@ -579,6 +579,18 @@ func TestCompareLayouts(t *testing.T) {
 	}
 }
 
+// A value comes to the rank that compares as it was, also if it is no text: the name of a file may be none.
+func TestLayoutTravelsWhole(t *testing.T) {
+	own := card{Layout: []LayoutField{{"--data", "d\xe9\xff"}, {"--lr", "0.1"}}}
+	got, err := decodeJSON[card](encodeJSON(own))
+	if err == nil {
+		err = compareLayouts([]card{own, got})
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPositions(t *testing.T) {
 	place := func(rank, node, local int, host string) card {
 		return card{Rank: rank, Node: node, Local: local, Host: host}
