@@ -109,14 +109,17 @@ func (t *trainFlags) check(workers int) error {
 	default:
 		return fmt.Errorf("--mode %q: want sync or async", t.mode)
 	}
-	if _, err := train.NewModel[float32](t.model, train.Shape{Features: 1, Classes: 2, Hidden: max(t.hidden, 1)}); err != nil {
-		return fmt.Errorf("--model: %w", err)
-	}
 	if err := (ps.Rule{Optimizer: ps.Optimizer(t.optimizer), Rate: 1}).WithDefaults().Validate(); err != nil {
 		return fmt.Errorf("--optimizer: %w", err)
 	}
 	if t.epochs < 1 || t.batch < 1 || t.hidden < 1 {
 		return fmt.Errorf("--epochs %d --batch %d --hidden %d: want at least 1 of each", t.epochs, t.batch, t.hidden)
+	}
+	if t.epochs > math.MaxInt32 { // whose steps can be counted, however many rows there are
+		return fmt.Errorf("--epochs %d: want at most %d", t.epochs, math.MaxInt32)
+	}
+	if _, err := train.NewModel[float32](t.model, train.Shape{Features: 1, Classes: 2, Hidden: t.hidden}); err != nil {
+		return fmt.Errorf("--model %s --hidden %d: %w", t.model, t.hidden, err)
 	}
 	if !(t.rate >= 0) || math.IsInf(t.rate, 0) {
 		return fmt.Errorf("--lr %g: want a positive number, or 0 for the optimizer's", t.rate)

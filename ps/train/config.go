@@ -204,6 +204,9 @@ func (c *Config) plan(rows int) (plan, error) {
 	}
 	p.perEpoch = int64(p.batches.Steps()) * p.each
 	if p.stop == (ps.Stop{}) {
+		if most := math.MaxInt64 / p.perEpoch; int64(c.Epochs) > most {
+			return p, fmt.Errorf("train: %d epochs of %d steps each are more steps than can be counted; want at most %d epochs", c.Epochs, p.perEpoch, most)
+		}
 		p.stop.LastStep = int64(c.Epochs) * p.perEpoch
 	}
 	if err := p.stop.Validate(); err != nil {

@@ -61,8 +61,8 @@ func NewModel[F Float](name string, s Shape) (Model[F], error) {
 	case "softmax":
 		return newSoftmax[F](s), nil
 	case "mlp":
-		if s.Hidden < 1 {
-			return nil, fmt.Errorf("train: %d hidden units; at least 1 is needed", s.Hidden)
+		if most := math.MaxInt/8/(s.Features+s.Classes+1) - 1; s.Hidden < 1 || s.Hidden > most {
+			return nil, fmt.Errorf("train: %d hidden units; 1 to %d are possible with %d features and %d classes", s.Hidden, most, s.Features, s.Classes)
 		}
 		return newPerceptron[F](s), nil
 	}

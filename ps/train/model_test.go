@@ -104,6 +104,30 @@ func TestFewerRowsThanWorkers(t *testing.T) {
 	}
 }
 
+// Steps or parameters that an int cannot count are refused: the number would come round, to a shorter run or a smaller vector.
+func TestNumbersBeyondCounting(t *testing.T) {
+	c := Config{Batch: 8, Cluster: ps.Counts(0, 1), Rule: ps.Rule{Rate: 1}, Epochs: 1<<62 + 1}
+	if p, err := c.plan(32); err == nil || !strings.Contains(err.Error(), "4611686018427387905 epochs of 4 steps") {
+		t.Errorf("the run ends %v: %v", p.stop, err)
+	}
+	c.Epochs = math.MaxInt64 / 4
+	if p, err := c.plan(32); err != nil || p.stop.LastStep != math.MaxInt64-3 {
+		t.Errorf("the run ends %v: %v", p.stop, err)
+	}
+	s := Shape{Features: 64, Classes: 10, Hidden: math.MaxUint64/75 + 1}
+	if _, err := NewModel[float32]("mlp", s); err == nil || !strings.Contains(err.Error(), "245956587649460689 hidden units; 1 to") {
+		t.Error(err)
+	}
+	s.Hidden = math.MaxInt/8/75 - 1
+	m, err := NewModel[float64]("mlp", s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := Params(m); n < s.Hidden*75 || n > math.MaxInt/8 {
+		t.Errorf("%d parameters", n)
+	}
+}
+
 // The analytic gradient against central differences, in float64.
 func TestGradients(t *testing.T) {
 	const rows = 6
