@@ -242,6 +242,9 @@ func (t *trainFlags) start(ctx context.Context, j *job) error {
 		return usageError(err)
 	}
 	roles, err := t.roles.assign(here)
+	if err == nil {
+		_, err = ps.NewCluster(roles)
+	}
 	if err != nil {
 		return usageError(err)
 	}

@@ -143,6 +143,8 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		{"info --roles boss", []int{exitUsage}},
 		{"info --placement middle", []int{exitUsage}},
 		{"train --placement middle", []int{exitUsage}},
+		{"train --roles ps,ps", []int{exitUsage}},
+		{"train --roles ps,worker,evaluator", []int{exitUsage}},
 		{"train --epochs " + huge, []int{exitUsage}},
 		{"bench scale --plan none", []int{exitUsage}},
 		{"bench scale --plan memory", []int{exitUsage}},
