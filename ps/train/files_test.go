@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -369,6 +370,19 @@ func TestMetricsGoOnAfterABrokenLine(t *testing.T) {
 		if err = errors.Join(err, f.Close()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Metrics that cannot be read are not cut off where the reading failed.
+func TestMetricsThatCannotBeRead(t *testing.T) {
+	f, err := os.Open("/proc/self/mem") // of which nothing can be read at 0
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	o := output{metrics: f}
+	if err := o.recall(func(Metric) bool { return true }); !errors.Is(err, syscall.EIO) {
+		t.Errorf("%v, want %v", err, syscall.EIO)
 	}
 }
 

@@ -54,6 +54,9 @@ func (o *output) recall(stays func(Metric) bool) error {
 	whole := int64(0) // bytes, to the end of the last line that is good
 	for lines := bufio.NewReader(o.metrics); ; {
 		line, err := lines.ReadBytes('\n')
+		if err != nil && err != io.EOF { // which would be taken for the end, and cost all that follows
+			return err
+		}
 		var m Metric
 		if err != nil || json.Unmarshal(line, &m) != nil || !stays(m) {
 			break
