@@ -71,7 +71,8 @@ func (d *nativeDevice) send(ctx context.Context, c *Comm, buf []byte, dst, tag i
 			return nil
 		}
 		if r := inFlight(err); r != nil {
-			if _, err = d.grace(ctx, r); r.InFlight() {
+			var over bool
+			if _, over, err = d.grace(ctx, r); !over {
 				return d.leave(&op{comm: c, env: envelope{source: AnySource, tag: int32(tag)}, peer: int32(dst)}, r, err)
 			}
 			if err == nil { // sent, within the grace
@@ -92,7 +93,8 @@ func (d *nativeDevice) recv(ctx context.Context, c *Comm, buf []byte, src, tag i
 		return d.status(s), nil
 	}
 	if r := inFlight(err); r != nil {
-		if s, err = d.grace(ctx, r); r.InFlight() {
+		var over bool
+		if s, over, err = d.grace(ctx, r); !over {
 			return Status{}, d.leave(&op{kind: opRecv, comm: c, env: envelope{source: int32(src), tag: int32(tag)}, buf: buf}, r, err)
 		}
 		if err == nil { // received, within the grace

@@ -64,11 +64,23 @@ func (d *nativeDevice) wait(ctx context.Context, r Request) (Status, error) {
 	if n == nil {
 		return Status{}, spent(d, "wait")
 	}
-	s, err := d.lib.Wait(ctx, n)
-	if err != nil && n.InFlight() {
+	s, over, err := d.outcome(ctx, n)
+	if !over {
 		return d.giveUp(ctx, r, n)
 	}
 	return d.collect(r, s, err)
+}
+
+// outcome waits for a library's request until ctx ends, and reports whether it is over. Others who wait poll for it, too, so that
+// it may be by now although this wait ended with ctx: then what became of it counts.
+func (d *nativeDevice) outcome(ctx context.Context, n *native.Request) (s native.Status, over bool, err error) {
+	if s, err = d.lib.Wait(ctx, n); err == nil {
+		return s, true, nil
+	}
+	if n.InFlight() {
+		return s, false, err
+	}
+	return n.Status(), true, n.Err()
 }
 
 func (d *nativeDevice) test(r Request) (Status, bool, error) {
@@ -116,8 +128,8 @@ func (d *nativeDevice) giveUp(ctx context.Context, r Request, n *native.Request)
 
 // takenBack waits until longer ends for a request that ctx has ended the wait for.
 func (d *nativeDevice) takenBack(ctx, longer context.Context, r Request, n *native.Request) (Status, error) {
-	s, err := d.within(ctx, longer, n)
-	if !n.InFlight() {
+	s, over, err := d.within(ctx, longer, n)
+	if over {
 		return d.collect(r, s, err)
 	}
 	err = d.leave(r.o, n, err)
@@ -129,20 +141,20 @@ func (d *nativeDevice) takenBack(ctx, longer context.Context, r Request, n *nati
 }
 
 // grace waits a little longer than ctx for a request, as within does.
-func (d *nativeDevice) grace(ctx context.Context, r *native.Request) (native.Status, error) {
+func (d *nativeDevice) grace(ctx context.Context, r *native.Request) (s native.Status, over bool, err error) {
 	longer, cancel := context.WithTimeout(context.Background(), takeBackTime)
 	defer cancel()
 	return d.within(ctx, longer, r)
 }
 
-// within waits for a request until longer than ctx. Its error is
+// within waits for a request until longer than ctx, and reports whether it is over. Its error is
 // ctx's where the request has been cancelled, or is in flight after all.
-func (d *nativeDevice) within(ctx, longer context.Context, r *native.Request) (native.Status, error) {
-	s, err := d.lib.Wait(longer, r)
-	if errors.Is(err, native.ErrCancelled) || err != nil && r.InFlight() {
+func (d *nativeDevice) within(ctx, longer context.Context, r *native.Request) (s native.Status, over bool, err error) {
+	s, over, err = d.outcome(longer, r)
+	if !over || errors.Is(err, native.ErrCancelled) {
 		err = context.Cause(ctx)
 	}
-	return s, err
+	return s, over, err
 }
 
 // leave is the error of an operation that nobody waits for any more although
@@ -194,8 +206,7 @@ func (d *nativeDevice) waitSome(ctx context.Context, rs []Request) (int, error) 
 	if n == nil {
 		return 1, spent(d, "wait")
 	}
-	s, err := d.lib.Wait(ctx, n)
-	if err == nil || !n.InFlight() {
+	if s, over, err := d.outcome(ctx, n); over {
 		_, err = d.collect(rs[0], s, err)
 		return 1, err
 	}

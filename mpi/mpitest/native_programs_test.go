@@ -115,6 +115,77 @@ func inFlight(ctx context.Context, w *mpi.World) error {
 	return nil
 }
 
+// overtaken: an operation that finishes while the wait for it is being given up has finished: its message is not lost.
+func overtaken(ctx context.Context, w *mpi.World) error {
+	c := w.Comm()
+	const size = 2 << 20
+	word := make([]byte, 1)
+	waits := []func(context.Context, mpi.Request) error{
+		wait,
+		func(ctx context.Context, r mpi.Request) error { return mpi.WaitAll(ctx, []mpi.Request{r}) },
+	}
+	for i, wait := range waits {
+		tag := uint64(i)
+		if c.Rank() == 1 {
+			if _, err := mpi.Recv(ctx, c, word, 0, 9); err != nil {
+				return err
+			}
+			if err := mpi.Send(ctx, c, filled(tag, size), 0, i); err != nil {
+				return err
+			}
+			if _, err := mpi.Recv(ctx, c, word, 0, 9); err != nil {
+				return err
+			}
+			if err := expect(ctx, c, 0, i, tag, size); err != nil {
+				return err
+			}
+			continue
+		}
+		got := make([]byte, size)
+		for _, begin := range []func() mpi.Request{
+			func() mpi.Request { return mpi.Irecv(c, got, 1, i) },
+			func() mpi.Request { return mpi.Isend(c, filled(tag, size), 1, i) },
+		} {
+			r := begin()
+			done := r.Done() // somebody else waits for it, too
+			var err error
+			asked := false
+			ended := &askedContext{Context: ctx, once: sync.OnceFunc(func() {
+				asked = true
+				if err = mpi.Send(ctx, c, word, 1, 9); err == nil {
+					<-done
+				}
+			})}
+			if err := errors.Join(wait(ended, r), err); err != nil || !asked {
+				return fmt.Errorf("finished while it was given up (%v): %w", asked, err)
+			}
+		}
+		if err := verify(got, tag); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// askedContext has ended. The first time that somebody asks why, something happens before the answer.
+type askedContext struct {
+	context.Context
+	once func()
+}
+
+func (*askedContext) Err() error { return context.Canceled }
+
+func (*askedContext) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+func (c *askedContext) Value(key any) any { // context.Cause begins with it
+	c.once()
+	return c.Context.Value(key)
+}
+
 // eager: both ranks send short messages of all lengths before either receives.
 func eager(ctx context.Context, w *mpi.World) error {
 	c := w.Comm()

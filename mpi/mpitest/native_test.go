@@ -33,6 +33,7 @@ var rankPrograms = map[string]func(context.Context, *mpi.World) error{
 	"mallocs":     mallocs,
 	"collectives": ownCollectives,
 	"in flight":   inFlight,
+	"overtaken":   overtaken,
 	"eager":       eager,
 	"limits":      limits,
 	"truncation":  func(ctx context.Context, w *mpi.World) error { return truncation(ctx, w.Comm()) },
@@ -253,6 +254,10 @@ func TestMPICommunicatorsGivenUpAtAnyTime(t *testing.T) {
 
 func TestMPISendLeftInFlight(t *testing.T) {
 	eachLibrary(t, func(t *testing.T, l library) { l.ranks(t, 2, "in flight") })
+}
+
+func TestMPIFinishedWhileGivenUp(t *testing.T) {
+	eachLibrary(t, func(t *testing.T, l library) { l.ranks(t, 2, "overtaken") })
 }
 
 // Short messages need no receiver to leave, whatever a library's device adds to them.
