@@ -147,9 +147,10 @@ func (r *Request) keepCounts(t Type, lists ...list) error {
 		}
 		total := 0
 		for _, n := range l.counts {
-			if total += n; n < 0 || total > math.MaxInt32 {
+			if n < 0 || n > math.MaxInt32-total {
 				return r.fail(0, ErrUnsupported, fmt.Sprintf("counts %v: each must be at least 0, all together at most %d", l.counts, math.MaxInt32))
 			}
+			total += n
 			r.counts = append(r.counts, int32(n))
 		}
 		if err := r.fits("buffer of all blocks", l.lengthBytes, total*t.Bytes()); err != nil {

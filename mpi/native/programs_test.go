@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -332,6 +333,10 @@ func wrongUse(ctx context.Context, w *World) error {
 		}
 		if err := c.Ialltoallv(&send, make([]byte, 8), make([]byte, 8), []int{4, 4}, []int{4, 5}, Byte); !errors.Is(err, ErrLength) {
 			return fmt.Errorf("nine elements into eight bytes: %v", err)
+		}
+		// Their sum, in bytes, is 0 where it overflows.
+		if err := c.Ialltoallv(&send, nil, nil, []int{1, math.MaxInt}, []int{1, math.MaxInt}, Float32); !errors.Is(err, ErrUnsupported) {
+			return fmt.Errorf("more elements than there are: %v", err)
 		}
 		if err := pingpongs(ctx, w, 5, make([]byte, 64)); err != nil {
 			return err
