@@ -233,6 +233,7 @@ func (r *Request) receive(n notice) (done bool, code int) {
 		r.buf = unsafe.Pointer(unsafe.SliceData(r.spill))
 	}
 	r.bytes = n.bytes
+	r.freeType() // of the buffer that the notice came into
 	if err := r.transfer(w.fn.irecv, w.fn.irecvC); err != nil {
 		r.err = err
 		return true, 0

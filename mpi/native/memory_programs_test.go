@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -228,6 +229,9 @@ func large(ctx context.Context, w *World) error {
 			return fmt.Errorf("with large-count calls %v: %w", withC, err)
 		}
 	}
+	if err := freesTypes(ctx, w); err != nil {
+		return err
+	}
 	var r Request
 	if err := w.comm.Ibcast(&r, make([]byte, 1000), Byte, 0); !errors.Is(err, ErrUnsupported) {
 		return fmt.Errorf("a collective of too many elements: %v, want ErrUnsupported", err)
@@ -237,6 +241,54 @@ func large(ctx context.Context, w *World) error {
 		return huge(ctx, w, n)
 	}
 	return nil
+}
+
+// freesTypes: the datatypes that are made for large messages do not pile up.
+func freesTypes(ctx context.Context, w *World) error {
+	const messages, most = 5000, 4 << 20 // a datatype takes some 1.6 KiB
+	peer, out, buf := 1-w.comm.rank, make([]byte, 5000), make([]byte, 5000)
+	var r Request
+	exchange := func() error {
+		for range messages {
+			if err := w.comm.Irecv(&r, buf, peer, 1); err != nil {
+				return err
+			}
+			if err := w.comm.Send(ctx, out, peer, 1); err != nil {
+				return err
+			}
+			if _, err := w.Wait(ctx, &r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := exchange(); err != nil {
+		return err
+	}
+	before, err := residentBytes()
+	if err != nil {
+		return err
+	}
+	if err := exchange(); err != nil {
+		return err
+	}
+	after, err := residentBytes()
+	if err == nil && after-before > most {
+		err = fmt.Errorf("%d large messages took %d B for good", messages, after-before)
+	}
+	return err
+}
+
+// residentBytes is how much memory of the process's own is in use, without garbage.
+func residentBytes() (int, error) {
+	debug.FreeOSMemory()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	var size, resident, shared int
+	_, err = fmt.Sscan(string(text), &size, &resident, &shared)
+	return (resident - shared) * os.Getpagesize(), err
 }
 
 // huge moves one message of n bytes.

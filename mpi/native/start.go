@@ -140,9 +140,6 @@ func (r *Request) finish(rc int) {
 
 // release lets go of what only the operation needed.
 func (r *Request) release() {
-	if r.large != 0 {
-		clib.Call(r.comm.world.fn.typeFree, uintptr(unsafe.Pointer(&r.large)))
-		r.large = 0
-	}
+	r.freeType()
 	r.buf, r.from = nil, nil
 }

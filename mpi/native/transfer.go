@@ -58,3 +58,11 @@ func (r *Request) makeType() error {
 	}
 	return nil
 }
+
+// freeType gives r.large back, if there is one.
+func (r *Request) freeType() {
+	if r.large != 0 {
+		clib.Call(r.comm.world.fn.typeFree, uintptr(unsafe.Pointer(&r.large)))
+		r.large = 0
+	}
+}
