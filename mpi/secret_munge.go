@@ -121,13 +121,13 @@ func (m *munge) decode(ctx context.Context, cred []byte) (uid int, payload []byt
 	if err := r.status(); err != nil {
 		return 0, nil, err
 	}
-	r.bytes(3)                   // cipher, MAC, compression
-	r.bytes(int(r.uint8()))      // realm
-	r.uint32()                   // time to live
-	r.bytes(int(r.uint8()))      // address of the encoding host
-	r.bytes(8)                   // times of encoding and decoding
-	uid = int(int32(r.uint32())) // of the encoding process
-	r.bytes(4 + 8)               // its gid, and who may decode
+	r.bytes(3)              // cipher, MAC, compression
+	r.bytes(int(r.uint8())) // realm
+	r.uint32()              // time to live
+	r.bytes(int(r.uint8())) // address of the encoding host
+	r.bytes(8)              // times of encoding and decoding
+	uid = int(r.uint32())   // of the encoding process
+	r.bytes(4 + 8)          // its gid, and who may decode
 	payload = r.bytes(int(r.uint32()))
 	if r.short {
 		return 0, nil, errMungeShort

@@ -14,26 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerMunge takes the next connection as a munge daemon would, and answers a wish for a credential.
-func answerMunge(l net.Listener) error {
+// answerMunge takes the next connection as a munge daemon would, and answers what is asked for.
+func answerMunge(l net.Listener, answer byte, body []byte) error {
 	conn, err := l.Accept()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	var head [mungeHeadBytes]byte
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
+	var asked [mungeHeadBytes]byte
+	if _, err := io.ReadFull(conn, asked[:]); err != nil {
 		return err
 	}
 	be := binary.BigEndian
-	if _, err := io.ReadFull(conn, make([]byte, be.Uint32(head[7:]))); err != nil {
+	if _, err := io.ReadFull(conn, make([]byte, be.Uint32(asked[7:]))); err != nil {
 		return err
 	}
-	body := append([]byte{0, 0, 0, 0, 0, 4}, "cred"...)
-	answer := be.AppendUint32(nil, mungeMagic)
-	answer = append(answer, mungeVersion, mungeEncoded, 0)
-	answer = be.AppendUint32(answer, uint32(len(body)))
-	_, err = conn.Write(append(answer, body...))
+	head := append(be.AppendUint32(nil, mungeMagic), mungeVersion, answer, 0)
+	head = be.AppendUint32(head, uint32(len(body)))
+	_, err = conn.Write(append(head, body...))
 	return err
 }
 
@@ -70,6 +68,28 @@ func TestMungeWithAFullQueue(t *testing.T) {
 	}
 }
 
+// Uids are 32 bits without a sign, as os.Getuid has them.
+func TestMungeUids(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "socket")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, want := range []uint32{0, 1000, 3_000_000_000} {
+		be := binary.BigEndian
+		body := append(make([]byte, 2+3+1+4), 4, 127, 0, 0, 1)
+		body = be.AppendUint32(append(body, make([]byte, 8)...), want)
+		body = append(be.AppendUint32(append(body, make([]byte, 12)...), 2), "hi"...)
+		answered := make(chan error, 1)
+		go func() { answered <- answerMunge(l, mungeDecoded, body) }()
+		uid, payload, err := (&munge{socket: socket}).decode(t.Context(), []byte("cred"))
+		if err := errors.Join(err, <-answered); err != nil || uid != int(want) || string(payload) != "hi" {
+			t.Errorf("uid %d with %q, %v; want uid %d", uid, payload, err, want)
+		}
+	}
+}
+
 // A daemon that drops a connection is asked again. One that is not there is not waited for.
 func TestMungeThatDropsAConnection(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "socket")
@@ -83,7 +103,7 @@ func TestMungeThatDropsAConnection(t *testing.T) {
 		conn, err := l.Accept()
 		if err == nil {
 			conn.Close()
-			err = answerMunge(l)
+			err = answerMunge(l, mungeEncoded, append([]byte{0, 0, 0, 0, 0, 4}, "cred"...))
 		}
 		answered <- err
 	}()
