@@ -16,8 +16,8 @@ import (
 // launcher ends the job when a process dies. It cannot take back a send. MPICH's family completes a send to
 // oneself only when it is received, however short. Revoke is known to this
 // rank only. A waiting rank wakes up now and then to look. Tags end where the library's do
-// (tags). And only Open MPI delivers the beginning of a truncated message and tells its length:
-// with the others Status.Bytes is −1 and the buffer as it was.
+// (tags). And only Open MPI tells the length of a truncated message, and delivers its beginning where UCX does not move it:
+// else the buffer is as it was, and with the others Status.Bytes −1.
 type nativeDevice struct {
 	lib  *native.World
 	name string // "openmpi 4.1.4"

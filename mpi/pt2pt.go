@@ -25,7 +25,7 @@ func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
 // Recv receives a message of at most len(buf) elements from rank src, or
 // AnySource, with a tag, or AnyTag. It blocks until the message is in buf. A
 // longer message is ErrTruncated: buf holds its beginning, and Status.Bytes its length (over libraries of MPICH's family
-// buf is untouched, and Status.Bytes -1).
+// buf is untouched, and Status.Bytes -1; over Open MPI where UCX moves its messages buf is untouched).
 // Messages from one rank are received in the order in which it sent them.
 func Recv[T Elem](ctx context.Context, c *Comm, buf []T, src, tag int) (Status, error) {
 	if !c.receives(src, tag) {

@@ -254,8 +254,8 @@ func expectOne(ctx context.Context, c *mpi.Comm, src, tag int) error {
 	return errors.Join(err, is(s, src, tag, 1))
 }
 
-// truncation is checkTruncation for a library that neither tells the length of
-// a message that is too long nor delivers its beginning.
+// truncation is checkTruncation for libraries that do not tell the length of
+// a message that is too long, or do not deliver its beginning.
 func truncation(ctx context.Context, c *mpi.Comm) error {
 	cases := []struct{ sent, room int }{{100, 10}, {3000, 0}, {9000, 8999}, {200_000, 1}, {1 << 20, 1000}, {5 << 20, 1 << 20}}
 	for i, k := range cases {
@@ -278,6 +278,11 @@ func truncation(ctx context.Context, c *mpi.Comm) error {
 		}
 		if !bytes.Equal(buf[k.room:], make([]byte, k.sent-k.room)) {
 			return fmt.Errorf("%d B into %d: bytes beyond the buffer were written", k.sent, k.room)
+		}
+		if !bytes.Equal(buf, make([]byte, k.sent)) {
+			if err := verify(buf[:k.room], uint64(i)); err != nil {
+				return fmt.Errorf("%d B into %d: neither its beginning nor untouched: %w", k.sent, k.room, err)
+			}
 		}
 		if err := expect(ctx, c, 0, i, uint64(i+100), 300); err != nil {
 			return fmt.Errorf("after %d B into %d: %w", k.sent, k.room, err)

@@ -275,6 +275,7 @@ func TestMPITruncationSparesWhatLiesBehind(t *testing.T) {
 		l.ranks(t, 2, "truncation")
 		if l.Part == "openmpi" {
 			l.ranks(t, 2, "truncation", "OMPI_MCA_btl=tcp,self")
+			l.ranks(t, 2, "truncation", lab.ThroughUCX()...)
 		}
 	})
 }
