@@ -157,7 +157,8 @@ func (m *meeting) agree(ctx context.Context, yes bool) (bool, error) {
 		}
 		for _, r := range []*Request{send, &recv} {
 			if _, err := m.w.Wait(ctx, r); err != nil {
-				_ = recv.Cancel() // nobody waits for it any more
+				_ = recv.Cancel()
+				_, _ = recv.Test() // nobody waits for it any more: the library would keep it
 				return false, fmt.Errorf("native: waiting for the members of a new communicator: %w", err)
 			}
 		}

@@ -111,6 +111,15 @@ func leavers(ctx context.Context, w *World) error {
 			return fmt.Errorf("rank %d gives a group up: %w", leaver, err)
 		}
 		w.LeaveGroup(all, 2002)
+		const more = 50
+		for i := range more {
+			if err := wait(2100+i, time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("rank %d gives group %d up: %w", leaver, i, err)
+			}
+		}
+		if n := inFlight(w); n > more/2 {
+			return fmt.Errorf("%d requests are in flight after %d groups that have been given up", n, more)
+		}
 	} else {
 		if _, err := c.Recv(ctx, word, leaver, 7); err != nil {
 			return err
@@ -139,6 +148,16 @@ func leavers(ctx context.Context, w *World) error {
 	}
 	_, err = w.Wait(ctx, &r)
 	return err
+}
+
+// inFlight is how many requests the library has.
+func inFlight(w *World) (n int) {
+	w.lock()
+	defer w.mu.Unlock()
+	for r := w.active; r != nil; r = r.next {
+		n++
+	}
+	return n
 }
 
 // closingGroups: groups are made until Close ends that. None is left half made, by which Close would wait for ever, and
