@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 	"github.com/fisterra-hpc/fisterra/mpi/pmix"
@@ -167,6 +168,11 @@ func (m *meeting) hearManager(ctx context.Context) error {
 	}
 	if err == nil && n.Refusal != nil {
 		return n.Refusal.err()
+	}
+	if err == nil {
+		if _, wrong := netip.ParseAddrPort(n.Address); wrong != nil {
+			err = fmt.Errorf("%s is %q, must be an address and a port: %w", managerKey, n.Address, wrong)
+		}
 	}
 	if err == nil && n.Secret != nil && len(n.Secret) != wire.SecretBytes {
 		err = fmt.Errorf("secret of %d bytes, must be %d", len(n.Secret), wire.SecretBytes)

@@ -636,6 +636,29 @@ func TestGivingUpBoundsTheGoodbye(t *testing.T) {
 	}
 }
 
+// toldManager is a process manager in whose space a value lies.
+type toldManager struct {
+	manager
+	value string
+}
+
+func (toldManager) Fence(context.Context) error { return nil }
+
+func (m toldManager) Get(context.Context, string) ([]byte, error) { return []byte(m.value), nil }
+
+func TestWrongNoticeOfPositionZero(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, n := range []notice{{}, {Secret: wire.NewSecret()}, {Address: "n0", Secret: wire.NewSecret()}, {Address: "127.0.0.1:1", Secret: []byte("short")}} {
+		value := string(encodeJSON(n))
+		l := &origin{kind: ByMPICH, rank: 1, size: 2, localSize: 1, node: -1, local: -1, host: "localhost"}
+		m := &meeting{cfg: &Config{}, l: l, deadline: time.Now().Add(patience), manager: toldManager{value: value}}
+		if err := m.come(ctx); !errors.Is(err, ErrLauncher) || !strings.Contains(err.Error(), "where position 0 listens") {
+			t.Errorf("%s: %v, want ErrLauncher", value, err)
+		}
+	}
+}
+
 func FuzzRoster(f *testing.F) {
 	good, _ := newRoster([]card{{Protocol: 1, Rank: 0, Size: 2, Node: -1, Local: -1, Host: "a"}, {Protocol: 1, Rank: 1, Size: 2, Node: -1, Local: -1, Host: "b"}})
 	f.Add(encodeJSON(good))
