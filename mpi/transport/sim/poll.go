@@ -75,11 +75,8 @@ func (p *Provider) perish(s transport.Sink, n *note) int {
 // if one of them has yet to wait for a copy that is going on.
 func (p *Provider) release(s transport.Sink, peer int, err error) bool {
 	calm := true
-	for op, o := range p.ops {
-		if o.peer != peer {
-			continue
-		}
-		if p.recall(o, err) {
+	for _, op := range p.opsWith(peer) {
+		if p.recall(p.ops[op], err) {
 			delete(p.ops, op)
 			s.Complete(op, err)
 		} else {

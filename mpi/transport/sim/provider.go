@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -189,6 +190,18 @@ func (p *Provider) keep(op uint64, o *operation) {
 	p.ops[op] = o
 }
 
+// opsWith are the operations with a peer, in the order of their numbers: a run repeats exactly, and a map's order does not.
+func (p *Provider) opsWith(peer int) []uint64 {
+	var ops []uint64
+	for op, o := range p.ops {
+		if o.peer == peer {
+			ops = append(ops, op)
+		}
+	}
+	slices.Sort(ops)
+	return ops
+}
+
 // hangUp closes this rank's end of the connection to a peer, once.
 func (p *Provider) hangUp(peer int, at int64, err error) {
 	to := &p.fabric.ranks[peer]
@@ -257,8 +270,8 @@ func (p *Provider) Detach(peer int) {
 	}
 	p.gone.set(peer)
 	err := fmt.Errorf("sim: rank %d was detached", peer)
-	for op, o := range p.ops {
-		if o.peer == peer && p.recall(o, err) {
+	for _, op := range p.opsWith(peer) {
+		if p.recall(p.ops[op], err) {
 			p.tell(p.fabric.now(p), &note{op: op, err: err})
 		}
 	}

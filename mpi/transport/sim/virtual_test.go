@@ -517,3 +517,45 @@ func TestBadConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestVirtualRepeatsLosses: what is lent to a rank that is lost or detached comes back in one order.
+func TestVirtualRepeatsLosses(t *testing.T) {
+	const lent = 20
+	for name, part := range map[string]func(n *node){
+		"killed":   func(n *node) { n.Fabric().Kill(2) },
+		"detached": func(n *node) { n.Detach(2) },
+	} {
+		run := func() (back []uint64) {
+			_, err := virtual(t, Config{Ranks: 3, Network: plain()}, func(n *node) {
+				if n.rank != 1 {
+					return
+				}
+				record := &completions{node: n, ops: &back}
+				for op := range uint64(lent) {
+					n.SendFrom(2, &transport.Header{Kind: transport.Data}, make([]byte, 1<<20), op)
+				}
+				part(n)
+				for len(back) < lent {
+					if n.Poll(record) == 0 {
+						n.Sleep(n, time.Time{})
+					}
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return back
+		}
+		if back, again := run(), run(); !slices.Equal(back, again) {
+			t.Errorf("%s: operations completed in the orders %v and %v", name, back, again)
+		}
+	}
+}
+
+// completions records the order in which operations complete.
+type completions struct {
+	*node
+	ops *[]uint64
+}
+
+func (c *completions) Complete(op uint64, err error) { *c.ops = append(*c.ops, op) }
