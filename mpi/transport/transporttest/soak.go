@@ -16,7 +16,7 @@ import (
 // SoakVariable names the environment variable that says how long Soak runs.
 const SoakVariable = "FISTERRA_SOAK"
 
-// Soak mixes all calls at random and checks every byte, for the duration in
+// Soak mixes all calls at random and checks every byte, and that nothing is lost or comes twice, for the duration in
 // FISTERRA_SOAK or else for two seconds. Each round is a new world with a printed
 // seed.
 func Soak(t *testing.T, factory Factory) {
@@ -45,7 +45,7 @@ func shortSoak(t *testing.T, factory Factory) {
 	soak(open(t, factory, 4), seed, 400)
 }
 
-// kindEnd marks the last message of a rank to a peer.
+// kindEnd marks the end of what a rank sends to a peer by itself, and says how many messages that were. Only answers come later.
 const kindEnd transport.Kind = 43
 
 // soak has every rank send count messages to every other, in all ways, in
@@ -54,7 +54,7 @@ const kindEnd transport.Kind = 43
 func soak(w *world, seed uint64, count int) {
 	w.t.Helper()
 	w.each(func(m *member) error {
-		s := &soaker{m: m, seed: seed, ended: make(map[int]int), pulls: make(map[uint64]*pulled), lent: make(map[uint64]exposed)}
+		s := newSoaker(m, seed)
 		s.memory, _ = m.Provider.(transport.Memory)
 		m.onMessage = s.message
 		return s.run(count)
@@ -66,10 +66,17 @@ type soaker struct {
 	seed   uint64
 	memory transport.Memory
 	ops    uint64
-	ended  map[int]int // ends received, by sender
+	sent   []int // messages, by receiver
+	came   []int // messages and begun Data, by sender
+	ended  map[int]bool
 	pulls  map[uint64]*pulled
 	lent   map[uint64]exposed // by token
 	queue  []received         // keys to be pulled, acknowledgements to be sent
+}
+
+func newSoaker(m *member, seed uint64) *soaker {
+	return &soaker{m: m, seed: seed, sent: make([]int, m.size), came: make([]int, m.size), ended: make(map[int]bool),
+		pulls: make(map[uint64]*pulled), lent: make(map[uint64]exposed)}
 }
 
 // pulled is a Pull under way.
@@ -104,7 +111,7 @@ func (s *soaker) size(r *rand.Rand) int {
 func (s *soaker) run(count int) error {
 	m := s.m
 	r := rand.New(rand.NewPCG(s.seed, uint64(m.rank)))
-	sink := &soakSink{member: m}
+	sink := &soakSink{member: m, begun: s.arrival}
 	m.after = sink
 	var second sync.WaitGroup
 	var secondErr error
@@ -136,13 +143,13 @@ func (s *soaker) run(count int) error {
 			continue
 		}
 		if err := s.offer(sink, "room for the end", func() transport.Outcome {
-			return m.Provider.Send(peer, &transport.Header{Kind: kindEnd}, nil)
+			return m.Provider.Send(peer, &transport.Header{Kind: kindEnd, Aux: uint64(s.sent[peer])}, nil)
 		}); err != nil {
 			return err
 		}
 	}
 	return s.wait(sink, "everything to arrive and complete", func() bool {
-		return len(s.ended) == m.size-1 && len(s.pulls) == 0 && len(s.lent) == 0 && len(s.queue) == 0 && sink.open == 0
+		return len(s.ended) == m.size-1 && len(s.pulls) == 0 && len(s.lent) == 0 && len(s.queue) == 0 && sink.open == 0 && len(sink.filling) == 0
 	})
 }
 
@@ -152,6 +159,7 @@ func (s *soaker) one(sink *soakSink, r *rand.Rand, peer, n int) error {
 	token := r.Uint64() >> 1
 	h := transport.Header{Kind: kindNote, Token: token, Aux: uint64(n)}
 	want := pattern(token, n)
+	s.sent[peer]++
 	switch {
 	case s.memory != nil && n > 0 && r.IntN(4) == 0:
 		buf := bytes.Clone(want)
@@ -189,6 +197,9 @@ func (s *soaker) meddle(count int) error {
 		token := r.Uint64() >> 1
 		h := transport.Header{Kind: kindNote, Token: token, Aux: uint64(n)}
 		out := m.Provider.Send(peer, &h, pattern(token, n))
+		if out == transport.Sent {
+			s.sent[peer]++
+		}
 		m.Lock.Unlock()
 		if out == transport.Gone {
 			return fmt.Errorf("second goroutine: rank %d is gone", peer)
@@ -199,6 +210,9 @@ func (s *soaker) meddle(count int) error {
 
 // message takes what arrives in the sink's Message.
 func (s *soaker) message(peer int, h *transport.Header, payload []byte) {
+	if h.Kind == kindNote || h.Kind == kindKey {
+		s.arrival(peer)
+	}
 	switch h.Kind {
 	case kindNote:
 		if want := pattern(h.Token, int(h.Aux)); !bytes.Equal(payload, want) {
@@ -207,9 +221,20 @@ func (s *soaker) message(peer int, h *transport.Header, payload []byte) {
 	case kindKey, kindPulled:
 		s.queue = append(s.queue, received{peer, *h, bytes.Clone(payload)})
 	case kindEnd:
-		s.ended[peer]++
+		if s.ended[peer] || uint64(s.came[peer]) != h.Aux {
+			s.m.breach("rank %d has sent %d messages, and %d came before the end of them, an earlier end: %v", peer, h.Aux, s.came[peer], s.ended[peer])
+		}
+		s.ended[peer] = true
 	default:
 		s.m.breach("message of kind %d from rank %d", h.Kind, peer)
+	}
+}
+
+// arrival counts a message, or a payload of which the first byte is about to come: they keep their order.
+func (s *soaker) arrival(peer int) {
+	s.came[peer]++
+	if s.ended[peer] {
+		s.m.breach("rank %d has sent %d messages, and another came after the end of them", peer, s.came[peer]-1)
 	}
 }
 
@@ -311,6 +336,7 @@ func (s *soaker) pullDone() bool {
 // bytes have to be.
 type soakSink struct {
 	*member
+	begun   func(peer int)    // told of a payload when it begins
 	open    int               // sends whose memory is lent
 	bufs    map[uint64][]byte // lent memory, by op
 	filling map[fill][]byte
@@ -364,14 +390,18 @@ func (k *soakSink) Place(peer int, h *transport.Header, offsetBytes, sizeBytes i
 		}
 		buf = make([]byte, sizeBytes)
 		k.filling[id] = buf
+		k.begun(peer)
 	}
 	return buf[offsetBytes:min(sizeBytes, offsetBytes+1+int(h.Token%40000))]
 }
 
 func (k *soakSink) Placed(peer int, h *transport.Header) {
 	id := fill{peer, h.Token}
-	got := k.filling[id]
+	got, begun := k.filling[id]
 	delete(k.filling, id)
+	if !begun { // it is empty
+		k.begun(peer)
+	}
 	if want := pattern(h.Token, int(h.Aux)); !bytes.Equal(got, want) {
 		k.breach("data of %d B from rank %d: %s", h.Aux, peer, difference(got, want))
 	}
