@@ -468,6 +468,87 @@ func TestMalformedAnswersNameTheServer(t *testing.T) {
 	})
 }
 
+// A frame that no worker of this package sends is refused, and harms neither the server nor who goes on.
+func TestGradientsForASlotAreRefused(t *testing.T) {
+	for _, mode := range []Mode{Async, Sync} {
+		s := play(t, oneTable(1, 1, 100, mode), func(ctx context.Context, w *Worker) error {
+			values := make([]float64, 100)
+			if _, err := setAndPull(ctx, w, values); err != nil {
+				return err
+			}
+			f := &Future{w: w, op: opPushPull, version: -1}
+			f.err = w.issue(ctx, f, 0, &w.shards.blocks[0][0], header{op: opPushPull, slot: 7, weight: 1}, mpi.Bytes(values), mpi.Bytes(values))
+			if _, err := f.Wait(ctx); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "a gradient for slot 7") {
+				t.Errorf("%s: %v", mode, err)
+			}
+			w.err = nil
+			return nil
+		})
+		s.fine()
+	}
+}
+
+// So is what follows a worker's DONE: updates wait for it no more, and would be made twice.
+func TestRequestsAfterDoneAreRefused(t *testing.T) {
+	refused := make(chan struct{})
+	s := play(t, oneTable(1, 2, 100, Sync), func(ctx context.Context, w *Worker) error {
+		values := make([]float64, 100)
+		if _, err := setAndPull(ctx, w, values); err != nil {
+			return err
+		}
+		if !w.Chief() {
+			<-refused
+			return nil
+		}
+		done := &Future{w: w, op: opDone, version: -1} // as Finish does
+		done.err = w.issue(ctx, done, 0, nil, header{op: opDone}, nil, nil)
+		_, err := Push(ctx, w, "w", values, Contribution{}).Wait(ctx)
+		close(refused)
+		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "worker 0 is done") {
+			t.Errorf("%v", err)
+		}
+		w.err = nil
+		a, err := done.Wait(ctx)
+		w.err = errFinished
+		return errors.Join(err, finalBarrier(ctx, w.cfg, a.absent))
+	})
+	s.fine()
+}
+
+// Values that are set while the step has gradients, which are for others, are refused.
+func TestValuesAreNotSetAmidAStep(t *testing.T) {
+	for _, n := range lengths {
+		for _, aggregate := range []int{0, 2} {
+			mpitest.InBubble(t, func(t *testing.T) {
+				cfg := oneTable(1, 3, n, Sync)
+				cfg.Aggregate = aggregate
+				pushed := make(chan struct{})
+				s := play(t, cfg, func(ctx context.Context, w *Worker) error {
+					values := make([]float64, n)
+					if _, err := setAndPull(ctx, w, values); err != nil {
+						return err
+					}
+					if w.Index() == 1 {
+						defer close(pushed)
+						_, err := Push(ctx, w, "w", values, Contribution{}).Wait(ctx)
+						return err
+					}
+					<-pushed
+					if w.Chief() {
+						_, err := Set(ctx, w, "w", 0, values, 7).Wait(ctx)
+						if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), `version 7 for block 0 of table "w", whose step 0 has gradients`) {
+							t.Errorf("%v", err)
+						}
+						w.err = nil
+					}
+					return nil
+				})
+				s.fine()
+			})
+		}
+	}
+}
+
 // Backup workers need the gradients of all at one time: unless a bound is set, there is room for them.
 func TestBackupWorkersHaveRoom(t *testing.T) {
 	cfg := oneTable(1, 3, 4096, Sync)

@@ -1,6 +1,9 @@
 package ps
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Mode names a consistency.
 type Mode string
@@ -103,6 +106,9 @@ func (g *gate) due() bool {
 	need = min(need, g.aggregate)
 	return g.mode == Sync && need > 0 && g.whole >= need
 }
+
+// begun reports whether the step has a part of a gradient, or is getting one.
+func (g *gate) begun() bool { return slices.Max(g.taken) > 0 }
 
 // member reports whether the worker's gradient is whole and enters the update.
 func (g *gate) member(worker int) bool { return g.landed[worker] == g.parts }

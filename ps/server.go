@@ -282,6 +282,10 @@ func (s *Server) receive(status mpi.Status, b []byte) {
 			s.cfg.Cluster.Role(rank), s.index, h.config, s.config))
 		return
 	}
+	if a.worker >= 0 && s.board.done[a.worker] && h.op != opDone {
+		s.refuse(a, fmt.Errorf("%s is done; nothing follows Finish", s.cfg.Cluster.Role(rank)))
+		return
+	}
 	switch h.op {
 	case opPush, opPushPull, opSet:
 		s.announced(a, payload)

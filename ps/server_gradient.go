@@ -21,6 +21,8 @@ func (s *Server) announced(a asker, payload []byte) {
 		err = fmt.Errorf("%d payload bytes for a block of %d", len(payload), sl.bytes())
 	case a.h.op == opSet && (int(a.h.slot) > len(sl.slots) || a.h.version < 0):
 		err = fmt.Errorf("slot %d, version %d; %s keeps %d slots beside the values, versions count from 0", a.h.slot, a.h.version, sl.rule.Optimizer, len(sl.slots))
+	case a.h.op != opSet && a.h.slot != 0:
+		err = fmt.Errorf("a gradient for slot %d; it is for the values, which are slot 0", a.h.slot)
 	case a.h.op != opSet && sl.version < 0:
 		err = fmt.Errorf("a gradient for table %q, whose values have not been set", s.cfg.Tables[sl.table].Name)
 	}
@@ -119,6 +121,12 @@ func (s *Server) land(o offer) {
 		return
 	}
 	if o.h.op == opSet {
+		if o.h.slot == 0 && sl.gate.begun() { // its gradients are for the values that are there
+			s.store.release(o.buf)
+			s.refuse(o.asker, fmt.Errorf("values at version %d for block %d of table %q, whose step %d has gradients already; values are set before training",
+				o.h.version, sl.index, s.cfg.Tables[sl.table].Name, sl.gate.step))
+			return
+		}
 		s.settle(sl)
 		sl.set(int(o.h.slot), o.buf, o.h.version)
 		s.store.release(o.buf)
