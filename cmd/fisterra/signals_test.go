@@ -87,17 +87,16 @@ func TestOneRequestMayComeTwice(t *testing.T) {
 	}
 }
 
-// waitingForData starts training on data that nobody writes and returns it when its ranks
-// wait for them, with their process ids.
-func waitingForData(t *testing.T, ranks int, environ []string, args ...string) (cmd *lab.Cmd, errs *testlog.Buffer, pids []int) {
+// waitingForReader starts training whose model nobody reads and returns it when its ranks
+// have started, with their process ids: whether they are asked to end or not, they will wait for the reader.
+func waitingForReader(t *testing.T, ranks int, environ []string, args ...string) (cmd *lab.Cmd, errs *testlog.Buffer, pids []int) {
 	t.Helper()
 	dir := t.TempDir()
-	data := filepath.Join(dir, "data.csv")
-	if err := unix.Mkfifo(data, 0o600); err != nil {
+	if err := unix.Mkfifo(filepath.Join(dir, "model.safetensors"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	errs = new(testlog.Buffer)
-	cmd = lab.Command(t.Context(), t, lab.Fisterra(t), append(args, "--data", data, "--out", dir)...)
+	cmd = lab.Command(t.Context(), t, lab.Fisterra(t), append(args, "--epochs", "1", "--out", dir)...)
 	cmd.Stderr = errs
 	cmd.Env = append(os.Environ(), environ...)
 	if err := cmd.Start(); err != nil {
@@ -212,8 +211,8 @@ func TestRanksKeepSIGPIPE(t *testing.T) {
 	}
 }
 
-// TestSecondSignalEnds: a process that the first cannot end, here because it waits for its
-// data, ends by the second, wherever it is sent.
+// TestSecondSignalEnds: a process that the first cannot end, here because it waits for a
+// reader of its model, ends by the second, wherever it is sent.
 func TestSecondSignalEnds(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -230,7 +229,7 @@ func TestSecondSignalEnds(t *testing.T) {
 		{"the starter of ranks, Ctrl-C twice", 2, []string{"train", "--ps", "0", "--workers", "2"}, syscall.SIGINT, syscall.SIGINT, "interrupt: ending 2 ranks"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cmd, errs, pids := waitingForData(t, c.ranks, nil, c.args...)
+			cmd, errs, pids := waitingForReader(t, c.ranks, nil, c.args...)
 			if err := cmd.Process.Signal(c.first); err != nil {
 				t.Fatal(err)
 			}
@@ -256,7 +255,7 @@ func TestSlurmRepeatsSIGTERM(t *testing.T) {
 	t.Parallel()
 	step := words("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_NODEID=0 SLURM_LOCALID=0",
 		"SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=1")
-	cmd, errs, _ := waitingForData(t, 1, step, words("train --ps 0 --workers 1")...)
+	cmd, errs, _ := waitingForReader(t, 1, step, words("train --ps 0 --workers 1")...)
 	signalAgain(t, cmd, syscall.SIGTERM, 4)
 	if err := errs.Await(within(t, longWait), func(text string) bool { return strings.Contains(text, "ends after this step") }); err != nil {
 		t.Error(err)

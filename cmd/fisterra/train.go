@@ -165,7 +165,14 @@ func (t *trainFlags) checkData() error {
 	if err != nil {
 		return fmt.Errorf("--data: not %q, and no file that can be read: %w", train.Optdigits, err)
 	}
-	return f.Close()
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("neither a regular file nor a directory")
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("--data %s: %w", t.data, err)
+	}
+	return nil
 }
 
 func (t *trainFlags) run(ctx context.Context, env environment) error {

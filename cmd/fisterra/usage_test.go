@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -110,6 +111,10 @@ func TestUsageErrors(t *testing.T) {
 
 // TestRefusalIsSaidOnce: by the process that would start the ranks, and not by each of them.
 func TestRefusalIsSaidOnce(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		args string
 		code []int
@@ -145,6 +150,7 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		{"train --placement middle", []int{exitUsage}},
 		{"train --roles ps,ps", []int{exitUsage}},
 		{"train --roles ps,worker,evaluator", []int{exitUsage}},
+		{"train --data " + pipe, []int{exitUsage}},
 		{"train --epochs " + huge, []int{exitUsage}},
 		{"bench scale --plan none", []int{exitUsage}},
 		{"bench scale --plan memory", []int{exitUsage}},

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/fisterra-hpc/fisterra/internal/wholefile"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -100,15 +99,11 @@ func replaceFile(path string, write func(io.Writer) error) error {
 
 // readTensors reads a file that writeTensors has written.
 func readTensors(path string) (meta map[string]string, tensors map[string]namedTensor, err error) {
-	f, err := os.Open(path)
+	f, info, err := openRegular(path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("train: %w", err)
+		return nil, nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, nil, fmt.Errorf("train: %w", err)
-	}
 	meta, tensors, err = parseTensors(f, info.Size())
 	if err != nil {
 		return nil, nil, badData(path, 0, "%v", err)

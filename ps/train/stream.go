@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"syscall"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -32,13 +34,9 @@ type source struct {
 // openFile opens a data file. Whether it is compressed is told by its first
 // bytes, not by its name.
 func openFile(path string) (*source, error) {
-	f, err := os.Open(path)
+	f, _, err := openRegular(path)
 	if err != nil {
-		return nil, fmt.Errorf("train: %w", err)
-	}
-	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
-		f.Close()
-		return nil, badData(path, 0, "not a regular file")
+		return nil, err
 	}
 	s, err := decompress(f, path)
 	if err != nil {
@@ -47,6 +45,26 @@ func openFile(path string) (*source, error) {
 	}
 	s.close = append(s.close, f.Close)
 	return s, nil
+}
+
+// openRegular opens a regular file, and does not wait for whoever might write to a pipe.
+func openRegular(path string) (*os.File, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("train: %w", err)
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		err = fmt.Errorf("train: %w", err)
+	case !info.Mode().IsRegular():
+		err = badData(path, 0, "not a regular file")
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, info, nil
 }
 
 func decompress(r io.Reader, name string) (*source, error) {

@@ -4,10 +4,38 @@ package train
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
+
+// Nobody waits for the writer of a pipe, since what it writes would not be read.
+func TestPipesAreRefused(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for what, read := range map[string]func() error{
+		"data":       func() error { _, err := Open(pipe, 1); return err },
+		"checkpoint": func() error { _, _, err := readTensors(pipe); return err },
+	} {
+		ended := make(chan error, 1)
+		go func() { ended <- read() }()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, ErrData) || !strings.Contains(err.Error(), pipe+": not a regular file") {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: it waits", what)
+		}
+	}
+}
 
 // A zstd file may begin with frames that are not its content.
 func TestZstdSkippableFrame(t *testing.T) {
