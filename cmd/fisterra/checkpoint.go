@@ -232,8 +232,11 @@ func (c claim) inherit(before owner) error {
 		return nil
 	}
 	temp := c.path("." + c.own.State + ".0")
-	defer os.Remove(temp) // a link that is renamed to another of the same file stays
-	err := os.Link(c.source(before), temp)
+	defer os.Remove(temp)                                // a link that is renamed to another of the same file stays
+	from, err := filepath.EvalSymlinks(c.source(before)) // a hard link to a link would lead out of the run's own file
+	if err == nil {
+		err = os.Link(from, temp)
+	}
 	if errors.Is(err, fs.ErrNotExist) { // never saved, unless it was there a moment ago
 		if now, err := c.owner(); err == nil && now.Token != before.Token {
 			return errGone

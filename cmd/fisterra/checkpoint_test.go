@@ -243,6 +243,21 @@ func TestClaimCopiesWhatItCannotLink(t *testing.T) {
 	fileHolds(t, far, "1")
 }
 
+// A link that leads nowhere is no state, and does not become a run's file: two would write where it leads.
+func TestClaimPassesOverALinkToNowhere(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("nowhere", filepath.Join(dir, stateLink)); err != nil {
+		t.Fatal(err)
+	}
+	first := newClaim(dir, owner{Token: "first"})
+	if err := first.take(fits); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{ownerFile, stateLink}; !slices.Equal(filesIn(t, dir), want) {
+		t.Errorf("left: %q, want %q", filesIn(t, dir), want)
+	}
+}
+
 // An owner whose state lies elsewhere is none of Fisterra's: nothing there is removed.
 func TestOwnerNamesNoFileElsewhere(t *testing.T) {
 	outer := t.TempDir()
