@@ -1,7 +1,6 @@
 package mpi
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -66,18 +65,17 @@ func findMunge(ctx context.Context, lookup func(string) (string, bool)) (*munge,
 
 // mungeSocketOf reads the socket's path from slurm.conf; "" if it is not there.
 func mungeSocketOf(conf string) string {
-	f, err := os.Open(conf)
+	text, err := os.ReadFile(conf) // whole: a list of nodes may be a long line
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		line, _, _ := strings.Cut(s.Text(), "#")
-		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+	for line := range strings.Lines(string(text)) {
+		line, _, _ := strings.Cut(line, "#")
+		key, value, ok := strings.Cut(line, "=")
 		if !ok || !strings.EqualFold(strings.TrimSpace(key), "AuthInfo") {
 			continue
 		}
-		for option := range strings.SplitSeq(value, ",") {
+		for option := range strings.SplitSeq(strings.Trim(strings.TrimSpace(value), `"`), ",") {
 			if path, ok := strings.CutPrefix(strings.TrimSpace(option), "socket="); ok {
 				return path
 			}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -65,6 +67,28 @@ func TestMungeWithAFullQueue(t *testing.T) {
 	// An attempt may notice the end a little before the context does.
 	if left := time.Until(end); !errors.Is(err, syscall.EAGAIN) || left > 20*time.Millisecond {
 		t.Errorf("%v, %v before the context ends; want a full queue until then", err, left)
+	}
+}
+
+// Slurm takes values in quotation marks, and lines of any length.
+func TestMungeSocketOfSlurmConf(t *testing.T) {
+	const want = "/run/site/munge.socket"
+	for name, text := range map[string]string{
+		"plain":  "ClusterName=x\nAuthInfo=socket=" + want + "\n",
+		"spaces": " authinfo = cred_expire=5,socket=" + want + " # ours",
+		"quoted": `AuthInfo="cred_expire=5,socket=` + want + `"`,
+		"long":   "NodeName=" + strings.Repeat("node0001,", 10_000) + "node0002\nAuthInfo=socket=" + want + "\n",
+	} {
+		conf := filepath.Join(t.TempDir(), "slurm.conf")
+		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := mungeSocketOf(conf); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if got := mungeSocketOf(filepath.Join(t.TempDir(), "absent")); got != "" {
+		t.Errorf("without a file: %q", got)
 	}
 }
 
