@@ -64,10 +64,10 @@ func readNotice(text *[4]uint64, s Status) notice {
 	}
 }
 
-// announcing reports whether long messages must be announced: under Open MPI, unless
+// announcing reports whether long messages must be announced: under Open MPI, by whichever binary interface, unless
 // what moves its messages is known to be something else than ob1. All ranks have the same.
 func (w *World) announcing() bool {
-	if w.abi.family != OpenMPI {
+	if w.lib.Family != OpenMPI && w.lib.Name != OpenMPI.String() {
 		return false
 	}
 	module, dladdr := clib.Global("mca_pml"), clib.Global("dladdr")

@@ -50,6 +50,27 @@ func TestProductAndVersion(t *testing.T) {
 	}
 }
 
+// Open MPI moves its messages alike behind both of its binary interfaces.
+func TestOpenMPIAnnounces(t *testing.T) {
+	for _, k := range []struct {
+		text   string
+		family Family
+		want   bool
+	}{
+		{"Open MPI v4.1.4, package: Debian", OpenMPI, true},
+		{"Something built on it", OpenMPI, true},
+		{"Open MPI v6.0.0, package: site", Forum, true},
+		{"MPICH Version:\t5.0.0", Forum, false},
+		{"MPICH Version:\t4.0.2", MPICH, false},
+	} {
+		l := &Library{Family: k.family}
+		l.Name, l.Version = product(k.text, k.family)
+		if got := (&World{lib: l}).announcing(); got != k.want {
+			t.Errorf("%s by %v: %v, want %v", k.text, k.family, got, k.want)
+		}
+	}
+}
+
 func TestReducible(t *testing.T) {
 	for _, c := range []struct {
 		t    Type
