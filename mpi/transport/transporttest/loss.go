@@ -110,13 +110,12 @@ func testLostInFlight(t *testing.T, factory Factory) {
 					return err
 				}
 			}
-			check := func() bool {
-				if m.lost[2] != nil && (!m.has(1) || !m.has(2)) {
+			m.onLost = func(int) { // one Poll may report both
+				if !m.has(1) || !m.has(2) {
 					m.breach("rank 2 was reported lost before the sends to it completed: 1 %v, 2 %v", m.has(1), m.has(2))
 				}
-				return m.lost[2] != nil
 			}
-			if err := m.wait("the loss of rank 2", check); err != nil {
+			if err := m.wait("the loss of rank 2", func() bool { return m.lost[2] != nil }); err != nil {
 				return err
 			}
 			for _, buf := range bufs {

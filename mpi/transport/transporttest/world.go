@@ -42,6 +42,7 @@ type member struct {
 	firsts    []uint64 // tokens in the order of their first Place or Placed
 	lost      map[int]error
 	onMessage func(peer int, h *transport.Header, payload []byte) // instead of inbox
+	onLost    func(peer int)                                      // beside lost; may be nil
 	fault     error                                               // something the provider must not do
 	closed    bool
 	after     transport.Sink // takes what arrives once the test's function has returned; nil: the member
@@ -398,6 +399,9 @@ func (m *member) Lost(peer int, err error) {
 		m.breach("rank %d was reported lost without a reason", peer)
 	}
 	m.lost[peer] = err
+	if m.onLost != nil {
+		m.onLost(peer)
+	}
 }
 
 // Outside implements transport.Sink.
