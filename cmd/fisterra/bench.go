@@ -51,9 +51,9 @@ or in the document (json: an object with the conditions and a list "rows").`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, op := range bench.Operations() {
-		cmd.AddCommand(measureCommand(env, op))
+		cmd.AddCommand(hearing(measureCommand(env, op)))
 	}
-	cmd.AddCommand(benchInitCommand(env), benchModelCommand(env), benchTuneCommand(env), benchExplainCommand(env), benchScaleCommand(env))
+	cmd.AddCommand(hearing(benchInitCommand(env)), hearing(benchModelCommand(env)), hearing(benchTuneCommand(env)), benchExplainCommand(env), benchScaleCommand(env))
 	return cmd
 }
 

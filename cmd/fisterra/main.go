@@ -89,11 +89,14 @@ func system() environment {
 }
 
 func run(args []string, env environment) int {
-	ctx, stop := untilAsked(env.lookup)
-	defer stop()
 	out := &stdout{w: env.stdout}
 	env.stdout = out
 	root := newRoot(env)
+	ctx, stop := context.Background(), func() {}
+	if cmd, _, err := root.Find(args); err == nil && hears(cmd) {
+		ctx, stop = untilAsked(env.lookup)
+	}
+	defer stop()
 	root.SetArgs(args)
 	root.SetIn(env.stdin)
 	root.SetOut(env.stdout)
@@ -147,13 +150,13 @@ Under srun, mpirun or mpiexec it takes its ranks from the launcher; alone it sta
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
 	root.AddCommand(
-		trainCommand(env),
-		runCommand(env),
+		hearing(trainCommand(env)),
+		hearing(runCommand(env)),
 		benchCommand(env),
-		specCommand(env),
+		hearing(specCommand(env)),
 		hostsCommand(env),
 		templateCommand(env),
-		infoCommand(env),
+		hearing(infoCommand(env)),
 		versionCommand(env),
 		guardCommand(env),
 	)

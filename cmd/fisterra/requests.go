@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
 // requests tells the SIGTERM or Ctrl-C that asks a process to end from the ones that belong to it, and from those of
@@ -50,6 +52,20 @@ func (r *requests) take(number syscall.Signal, now time.Time) request {
 		return asksAgain
 	}
 	return asksSame
+}
+
+// hearsSIGTERM is the annotation of commands that have ranks to end, or are one. The others have nothing to put in order,
+// and SIGTERM ends them by itself: what computes, or writes to who does not read, would not look at a context.
+const hearsSIGTERM = "fisterra_hears_sigterm"
+
+func hearing(cmd *cobra.Command) *cobra.Command {
+	cmd.Annotations = map[string]string{hearsSIGTERM: ""}
+	return cmd
+}
+
+func hears(cmd *cobra.Command) bool {
+	_, hears := cmd.Annotations[hearsSIGTERM]
+	return hears
 }
 
 // untilAsked is a context that SIGTERM ends. Where nothing else handles the signals, Ctrl-C ends the process by

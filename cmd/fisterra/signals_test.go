@@ -295,6 +295,33 @@ func endOf(t *testing.T, cmd *lab.Cmd, errs *testlog.Buffer, s syscall.Signal) e
 	}
 }
 
+// What has no ranks to end does not outlive a SIGTERM by writing to who does not read, or by computing on.
+func TestSigtermEndsWhatHasNoRanks(t *testing.T) {
+	for _, args := range []string{"hosts n[1-65536]", "bench scale --ranks 65536 --sizes 8"} {
+		cmd := exec.Command(lab.Fisterra(t), words(args)...)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil { // it is at work
+			t.Error(err)
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		late := time.AfterFunc(longWait, func() { _ = cmd.Process.Kill() })
+		ended, err := cmd.Process.Wait()
+		late.Stop()
+		if err != nil || ended.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+			t.Errorf("%s: %v, %v; want the end by SIGTERM", args, ended, err)
+		}
+		out.Close()
+	}
+}
+
 // Who has started ranks in Slurm's job goes on waiting for them, too.
 func TestSlurmRepeatsSIGTERMToTheStarter(t *testing.T) {
 	t.Parallel()
