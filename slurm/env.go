@@ -57,8 +57,8 @@ func (j *Job) CPUs() int {
 //
 // Outside a job the error is ErrNotSlurm; in a batch script or a shell of salloc,
 // where SLURM_NTASKS and SLURM_PROCID are set but no step runs, ErrNoStep; under
-// mpirun, prterun or mpiexec inside a job, where SLURM_PROCID is that of the launcher's
-// daemon, ErrDaemonStep.
+// mpirun, prterun, mpiexec or fisterra run inside a step, where SLURM_PROCID is that of the launcher
+// or its daemon, ErrDaemonStep.
 func FromEnv(lookup Lookup) (*Job, error) {
 	e := env{lookup: lookup}
 	if !e.inStep() {
@@ -69,7 +69,7 @@ func FromEnv(lookup Lookup) (*Job, error) {
 	}
 	if name := e.otherLauncher(); name != "" {
 		return nil, &Error{Source: name, Value: e.get(name), Err: ErrDaemonStep,
-			Detail: "this rank was started by another launcher inside the Slurm job; SLURM_PROCID and its like are those of the launcher's daemons"}
+			Detail: "this rank was started by another launcher inside the Slurm job; SLURM_PROCID and its like are those of the launcher or its daemons"}
 	}
 	j := &Job{Allocation: e.allocation()}
 	j.StepID = e.get("SLURM_STEP_ID", "SLURM_STEPID")
@@ -184,7 +184,7 @@ func (e *env) inStep() bool {
 }
 
 // otherLauncher names the variable that shows a rank of mpirun, prterun or mpiexec, which
-// start one Slurm task per node for their own daemons.
+// start one Slurm task per node for their own daemons, or of fisterra run, which is a task itself.
 //
 // Ranks of prterun and prun have no more than PMIx's variables to show it; in a task of srun --mpi=pmix the
 // namespace is Slurm's.
@@ -194,8 +194,10 @@ func (e *env) inStep() bool {
 // Hydra's own: they differ from the task's but where each node has one rank, which is
 // at the task's place.
 func (e *env) otherLauncher() string {
-	if e.has("OMPI_COMM_WORLD_RANK") {
-		return "OMPI_COMM_WORLD_RANK"
+	for _, name := range []string{"FISTERRA_RANK", "OMPI_COMM_WORLD_RANK"} {
+		if e.has(name) {
+			return name
+		}
 	}
 	if e.has("PMIX_RANK") && e.has("PMIX_NAMESPACE") && !strings.HasPrefix(e.get("PMIX_NAMESPACE"), "slurm.pmix.") {
 		return "PMIX_RANK"

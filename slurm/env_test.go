@@ -215,6 +215,7 @@ func TestFromEnvRefuses(t *testing.T) {
 		{map[string]string{"SLURM_JOB_ID": "x"}, ErrSyntax, "SLURM_JOB_ID"},
 		{map[string]string{"TFSERVER": "10.0.0.1 10.0.0.2"}, ErrInconsistent, "2 addresses for 4 nodes"},
 		{map[string]string{"SLURM_STEP_ID": "4294967290"}, ErrNoStep, "srun"},
+		{map[string]string{"FISTERRA_RANK": "1"}, ErrDaemonStep, `FISTERRA_RANK="1": this rank was started by another launcher`},
 	} {
 		env := maps.Clone(good)
 		for name, value := range c.set {

@@ -13,8 +13,8 @@ var (
 	// ErrNoStep: a batch or salloc shell, where no task of a step runs.
 	ErrNoStep = errors.New("inside a Slurm job but not in a step; start it with srun")
 	// ErrDaemonStep: the SLURM_* variables describe the daemons of mpirun, prterun or
-	// mpiexec, one per node, not the ranks they started.
-	ErrDaemonStep = errors.New("the Slurm step is that of another launcher's daemons")
+	// mpiexec, one per node, or fisterra run, not the ranks they started.
+	ErrDaemonStep = errors.New("the Slurm step is that of another launcher or its daemons")
 	// ErrMissing: a variable that every task of a step has is not set.
 	ErrMissing = errors.New("is not set")
 	// ErrSyntax: a value that cannot be parsed.
