@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -109,6 +110,9 @@ var (
 	moduleForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+/@=:-]*$`)
 )
 
+// maxMegabytes is more memory than a task can have, and little enough to be rounded up.
+const maxMegabytes = 1 << 40
+
 // check refuses values that a script cannot carry or a job cannot run with. The
 // names in its errors are those of the command's options.
 func (b *Batch) check() error {
@@ -152,15 +156,15 @@ func (b *Batch) check() error {
 		}
 	}
 	for _, c := range []struct {
-		option string
-		value  int
-	}{{"--nodes", b.Nodes}, {"--ntasks-per-node", b.TasksPerNode}} {
-		if c.value < 1 || c.value > MaxRange {
-			return &Error{Source: c.option, Value: fmt.Sprint(c.value), Err: ErrRange, Detail: fmt.Sprintf("want 1 to %d", MaxRange)}
+		option             string
+		value, least, most int
+	}{
+		{"--nodes", b.Nodes, 1, MaxRange}, {"--ntasks-per-node", b.TasksPerNode, 1, MaxRange}, {"--cpus-per-task", b.CPUsPerTask, 0, MaxRange},
+		{"--memory", b.MemoryPerTask, 0, maxMegabytes}, {"--ps", b.PS, 0, maxTasks}, {"--workers", b.Workers, 0, maxTasks}, {"--wait", b.Wait, 0, math.MaxInt32},
+	} {
+		if c.value < c.least || c.value > c.most {
+			return &Error{Source: c.option, Value: fmt.Sprint(c.value), Err: ErrRange, Detail: fmt.Sprintf("want %d to %d", c.least, c.most)}
 		}
-	}
-	if b.CPUsPerTask < 0 || b.MemoryPerTask < 0 {
-		return &Error{Err: ErrRange, Detail: fmt.Sprintf("%d CPUs and %d MB per task: want positive numbers", b.CPUsPerTask, b.MemoryPerTask)}
 	}
 	if b.Memory != MemorySite && b.Memory != MemoryPerCPU {
 		return &Error{Source: "--memory", Value: string(b.Memory), Err: ErrSyntax, Detail: "want site, per-cpu or a number of MB per task"}
@@ -277,9 +281,6 @@ func (b *Batch) checkRoles() error {
 			return err
 		}
 		return b.Roles.CheckSize(tasks)
-	}
-	if b.PS < 0 || b.Workers < 0 {
-		return &Error{Err: ErrRange, Detail: fmt.Sprintf("%d ps and %d workers: want positive counts", b.PS, b.Workers)}
 	}
 	if b.PS+b.Workers != 0 && b.PS+b.Workers != tasks {
 		return &Error{Err: ErrRoleCount, Detail: fmt.Sprintf("%d ps and %d workers are %d roles, but %d nodes with %d tasks each make %d tasks", b.PS, b.Workers, b.PS+b.Workers, b.Nodes, b.TasksPerNode, tasks)}

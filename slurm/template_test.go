@@ -3,6 +3,7 @@ package slurm
 import (
 	"errors"
 	"flag"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -266,7 +267,12 @@ func TestScriptRefuses(t *testing.T) {
 		{Batch{Args: []string{"a\x00b"}}, "", ErrSyntax},
 		{Batch{Nodes: -1}, "--nodes", ErrRange},
 		{Batch{TasksPerNode: 1 << 20}, "--ntasks-per-node", ErrRange},
-		{Batch{CPUsPerTask: -1}, "", ErrRange},
+		{Batch{CPUsPerTask: -1}, "--cpus-per-task", ErrRange},
+		{Batch{CPUsPerTask: math.MaxInt, MemoryPerTask: 8 << 10}, "--cpus-per-task", ErrRange},
+		{Batch{MemoryPerTask: math.MaxInt, CPUsPerTask: 2}, "--memory", ErrRange},
+		{Batch{PS: math.MaxInt, Workers: math.MaxInt}, "--ps", ErrRange},
+		{Batch{PS: 1, Workers: -1}, "--workers", ErrRange},
+		{Batch{Wait: -1}, "--wait", ErrRange},
 		{Batch{Memory: "much"}, "--memory", ErrSyntax},
 		{Batch{MPI: "pmix v4"}, "--mpi", ErrSyntax},
 		{Batch{MPI: "list"}, "--mpi", ErrSyntax},
