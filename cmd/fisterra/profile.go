@@ -26,7 +26,7 @@ func (p profileFlag) around(main func(context.Context, *mpi.World) error) func(c
 	return func(ctx context.Context, w *mpi.World) (err error) {
 		f, err := os.Create(fmt.Sprintf("%s.%d", p.path, w.Rank()))
 		if err != nil {
-			return fmt.Errorf("--cpuprofile %s: %w", p.path, err)
+			return directoryError(fmt.Errorf("--cpuprofile %s: %w", p.path, err))
 		}
 		if err := pprof.StartCPUProfile(f); err != nil {
 			return errors.Join(fmt.Errorf("--cpuprofile %s: %w", p.path, err), f.Close())

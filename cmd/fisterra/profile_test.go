@@ -34,7 +34,7 @@ func TestCPUProfile(t *testing.T) {
 			}
 		}
 		gone := filepath.Join(t.TempDir(), "gone", "cpu")
-		if r := fisterra(t, append(args[:len(args)-1], gone)...); r.Code != 1 || !strings.Contains(r.Stderr, "--cpuprofile "+gone) {
+		if r := fisterra(t, append(args[:len(args)-1], gone)...); r.Code != exitUsage || !strings.Contains(r.Stderr, "--cpuprofile "+gone) {
 			t.Error(r)
 		}
 	}

@@ -123,9 +123,13 @@ func startError(err error) error {
 func logs(dir string, name func(rank int) string) func(rank int) (io.WriteCloser, error) {
 	return func(rank int) (io.WriteCloser, error) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--out: %w", err)
 		}
-		return os.Create(filepath.Join(dir, name(rank)+".log"))
+		log, err := os.Create(filepath.Join(dir, name(rank)+".log"))
+		if err != nil {
+			return nil, fmt.Errorf("--out: %w", err)
+		}
+		return log, nil
 	}
 }
 

@@ -69,6 +69,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"train", "--epochs", huge}, want: "--epochs " + huge},
 		{args: []string{"train", "--hidden", huge}, want: "--hidden " + huge},
 		{args: []string{"run", "-n", "2", "--", "no-such-program"}, want: "no-such-program"},
+		{args: []string{"run", "--out", "/dev/null/x", "--", "true"}, want: "--out: mkdir /dev/null"},
 		{args: []string{"spec"}, want: "Slurm"},
 		{args: []string{"train", "--ps", "0", "--workers", "1", "--start-timeout", "0"}, want: "--start-timeout 0s"},
 		{args: []string{"spec", "--address-rule", "ib0", "--start-timeout", "-1s"}, want: "--start-timeout -1s", env: []string{
