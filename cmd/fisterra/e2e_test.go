@@ -298,7 +298,8 @@ func TestChoiceIsShown(t *testing.T) {
 		{"train --epochs 1 --json --transport tcp", "transport chosen: tcp (asked for)"},
 		{"bench latency --sizes 8 -i 5", "# " + ownTransport},
 		{"run -n 2 -- " + lab.Fisterra(t) + " info", ownTransport},
-		{"run -n 2 -- " + lab.Fisterra(t) + " info --mpi-library /nowhere/libmpi.so", "MPI library none: native: no MPI library"},
+		{"run -n 2 -- " + lab.Fisterra(t) + " info --mpi-library /nowhere/libmpi.so",
+			"MPI library none: native: no MPI library (asked for; another can be named, by --mpi-library); tried: library not loaded: /nowhere/libmpi.so: "},
 	} {
 		if r := fisterra(t, words(c.args)...); r.Code != 0 || strings.Count(r.Stdout+r.Stderr, c.want) != 1 {
 			t.Errorf("%s: want %q: %v", c.args, c.want, r)

@@ -83,8 +83,8 @@ func describeMachine(env environment, l mpi.LaunchInfo, library string) {
 func libraryLine(l mpi.LaunchInfo, path string) string {
 	lib, err := native.Open(native.Config{Path: path, Launcher: l.Native})
 	if err != nil {
-		first, _, _ := strings.Cut(err.Error(), "\n")
-		return "none: " + first
+		first, tried, _ := strings.Cut(err.Error(), "\n\t")
+		return strings.TrimSpace("none: " + first + " " + strings.ReplaceAll(tried, "\n\t", "; "))
 	}
 	return fmt.Sprintf("%v, %s (%s)", lib, lib.Path, lib.Why)
 }
