@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/fisterra-hpc/fisterra/slurm"
 	"github.com/spf13/cobra"
@@ -24,9 +23,16 @@ It does not need Slurm.`,
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			names, err := slurm.Expand(strings.Join(args, ","))
-			if err != nil {
-				return usageError(err)
+			var names []string
+			for _, expr := range args { // each is whole: a bracket does not go on in the next
+				more, err := slurm.Expand(expr)
+				if err != nil {
+					return usageError(err)
+				}
+				if len(more) > slurm.MaxHosts-len(names) {
+					return usageError(fmt.Errorf("hosts: %d names or more, the limit is %d", len(names)+len(more), slurm.MaxHosts))
+				}
+				names = append(names, more...)
 			}
 			if len(names) == 0 {
 				return usageError(fmt.Errorf("hosts %q: no names; for example: fisterra hosts 'n[1-3]'", args))

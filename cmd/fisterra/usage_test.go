@@ -54,6 +54,8 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"version", "more"}, want: `takes no arguments, got "more"`},
 		{args: []string{"hosts", "n[1-"}, want: "n[1-"},
 		{args: []string{"hosts", ""}, want: "no names"},
+		{args: []string{"hosts", "n[1", "3]"}, want: `"n[1": column 2: bracket is not closed`},
+		{args: []string{"hosts", "n[1-256][1-1024]", "m1"}, want: "262145 names or more, the limit is 262144"},
 		{args: []string{"train", "--checkpoint", ""}, want: `--checkpoint "": it has no value`},
 		{args: []string{"bench", "latency", "--site="}, want: `--site "": it has no value`},
 		{args: []string{"template", "slurm", "--out="}, want: `--out "": it has no value`},
