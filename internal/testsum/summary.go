@@ -159,8 +159,13 @@ func (s *summary) close(ended error) bool {
 		s.broken = append(s.broken, failure{pkg: name, test: "has no verdict"})
 		s.failPackage(name)
 	}
-	if ended != nil && s.bad == 0 {
+	idle := s.passed+s.failed+len(s.skipped) == 0
+	switch {
+	case s.bad > 0:
+	case ended != nil:
 		s.broken = append(s.broken, failure{pkg: "go test:", test: ended.Error()})
+	case idle:
+		s.broken = append(s.broken, failure{pkg: "go test:", test: "no test was run; want packages with tests, and a -run that fits some"})
 	}
 	if len(s.skipped) > 0 {
 		fmt.Fprintf(s.out, "\nskipped (%d), by reason:\n", len(s.skipped))
@@ -184,7 +189,7 @@ func (s *summary) close(ended error) bool {
 		}
 		fmt.Fprintln(s.out)
 	}
-	passed := ended == nil && s.bad == 0 && s.failed == 0
+	passed := ended == nil && s.bad == 0 && s.failed == 0 && !idle
 	word := "FAIL"
 	if passed {
 		word = "PASS"

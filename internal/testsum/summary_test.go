@@ -113,6 +113,8 @@ func TestRunPropagatesFailure(t *testing.T) {
 		"fail there":  {"x", `func TestX(t *testing.T) { t.Error("told you") }`, 1, "told you"},
 		"crash":       {"./...", `func TestX(t *testing.T) { panic("all over") }`, 1, "all over"},
 		"build":       {"./...", "func TestX(t *testing.T) { return 1 }", 1, "too many return values"},
+		"no test":     {"./...", "func testX(t *testing.T) {}", 1, "no test was run"},
+		"only skips":  {"./...", `func TestX(t *testing.T) { t.Skip("no moon") }`, 0, "PASS: 0 tests passed, 0 failed, 1 skipped"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
