@@ -515,6 +515,38 @@ func TestRequestsAfterDoneAreRefused(t *testing.T) {
 	s.fine()
 }
 
+// Values that are set once more, at an earlier version, are there for all at once: nobody waits for the later one in Async mode.
+func TestAsyncTakesValuesOfAnEarlierVersion(t *testing.T) {
+	mpitest.InBubble(t, func(t *testing.T) {
+		const n = 100
+		pushed, again := make(chan struct{}), make(chan struct{})
+		s := play(t, oneTable(1, 2, n, Async), func(ctx context.Context, w *Worker) error {
+			values := make([]float64, n)
+			if w.Chief() {
+				defer close(again)
+				if _, err := Set(ctx, w, "w", 0, values, 0).Wait(ctx); err != nil {
+					return err
+				}
+				<-pushed
+				_, err := Set(ctx, w, "w", 0, sequence[float64](n, 7, 0), 0).Wait(ctx)
+				return err
+			}
+			err := train5(ctx, w, n)
+			close(pushed)
+			<-again
+			if err != nil {
+				return err
+			}
+			a, err := Pull(ctx, w, "w", values).Wait(ctx)
+			if err == nil && (a.Version != 0 || values[0] != 7) {
+				err = fmt.Errorf("version %d, values %v", a.Version, values[0])
+			}
+			return err
+		})
+		s.fine()
+	})
+}
+
 // Values that are set while the step has gradients, which are for others, are refused.
 func TestValuesAreNotSetAmidAStep(t *testing.T) {
 	for _, n := range lengths {

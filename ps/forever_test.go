@@ -141,7 +141,7 @@ func TestForeverKeepsNoAnswersOfWorkersThatAreDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
-		cfg := oneTable(1, 1, n, Async)
+		cfg := oneTable(1, 1, n, Sync)
 		cfg.Comm, cfg.Forever = c, true
 		if c.Rank() == 0 {
 			server, err := NewServer(cfg)
@@ -173,6 +173,7 @@ func TestForeverKeepsNoAnswersOfWorkersThatAreDone(t *testing.T) {
 			if w, err = NewWorker(cfg); err != nil {
 				return err
 			}
+			w.next[0][0] = round
 			if _, err = Push(ctx, w, "w", values, Contribution{}).Wait(ctx); err == nil {
 				_, err = w.Finish(ctx, 0, 0)
 			}

@@ -141,7 +141,7 @@ func Fetch[F Float](ctx context.Context, w *Worker, table string, slot int, dst 
 
 // Set replaces a table's values (slot 0) or an optimizer's vector by src as it
 // is, after version updates. The chief sets every table's values once before training;
-// until then pulls wait. Vectors are set before the values. src belongs to the library until the future is done. Set
+// until then pulls wait. In Sync mode values are refused while their update has gradients. Vectors are set before the values. src belongs to the library until the future is done. Set
 // blocks while the window of a server is full; ctx ends that. Errors are reported by Future.Wait. Cost: as Push.
 func Set[F Float](ctx context.Context, w *Worker, table string, slot int, src []F, version int64) *Future {
 	t, err := w.table(opSet, table, TypeOf[F](), slot)
@@ -237,11 +237,14 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 	return f
 }
 
-// pullHeader asks for a block's values, or a vector of the optimizer, of at least a version. With backup workers the run may
+// pullHeader asks for a block's values, or a vector of the optimizer, in Sync mode of at least a version. With backup workers the run may
 // have been told to stop while this worker pulled, with no push of its own to hear of it: so the answer of ps 0 for its first
 // block of the table also says that (flagStep).
 func (w *Worker) pullHeader(b *block, slot int, version int64) header {
-	h := header{op: opPull, slot: uint32(slot), version: version}
+	h := header{op: opPull, slot: uint32(slot)}
+	if w.cfg.Mode == Sync {
+		h.version = version
+	}
 	if w.cfg.backup() && slot == 0 && b.server == 0 && b.index < len(w.lanes) {
 		h.flags = flagStep
 	}
