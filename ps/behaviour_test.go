@@ -414,6 +414,65 @@ func TestOverlappingRequestsCountUpdatesOn(t *testing.T) {
 	}
 }
 
+// A request that waits for long keeps its answer to itself, although as many have come after it as there are numbers.
+func TestRequestNumbersUnderWayAreNotUsedTwice(t *testing.T) {
+	const n, numbers = 10, tags(7)
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mpitest.Together(t, worlds, func(ctx context.Context, c *mpi.Comm) error {
+		cfg := oneTable(1, 1, n, Async)
+		cfg.Tables = append(cfg.Tables, Table{"v", n, Float64})
+		cfg.Comm, cfg.Window = c, 2*int(numbers)
+		if c.Rank() == 0 {
+			server, err := NewServer(cfg)
+			if err == nil {
+				server.tags = numbers
+				_, err = server.Serve(ctx)
+			}
+			return err
+		}
+		w, err := NewWorker(cfg)
+		if err != nil {
+			return err
+		}
+		w.tags = numbers
+		values, late := make([]float64, n), make([]float64, n)
+		waits := Pull(ctx, w, "v", late) // until it is set
+		if _, err := Set(ctx, w, "w", 0, sequence[float64](n, 1, 0), 0).Wait(ctx); err != nil {
+			return err
+		}
+		for range 2 * numbers {
+			clear(values)
+			if _, err := Pull(ctx, w, "w", values).Wait(ctx); err != nil || values[0] != 1 || late[0] != 0 {
+				return fmt.Errorf("values %v where 1 was set, and %v where none were: %v", values[0], late[0], err)
+			}
+		}
+		if _, err := Set(ctx, w, "v", 0, sequence[float64](n, 2, 0), 0).Wait(ctx); err != nil {
+			return err
+		}
+		if _, err := waits.Wait(ctx); err != nil || late[0] != 2 {
+			return fmt.Errorf("values %v where 2 was set: %v", late[0], err)
+		}
+		var pulls []*Future
+		for range numbers {
+			pulls = append(pulls, Pull(ctx, w, "w", make([]float64, n)))
+		}
+		one := Pull(ctx, w, "w", values)
+		if !errors.Is(one.err, ErrConfig) || !strings.Contains(one.err.Error(), "all 7 numbers") {
+			return fmt.Errorf("a request for which there is no number: %v", one.err)
+		}
+		for _, f := range pulls {
+			if _, err := f.Wait(ctx); err != nil {
+				return err
+			}
+		}
+		_, err = w.Finish(ctx, 0, 0)
+		return err
+	})
+}
+
 // A weight by which nothing can be divided is refused by the worker, and what comes to a server all the same is answered.
 func TestWrongWeightsAreRefused(t *testing.T) {
 	mpitest.InBubble(t, func(t *testing.T) {

@@ -59,7 +59,7 @@ func (w *Worker) issue(ctx context.Context, f *Future, server int, b *block, h h
 			return err
 		}
 	}
-	seq, err := w.number()
+	seq, err := w.number(server)
 	if err != nil {
 		return err
 	}
@@ -182,6 +182,7 @@ func (p *subrequest) finish(ctx context.Context) error {
 		return f.err
 	}
 	p.take(&h, payload)
+	delete(w.numbers.inUse, request{p.server, p.seq})
 	p.future = nil
 	w.free = append(w.free, p)
 	return nil
@@ -257,7 +258,6 @@ func (p *subrequest) leave() {
 // giveUp takes back the buffers of a subrequest that failed because of err, and
 // adds mpi.ErrInFlight to it where a peer may still be reading one.
 func (p *subrequest) giveUp(err error) error {
-	p.future.w.numbers.givenUp[p.seq] = true
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, r := range []mpi.Request{p.reply, p.replyPayload, p.request, p.requestPayload} {

@@ -68,7 +68,7 @@ func silentWorkerIsNamed(t *testing.T) {
 // announce tells ps 0 of a gradient for the one block of oneTable, whose payload does not
 // come with it, and returns when the server knows.
 func announce(ctx context.Context, w *Worker, n int) (header, error) {
-	seq, err := w.number()
+	seq, err := w.number(0)
 	if err != nil {
 		return header{}, err
 	}

@@ -38,7 +38,7 @@ func NewWorker(cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{cfg: cfg, comm: cfg.Comm, tags: tagsOf(cfg.Comm), config: cfg.fingerprint(), lanes: make([][]*subrequest, len(cfg.Cluster.Servers))}
-	w.numbers = cfg.Comm.Attribute(&numbersKey, func() any { return &numbers{givenUp: map[uint32]bool{}} }).(*numbers)
+	w.numbers = cfg.Comm.Attribute(&numbersKey, func() any { return &numbers{inUse: map[request]bool{}} }).(*numbers)
 	w.index = slices.Index(cfg.Cluster.Workers, cfg.Comm.Rank())
 	if w.index < 0 {
 		return nil, configError("rank %d is %s, not a worker", cfg.Comm.Rank(), cfg.Cluster.Role(cfg.Comm.Rank()))
@@ -62,20 +62,28 @@ var numbersKey mpi.Keyval
 
 // numbers are those of a communicator's requests. They begin again after the last.
 type numbers struct {
-	next    uint32
-	givenUp map[uint32]bool // never used again: an answer may come, or wait here
+	next  uint32
+	inUse map[request]bool // under way or, for good, given up: an answer may come, or wait here
 }
 
-// number is the number of the next request.
-func (w *Worker) number() (uint32, error) {
+// request is a request to a server, by its number.
+type request struct {
+	server int
+	seq    uint32
+}
+
+// number takes the next number for a request to a server, until it is answered.
+func (w *Worker) number(server int) (uint32, error) {
 	for range w.tags {
-		n := w.numbers.next
-		w.numbers.next = w.tags.next(n)
-		if !w.numbers.givenUp[n] {
-			return n, nil
+		r := request{server, w.numbers.next}
+		w.numbers.next = w.tags.next(r.seq)
+		if !w.numbers.inUse[r] {
+			w.numbers.inUse[r] = true
+			return r.seq, nil
 		}
 	}
-	return 0, &Error{Op: "worker", Err: ErrFailed, Detail: fmt.Sprintf("all %d numbers of requests are of requests that were given up", w.tags)}
+	return 0, peerError("request", w.comm, w.cfg.Cluster, w.cfg.Cluster.Servers[server],
+		fmt.Errorf("%w: all %d numbers of requests are in use or were given up; a Window below %d helps", ErrConfig, w.tags, w.cfg.Window))
 }
 
 // Index is the worker's task index. Chief reports whether that is 0.
