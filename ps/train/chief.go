@@ -65,7 +65,9 @@ func (c *chief[F]) afterStep(ctx context.Context, w *worker[F], info StepInfo) e
 	save := w.cfg.CheckpointEvery > 0 && w.global-c.saved >= w.cfg.CheckpointEvery
 	select {
 	case <-w.cfg.Save:
-		save = w.cfg.Checkpoint != ""
+		if save = w.cfg.Checkpoint != ""; !save {
+			w.cfg.Log.Warn("asked to save, but the run has no checkpoint: nothing is saved", "step", w.global)
+		}
 	default:
 	}
 	if save {

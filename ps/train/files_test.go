@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"math"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fisterra-hpc/fisterra/internal/testlog"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/ps"
 )
@@ -102,6 +104,17 @@ func TestCheckpointOnDemandAndByItself(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(dir, ".*"))
 	if len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// Who asks a run to save that has nowhere to save is told.
+func TestNowhereToSave(t *testing.T) {
+	save := make(chan struct{}, 1)
+	save <- struct{}{}
+	log := new(testlog.Buffer)
+	launch(t, Config{Cluster: ps.Counts(0, 1), Hidden: 8, Stop: ps.Stop{LastStep: 3}, Save: save, Log: slog.New(slog.NewTextHandler(log, nil))}, nil).fine(t)
+	if n := strings.Count(log.String(), "asked to save, but the run has no checkpoint"); n != 1 {
+		t.Errorf("it is said %d times:\n%s", n, log)
 	}
 }
 
