@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -47,7 +48,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	flags.IntVar(&o.servers, "ps", 1, "number of parameter servers; the other ranks are workers")
 	flags.DurationVar(&o.step, "step", 10*time.Second, "how long a step sleeps")
 	flags.Int64Var(&o.stop.LastStep, "last", 10, "the global step at which all stop")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		return nil // it has been printed
+	} else if err != nil {
 		return err
 	}
 	if o.stop.LastStep < 1 {

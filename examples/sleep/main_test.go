@@ -23,6 +23,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// Whoever asks for help gets it, and no error.
+func TestHelp(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(context.Background(), []string{"--help"}, &out, &out); err != nil {
+		t.Error(err)
+	}
+}
+
 // Four processes: the workers make the ten steps together and all end well.
 func TestSharedStepEndsAll(t *testing.T) {
 	for _, servers := range []int{1, 2} {
