@@ -134,10 +134,13 @@ func crossEntropy[F Float](scores matrix[F], y []int32) float64 {
 	return loss
 }
 
-// argmax is the class a row of scores speaks for.
+// argmax is the class a row of scores speaks for: none, -1, if one of them is NaN.
 func argmax[F Float](row []F) int32 {
 	best := 0
 	for c, v := range row {
+		if v != v {
+			return -1
+		}
 		if v > row[best] {
 			best = c
 		}

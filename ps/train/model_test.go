@@ -128,6 +128,19 @@ func TestNumbersBeyondCounting(t *testing.T) {
 	}
 }
 
+// A row so far from those trained on that its scores are no numbers is not classified rightly, whatever its class.
+func TestRowsWithoutScores(t *testing.T) {
+	m, err := NewModel[float32]("softmax", Shape{Features: 2, Classes: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inf := float32(math.Inf(1))
+	s := Split{Features: 2, X: []float32{inf, 0, 0, inf, 1, 0}, Y: []int32{0, 1, 0}}
+	if _, accuracy := measured(m, []float32{1, 1, 0, 0, 0, 0}, &s); accuracy != 1.0/3 {
+		t.Errorf("accuracy %v, want that of one row of three", accuracy)
+	}
+}
+
 // The analytic gradient against central differences, in float64.
 func TestGradients(t *testing.T) {
 	const rows = 6
