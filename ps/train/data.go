@@ -131,7 +131,11 @@ func Open(path string, seed uint64) (*Dataset, error) {
 func textName(name string) string { return strings.ToValidUTF8(name, "\ufffd") }
 
 func openDir(dir string, seed uint64) (*Dataset, error) {
-	name := filepath.Base(filepath.Clean(dir))
+	whole, err := filepath.Abs(dir) // "." is no name
+	if err != nil {
+		return nil, fmt.Errorf("train: data set %q: %w", dir, err)
+	}
+	name := filepath.Base(whole)
 	if train, found, err := readIDXPair(dir, "train"); err != nil {
 		return nil, err
 	} else if found {

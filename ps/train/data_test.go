@@ -113,6 +113,20 @@ func TestIDXDirectory(t *testing.T) {
 	}
 }
 
+// A directory has one name, wherever it is looked at from: a checkpoint knows its data by that.
+func TestDirectoryHasItsName(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mine")
+	write(t, filepath.Join(dir, "sub", "x"), nil)
+	write(t, filepath.Join(dir, "train.csv"), []byte("1,0\n2,1\n"))
+	write(t, filepath.Join(dir, "test.csv"), []byte("1,0\n"))
+	t.Chdir(filepath.Join(dir, "sub"))
+	for _, path := range []string{dir, "..", "../../mine/"} {
+		if d, err := Open(path, 1); err != nil || d.Name != "mine" {
+			t.Errorf("%s: %+v, %v", path, d, err)
+		}
+	}
+}
+
 // What breaks a compressed file is said as it is, and not taken for the length of its content.
 func TestIDXBrokenCompression(t *testing.T) {
 	whole := gz(t, idx(idxUint8, []uint32{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
