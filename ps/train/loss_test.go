@@ -414,15 +414,20 @@ func TestWorkersOwnErrorIsTold(t *testing.T) {
 func TestNobodyWaitsForARankThatCannotBegin(t *testing.T) {
 	for _, c := range []ps.Cluster{ps.Counts(1, 2), ps.Counts(0, 3)} {
 		for _, wrong := range []int{c.Workers[0], c.Workers[1]} {
-			f := launch(t, Config{Cluster: c, Mode: ps.Sync, Hidden: 8, Epochs: 1000}, func(rank int, f *fleet, c *Config) {
-				if rank == wrong {
-					c.Data = "missing.csv"
-				}
-			})
-			for rank, err := range f.errs {
-				// One that had waited in vain would say so.
-				if err == nil || rank == wrong != strings.Contains(err.Error(), "missing.csv") || errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("%d ps, rank %d wrong: rank %d says %v", len(c.Servers), wrong, rank, err)
+			for what, spoil := range map[string]func(c *Config){
+				"missing.csv":  func(c *Config) { c.Data = "missing.csv" },
+				"needs a file": func(c *Config) { c.CheckpointEvery = 5 },
+			} {
+				f := launch(t, Config{Cluster: c, Mode: ps.Sync, Hidden: 8, Epochs: 1000}, func(rank int, f *fleet, c *Config) {
+					if rank == wrong {
+						spoil(c)
+					}
+				})
+				for rank, err := range f.errs {
+					// One that had waited in vain would say so.
+					if err == nil || rank == wrong != strings.Contains(err.Error(), what) || errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%d ps, rank %d wrong (%s): rank %d says %v", len(c.Servers), wrong, what, rank, err)
+					}
 				}
 			}
 		}

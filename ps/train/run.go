@@ -26,13 +26,14 @@ func (c *Config) tagStart() int { return ps.FreeTag(c.Comm) }
 // run that had begun and failed keeps: peers may still read it.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
-		return nil, err
-	}
-	if slices.Contains(cfg.Cluster.Servers, cfg.Comm.Rank()) {
+	err := cfg.validate()
+	if err == nil && slices.Contains(cfg.Cluster.Servers, cfg.Comm.Rank()) {
 		return serve(ctx, &cfg)
 	}
-	data, err := Open(cfg.Data, cfg.Seed)
+	var data *Dataset
+	if err == nil {
+		data, err = Open(cfg.Data, cfg.Seed)
+	}
 	if err != nil {
 		cfg.Comm.Revoke() // nobody knows of this rank yet: do not let them wait for it
 		return nil, err
