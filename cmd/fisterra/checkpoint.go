@@ -334,7 +334,7 @@ func (c claim) owner() (o owner, err error) {
 		return o, fmt.Errorf("--checkpoint: %w", err)
 	}
 	if err := json.Unmarshal(text, &o); err != nil {
-		return o, fmt.Errorf("--checkpoint: %s: %w", c.path(ownerFile), err)
+		return o, fmt.Errorf("--checkpoint: %s: %w; remove the file if no run saves here any more", c.path(ownerFile), err)
 	}
 	if o.State != "" && filepath.Base(o.State) != o.State { // it will be removed
 		return o, fmt.Errorf("--checkpoint: %s: the state %q is elsewhere; want the name of a file in this directory", c.path(ownerFile), o.State)

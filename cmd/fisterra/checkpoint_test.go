@@ -272,6 +272,17 @@ func TestOwnerNamesNoFileElsewhere(t *testing.T) {
 	fileHolds(t, precious, "1")
 }
 
+// An owner that cannot be read is in nobody's way for good.
+func TestDamagedOwner(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, ownerFile), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := newClaim(dir, owner{Token: "first"}).take(fits); err == nil || !strings.Contains(err.Error(), "owner.json: unexpected end of JSON input; remove the file if") {
+		t.Errorf("the claim ended with %v", err)
+	}
+}
+
 // What cannot take its name is removed.
 func TestClaimLeavesNothingHalfMade(t *testing.T) {
 	dir := t.TempDir()

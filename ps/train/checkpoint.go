@@ -108,6 +108,10 @@ func (w *worker[F]) resume() (int64, error) {
 		return 0, nil
 	}
 	if err != nil {
+		var damaged *DataError
+		if errors.As(err, &damaged) {
+			damaged.Detail += "; remove the file to begin anew"
+		}
 		return 0, err
 	}
 	bad := func(format string, args ...any) (int64, error) {

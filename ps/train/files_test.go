@@ -118,6 +118,15 @@ func TestNowhereToSave(t *testing.T) {
 	}
 }
 
+// A checkpoint that is none any more says what is to be done.
+func TestDamagedCheckpoint(t *testing.T) {
+	file := write(t, filepath.Join(t.TempDir(), "state"), []byte("\x02\x00\x00"))
+	err := launch(t, Config{Cluster: ps.Counts(0, 1), Hidden: 8, Checkpoint: file}, nil).errs[0]
+	if !errors.Is(err, ErrData) || !strings.Contains(err.Error(), file+": header length: unexpected EOF; remove the file to begin anew") {
+		t.Error(err)
+	}
+}
+
 // Training that diverges leaves the last good checkpoint alone, and one that is not good begins no run.
 func TestDivergedStateIsNotSaved(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
