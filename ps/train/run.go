@@ -25,6 +25,9 @@ func (c *Config) tagStart() int { return ps.FreeTag(c.Comm) }
 // that is left, naming the lost rank and its host. Parameters and gradients lie in memory from mpi.Alloc, which a
 // run that had begun and failed keeps: peers may still read it.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
+	if cfg.Comm == nil {
+		return nil, errors.New("train: no communicator")
+	}
 	cfg = cfg.withDefaults()
 	err := cfg.validate()
 	if err == nil && slices.Contains(cfg.Cluster.Servers, cfg.Comm.Rank()) {

@@ -442,6 +442,9 @@ func backupChiefSavesLate(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
+	if _, err := Run(t.Context(), Config{}); err == nil || !strings.Contains(err.Error(), "no communicator") {
+		t.Errorf("%v, want no communicator", err)
+	}
 	for what, c := range map[string]Config{
 		`no model "cnn"`:           {Model: "cnn"},
 		"-1 epochs":                {Epochs: -1},
