@@ -223,29 +223,35 @@ func (s *state) read(shadow *mpi.Comm) bool {
 			if !ok {
 				return true
 			}
-			w.letter.text, w.letter.from = make([]byte, status.Bytes), status.Source
-			w.letter.request = mpi.Irecv(shadow, w.letter.text, status.Source, ctrlTag)
+			text := make([]byte, status.Bytes)
+			w.letter = letter{text, status.Source, mpi.Irecv(shadow, text, status.Source, ctrlTag), time.Now()}
 		}
-		_, done, err := w.letter.request.Test()
+		status, done, err := w.letter.request.Test()
+		if !done && time.Since(w.letter.since) > settleTime {
+			w.letter.request.Cancel() // nobody else's is read meanwhile
+			status, done, err = w.letter.request.Test()
+		}
 		if !done {
 			return true // the rest comes until the next tick
 		}
 		got := w.letter
 		w.letter = letter{}
 		if err != nil {
-			return false
+			continue // if the communicator is of no more use, the next probe says so, and why
 		}
-		if n, err := decodeNews(got.text); err == nil {
+		if n, err := decodeNews(got.text[:status.Bytes]); err == nil {
 			s.heed(shadow, got.from, n)
 		}
 	}
 }
 
-// letter is news being received.
+// letter is news being received. If its sender gives it up while it is on its way, the receive goes on, to the sender's next
+// news, which may be longer or shorter, and never come.
 type letter struct {
 	text    []byte
 	from    int
 	request mpi.Request
+	since   time.Time
 }
 
 // post sends news without waiting for it to leave.
