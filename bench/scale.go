@@ -152,7 +152,7 @@ func Scale(ctx context.Context, o ScaleOptions, ranks, nBytes int) (ScalePoint, 
 	}
 	p := ScalePoint{Ranks: ranks, Asked: asked, Bytes: nBytes, Plan: chosen, Simulated: f.Elapsed(), Wall: time.Since(start), Messages: f.Stats().Messages}
 	alpha, beta := o.Network.Wire.Time(0).Seconds(), 1/o.Network.Wire.Bandwidth
-	if ranks <= o.Network.RanksPerNode {
+	if o.Network.NodesOf(ranks) == 1 {
 		alpha, beta = o.Network.Node.Time(0).Seconds(), 1/o.Network.Node.Bandwidth
 	}
 	bound := plan.LowerBound(o.Kind, ranks, nBytes, alpha, beta, 1/o.ReduceRate)

@@ -227,6 +227,25 @@ func TestSharedBoundOfCyclicRanks(t *testing.T) {
 	}
 }
 
+// TestBoundOfCyclicRanks: the bound is that of the links between nodes wherever ranks are on several, however few they are.
+func TestBoundOfCyclicRanks(t *testing.T) {
+	for _, nBytes := range []int{8, 1 << 20} {
+		var bounds []time.Duration
+		for _, k := range []struct{ perNode, cyclic int }{{2, 0}, {24, 2}, {2, 1}, {24, 0}} {
+			network := sim.FDR()
+			network.RanksPerNode, network.Cyclic = k.perNode, k.cyclic
+			x, err := Scale(t.Context(), ScaleOptions{Kind: plan.Allreduce, Network: network}, 4, nBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bounds = append(bounds, x.Bound)
+		}
+		if bounds[0] != bounds[1] || bounds[2] != bounds[3] || bounds[0] == bounds[3] {
+			t.Errorf("%d B over 4 ranks, on 2 nodes in order and in turn, on 1 in turn and in order: bounds %v", nBytes, bounds)
+		}
+	}
+}
+
 // TestScaleLevels: where the network decides, the plan that is chosen is one in levels, and takes less than the flat ones.
 func TestScaleLevels(t *testing.T) {
 	for _, c := range []struct {
