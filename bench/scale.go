@@ -69,6 +69,9 @@ func (o ScaleOptions) host(rank int) string { return fmt.Sprintf("n%d", o.Networ
 
 // Check finds what Scale cannot simulate, in no time. The error is ErrUsage, but where this machine has no memory for it.
 func (o ScaleOptions) Check(ranks, nBytes int) error {
+	if ranks < 1 || nBytes < 0 {
+		return usage("%v of %d bytes over %d ranks: want at least 1 rank and 0 bytes", o.Kind, nBytes, ranks)
+	}
 	if err := wholeElements(nBytes); err != nil {
 		return err
 	}

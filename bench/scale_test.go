@@ -119,6 +119,7 @@ func TestScaleCheck(t *testing.T) {
 		plan         string
 		ranks, bytes int
 	}{
+		{plan.Allreduce, "", 0, 8}, {plan.Alltoall, "", 0, 8}, {plan.Alltoall, "bruck", -1, 8}, {plan.Bcast, "", 4, -8},
 		{plan.Allreduce, "none", 4, 8}, {plan.Allreduce, "memory", 4, 8}, {plan.Allreduce, "node+doubling", 4, 8}, {plan.Bcast, "", 4, 7},
 	} {
 		o := ScaleOptions{Kind: c.kind, Network: sim.FDR(), Plan: c.plan}
