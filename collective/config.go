@@ -123,6 +123,9 @@ func Configure(c *mpi.Comm, f Config) error {
 			return err
 		}
 	}
+	if f.Nodes != nil && len(f.Nodes.Of) != c.Size() {
+		return fmt.Errorf("collective: %w: Nodes are of %d ranks, %s has %d", ErrArgument, len(f.Nodes.Of), c.Name(), c.Size())
+	}
 	f.Force = maps.Clone(f.Force)
 	s := stateOf(c)
 	s.mu.Lock()

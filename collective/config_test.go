@@ -44,3 +44,17 @@ func TestConfigIsInherited(t *testing.T) {
 		return nil
 	})
 }
+
+// A map of hosts that is of other ranks is refused before plans are made by it.
+func TestConfigOfOtherRanks(t *testing.T) {
+	together(t, 3, func(ctx context.Context, c *mpi.Comm) error {
+		for _, size := range []int{0, 2, 4} {
+			nodes := plan.NewNodes(size, func(rank int) string { return fmt.Sprint(rank % 2) })
+			if err := within(Configure(c, Config{Nodes: nodes}), ErrArgument); err != nil {
+				return fmt.Errorf("%d ranks: %w", size, err)
+			}
+		}
+		v := make([]int32, 100_000)
+		return Allreduce(ctx, c, v, v, Sum)
+	})
+}
