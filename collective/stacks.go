@@ -2,6 +2,7 @@ package collective
 
 import (
 	"path"
+	"reflect"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -34,8 +35,13 @@ func (k *stacks) text(now time.Time, take func() string) string {
 	return k.told
 }
 
-// helpers are goroutines of the library and of the runtime's, which say nothing about the program.
-var helpers = []string{").lookOut(", ").startKeeper", "/mpi.(*tree).", "/mpi.(*edge).", "/mpi.watchLauncher", "os/signal."}
+// helpers begin the names of functions in which goroutines of the library itself begin, which say nothing about the program and of
+// which there are some for each peer, and the packages of the runtime's library that have such.
+var helpers = func() []string {
+	own := path.Dir(reflect.TypeFor[state]().PkgPath())
+	return []string{own + "/mpi.", own + "/mpi/native.", own + "/mpi/transport/shm.", own + "/mpi/transport/tcp.", own + "/internal/wire.",
+		own + "/collective.(*state).lookOut", own + "/collective.bothDone", "os/signal."}
+}()
 
 // programStacks is what all goroutines are doing but the helpers.
 func programStacks() string {
@@ -44,13 +50,14 @@ func programStacks() string {
 	modules := programModules()
 	var b strings.Builder
 	for stack := range strings.SplitSeq(string(all), "\n\n") {
-		if slices.ContainsFunc(helpers, func(helper string) bool { return strings.Contains(stack, helper) }) {
+		line, begins := briefly(stack, modules)
+		if slices.ContainsFunc(helpers, func(helper string) bool { return strings.HasPrefix(begins, helper) }) {
 			continue
 		}
 		if b.Len() > 0 {
 			b.WriteString("; ")
 		}
-		b.WriteString(cut(briefly(stack, modules), oneStackBytes))
+		b.WriteString(cut(line, oneStackBytes))
 		if b.Len() >= stackBytes {
 			break
 		}
@@ -68,8 +75,9 @@ func cut(text string, n int) string {
 }
 
 // briefly is a stack as one line, callers after what they call: "goroutine 1 [select]: ps.(*Worker).Push
-// (push.go:31) < main.main (main.go:9)". Calls inside the runtime and its library are left out.
-func briefly(stack string, modules []string) string {
+// (push.go:31) < main.main (main.go:9)". Calls inside the runtime and its library are left out. begins is the function in which
+// the goroutine begins: the outermost of those that are not, or of all.
+func briefly(stack string, modules []string) (line, begins string) {
 	lines := strings.Split(strings.TrimSpace(stack), "\n")
 	var calls []string
 	for i := 1; i+1 < len(lines); i += 2 { // the function with its arguments, and where it is
@@ -81,12 +89,16 @@ func briefly(stack string, modules []string) string {
 			function = function[:end]
 		}
 		if standard(function, modules) {
+			if len(calls) == 0 {
+				begins = function
+			}
 			continue
 		}
+		begins = function
 		place, _, _ = strings.Cut(place, " ")
 		calls = append(calls, path.Base(function)+" ("+path.Base(place)+")")
 	}
-	return lines[0] + " " + strings.Join(calls, " < ")
+	return lines[0] + " " + strings.Join(calls, " < "), begins
 }
 
 // programModules are the paths of the modules that the program is built of.

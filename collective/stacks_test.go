@@ -1,10 +1,15 @@
 package collective
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 func TestBriefly(t *testing.T) {
@@ -38,7 +43,7 @@ trainers/other.Call()
 `: "goroutine 5 [sync.Mutex.Lock]: trainer.Step[...] (step.go:7) < data.(*Set).Next (set.go:8)",
 		"goroutine 7 [running]:": "goroutine 7 [running]: ",
 	} {
-		if got := briefly(stack, []string{"", "trainer"}); got != want {
+		if got, _ := briefly(stack, []string{"", "trainer"}); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -99,4 +104,40 @@ func TestDeepStackHidesNoOther(t *testing.T) {
 func behind(waits, end chan struct{}) {
 	waits <- struct{}{}
 	<-end
+}
+
+// Goroutines of the library's own, of which there are more the more peers there are, hide none of the program's.
+func TestLibraryHidesNoProgram(t *testing.T) {
+	const size = 8
+	for name, over := range map[string]func(*testing.T, int, func(context.Context, *mpi.Comm) error){"shm": overSharedMemory, "tcp": overTCP} {
+		t.Run(name, func(t *testing.T) {
+			waits, end := make(chan struct{}), make(chan struct{})
+			var others sync.WaitGroup
+			others.Add(size - 1)
+			over(t, size, func(ctx context.Context, c *mpi.Comm) error {
+				err := Allgather(ctx, c, []int32{1}, make([]int32, size)) // after which all have look-outs, and peers
+				if c.Rank() > 0 {
+					others.Done()
+					<-end
+					return err
+				}
+				defer close(end)
+				go behind(waits, end)
+				<-waits
+				others.Wait()
+				if err != nil {
+					return err
+				}
+				got := programStacks()
+				for call, told := range map[string]bool{
+					"collective.behind (stacks_test.go:": true, "TestLibraryHidesNoProgram": true, "(*Provider)": false, "(*Door)": false, "startKeeper": false, "lookOut": false,
+				} {
+					if strings.Contains(got, call) != told {
+						return fmt.Errorf("%q in the stacks is not %v: %s", call, told, got)
+					}
+				}
+				return nil
+			})
+		})
+	}
 }
