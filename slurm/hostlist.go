@@ -25,7 +25,8 @@ const (
 //
 // Where scontrol answers something nobody can have meant and exits with 0 (a
 // bracket that is not closed, blanks before a number, a number beyond 64 bits),
-// Expand returns an *Error with the column. ErrSyntax and ErrTooMany are the
+// Expand returns an *Error with the column; blanks behind a comma in brackets, which
+// Slurm counts as digits, do not count. ErrSyntax and ErrTooMany are the
 // sentinels. Cost: linear in the length of the answer.
 func Expand(expr string) ([]string, error) {
 	p := parser{expr: expr}

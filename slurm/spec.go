@@ -101,17 +101,17 @@ func SpecOf(place Place, cfg SpecConfig) (*Spec, error) {
 		s.Chief = chief == position
 	}
 	hosts, err := addresses(place, cfg)
-	if err != nil {
-		return nil, err
+	if err == nil && cfg.Own != nil {
+		if own := cfg.Own(hosts[place.Node]); own != nil {
+			err = &Error{Value: hosts[place.Node], Err: errors.Join(ErrNotOwn, own),
+				Detail: fmt.Sprintf("the address of node %d (%s) is not this host's own: %v", place.Node, l.Nodes[place.Node], own)}
+		}
 	}
 	if place.Addresses != nil {
-		s.Source = "tfserver"
+		s.Source, err = "tfserver", from("TFSERVER", err)
 	}
-	if cfg.Own != nil {
-		if err := cfg.Own(hosts[place.Node]); err != nil {
-			return nil, &Error{Value: hosts[place.Node], Err: errors.Join(ErrNotOwn, err),
-				Detail: fmt.Sprintf("the address of node %d (%s) is not this host's own: %v", place.Node, l.Nodes[place.Node], err)}
-		}
+	if err != nil {
+		return nil, err
 	}
 	for p, role := range cfg.Roles {
 		node, local, err := l.Place(p)

@@ -305,6 +305,15 @@ func TestSpecRefuses(t *testing.T) {
 	if _, err := slurm.SpecOf(example(t, 0, 2, 0), slurm.SpecConfig{Roles: roles}); !errors.Is(err, slurm.ErrRange) {
 		t.Errorf("local id 2 of 2: %v", err)
 	}
+	place.Addresses = []string{"10.0.0.1", "10.0.0.2:22"}
+	if _, err := slurm.SpecOf(place, slurm.SpecConfig{Roles: roles}); !errors.Is(err, slurm.ErrAddress) || !strings.Contains(err.Error(), `TFSERVER="10.0.0.2:22"`) {
+		t.Errorf("an address with a port in TFSERVER: %v", err)
+	}
+	place.Addresses[1] = "10.0.0.2"
+	notOwn := slurm.SpecConfig{Roles: roles, Own: func(string) error { return errors.New("of another host") }}
+	if _, err := slurm.SpecOf(place, notOwn); !errors.Is(err, slurm.ErrNotOwn) || !strings.Contains(err.Error(), `TFSERVER="10.0.0.1"`) {
+		t.Errorf("another host's address in TFSERVER: %v", err)
+	}
 }
 
 func TestFormats(t *testing.T) {
