@@ -195,12 +195,17 @@ func (a *asking) addresses(ctx context.Context, env environment, job *slurm.Job,
 	}, nil
 }
 
-// exchange gives every rank what all tell.
+// exchange gives every rank what all tell. Of an error that is too long, as one that lists the addresses of many interfaces, it
+// is the beginning: the others would wait for a rank that could not tell it.
 func exchange(ctx context.Context, w *mpi.World, own told, patience time.Duration) ([]told, error) {
 	const room = 2 << 10
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	text, err := json.Marshal(own)
+	for n := len(own.Error) / 2; err == nil && len(text) > room && n > 0; n /= 2 {
+		own.Error = own.Error[:n] + " ..."
+		text, err = json.Marshal(own)
+	}
 	if err != nil {
 		return nil, err
 	}

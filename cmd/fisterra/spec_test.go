@@ -8,9 +8,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/fisterra-hpc/fisterra/ib"
+	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
 // A host answers for itself by its name in the step, whatever it is called otherwise.
@@ -34,6 +36,26 @@ func TestSpecTellsItsOwnAddress(t *testing.T) {
 	if got := tell(rule, "c7101"); got.Address != "" || !strings.Contains(got.Error, "hsn0") {
 		t.Errorf("%+v", got)
 	}
+}
+
+// Why a host with very many interfaces has no address is told like any other reason.
+func TestSpecTellsALongError(t *testing.T) {
+	worlds, err := mpi.Local(2, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := "no interface fits; there are " + strings.Repeat("<veth> (10.0.0.1), ", 1000)
+	var wait sync.WaitGroup
+	for rank, own := range []told{{Host: "c7101", Error: long}, {Host: "c7102", Address: "10.0.0.2"}} {
+		wait.Go(func() {
+			all, err := exchange(t.Context(), worlds[rank], own, longWait)
+			if err != nil || !strings.HasPrefix(all[0].Error, long[:200]) || !strings.HasSuffix(all[0].Error, " ...") || all[1].Address != "10.0.0.2" {
+				t.Errorf("rank %d: %v, %v", rank, all, err)
+			}
+			closeWorld(t.Context(), worlds[rank], longWait)
+		})
+	}
+	wait.Wait()
 }
 
 // The lines of README.md that start other programs by spec end with its exit code where it fails, and do not start them.
