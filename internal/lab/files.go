@@ -42,7 +42,7 @@ func AwaitFiles(ctx context.Context, dir string, ok func() bool) error {
 }
 
 func watchTree(inotify int, root string) error {
-	const changes = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_MOVED_TO | unix.IN_DELETE
+	const changes = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			_, err = unix.InotifyAddWatch(inotify, path, changes|unix.IN_ONLYDIR)

@@ -10,10 +10,10 @@ import (
 )
 
 // Each look of one that waits makes the next change: in the directory, in one that is made
-// meanwhile, by appending, by renaming.
+// meanwhile, by appending, by renaming, also to another directory.
 func TestAwaitFilesSeesChanges(t *testing.T) {
 	dir := t.TempDir()
-	below := filepath.Join(dir, "a", "b")
+	below, outside := filepath.Join(dir, "a", "b"), filepath.Join(t.TempDir(), "three")
 	write := func(path, text string) func() error {
 		return func() error {
 			f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
@@ -30,6 +30,7 @@ func TestAwaitFilesSeesChanges(t *testing.T) {
 		write(filepath.Join(below, "two"), "2"),
 		write(filepath.Join(below, "two"), "3"),
 		func() error { return os.Rename(filepath.Join(dir, "one"), filepath.Join(below, "three")) },
+		func() error { return os.Rename(filepath.Join(below, "three"), outside) },
 		func() error { return os.RemoveAll(below) },
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
