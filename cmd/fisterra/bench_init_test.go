@@ -25,7 +25,7 @@ func TestBenchInit(t *testing.T) {
 	if r := fisterra(t, "bench", "init"); r.Code != 0 || !strings.Contains(r.Stdout, "# 2 ranks on 1 hosts") || strings.Contains(r.Stdout, "--since") {
 		t.Error(r)
 	}
-	for _, args := range [][]string{{"--since", "yesterday"}, {"--since", "NaN"}, {"--since", "inf"}, {"-n", "0"}, {"--format", "xml"}} {
+	for _, args := range [][]string{{"--since", "yesterday"}, {"--since", "NaN"}, {"--since", "inf"}, {"--since", fmt.Sprint(time.Now().UnixMilli())}, {"-n", "0"}, {"--format", "xml"}} {
 		if r := fisterra(t, append([]string{"bench", "init"}, args...)...); r.Code != exitUsage || !strings.Contains(r.Stderr, args[1]) {
 			t.Errorf("%v: %v", args, r)
 		}
