@@ -13,8 +13,11 @@ import (
 //
 // A name that no expression can stand for (empty, longer than 255 bytes, with
 // white space, commas, brackets or control characters, or ending in a number
-// beyond 64 bits) is an *Error with ErrSyntax. Cost: linear.
+// beyond 64 bits) is an *Error with ErrSyntax, more than MaxHosts names one with ErrTooMany. Cost: linear.
 func Compress(names []string) (string, error) {
+	if len(names) > MaxHosts {
+		return "", &Error{Err: ErrTooMany, Detail: fmt.Sprintf("%d host names, the limit is %d", len(names), MaxHosts)}
+	}
 	var b strings.Builder
 	for i := 0; i < len(names); {
 		if err := checkName(names[i]); err != nil {

@@ -162,6 +162,9 @@ func TestCompressRefusesWhatNoExpressionCanSay(t *testing.T) {
 			t.Errorf("Compress(n1, %q) = %q, %v", name, got, err)
 		}
 	}
+	if got, err := Compress(slices.Repeat([]string{"n1"}, MaxHosts+1)); !errors.Is(err, ErrTooMany) {
+		t.Errorf("Compress of one name more than Expand answers: %d bytes, %v", len(got), err)
+	}
 	if got, err := Compress(nil); got != "" || err != nil {
 		t.Errorf("Compress() = %q, %v", got, err)
 	}
