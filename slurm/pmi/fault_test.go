@@ -231,10 +231,15 @@ func TestVersionByWhoServes(t *testing.T) {
 	}
 	hydra := maps.Clone(srun)
 	hydra["MPI_LOCALRANKID"], hydra["PMI_RANK"], hydra["PMI_SIZE"] = "1", "3", "4"
-	for want, env := range map[int]map[string]string{1: hydra, 2: srun} {
-		e := environment{func(name string) (string, bool) { v, ok := env[name]; return v, ok }}
-		if got, err := e.version(0); err != nil || got != want {
-			t.Errorf("%v: PMI-%d, want %d (%v)", env, got, want, err)
+	interactive := maps.Clone(hydra) // as where salloc starts its shell as a step
+	interactive["SLURM_JOB_ID"], interactive["SLURM_STEP_ID"] = "19", "4294967290"
+	for _, c := range []struct {
+		want int
+		env  map[string]string
+	}{{1, hydra}, {1, interactive}, {2, srun}} {
+		e := environment{func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }}
+		if got, err := e.version(0); err != nil || got != c.want {
+			t.Errorf("%v: PMI-%d, want %d (%v)", c.env, got, c.want, err)
 		}
 	}
 }

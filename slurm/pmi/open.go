@@ -88,24 +88,25 @@ func (e environment) get(name string) string {
 }
 
 // version chooses the protocol: forced, else by who serves. Under Slurm PMI_JOBID
-// is JOB.STEP, which the ranks of Hydra's daemons inherit.
+// is JOB.STEP, which the ranks of Hydra's daemons inherit, as they do SLURM_MPI_TYPE.
 func (e environment) version(forced int) (int, error) {
 	switch {
 	case forced == 1 || forced == 2:
 		return forced, nil
 	case forced != 0:
 		return 0, fmt.Errorf("%w: version %d, there are 1 and 2", ErrEnvironment, forced)
-	case e.ofDaemons():
+	case e.ofAnother():
 	case e.get("SLURM_MPI_TYPE") == "pmi2", strings.Contains(e.get("PMI_JOBID"), "."):
 		return 2, nil
 	}
 	return 1, nil
 }
 
-// ofDaemons reports whether Slurm's variables are those of another launcher's daemons.
-func (e environment) ofDaemons() bool {
+// ofAnother reports whether Slurm's variables are those of another launcher's daemons, or of a shell in which that was
+// started: an interactive one of salloc is told the site's SLURM_MPI_TYPE, but is served by nobody.
+func (e environment) ofAnother() bool {
 	_, err := slurm.FromEnv(e.lookup)
-	return errors.Is(err, slurm.ErrDaemonStep)
+	return errors.Is(err, slurm.ErrDaemonStep) || errors.Is(err, slurm.ErrNoStep)
 }
 
 // identity reads who we are where the launcher says it by variables.
