@@ -158,7 +158,7 @@ Under srun, mpirun or mpiexec it takes its ranks from the launcher; alone it sta
 		templateCommand(env),
 		hearing(infoCommand(env)),
 		versionCommand(env),
-		guardCommand(env),
+		hearing(guardCommand(env)),
 	)
 	strict(root)
 	return root
