@@ -36,6 +36,7 @@ case $SELF in */*) HERE=${SELF%/*};; *) HERE=.;; esac
 LINK=$HERE/../build/cluster
 MARK=.fisterra-lab                   # in the directory of every cluster: down removes no other
 . "$HERE/cluster/conf.sh"
+ASKED=                               # the exit code, when a signal has asked up to end
 
 die() { echo "cluster: $*" >&2; exit 1; }
 
@@ -62,9 +63,15 @@ inside() { # name cmd...: in all its namespaces
 }
 # 'ip link ... netns PID' is looked up in the caller's pid namespace: enter ctl's network only.
 bridge() { pids ctl; nsenter -t "$INIT" -n ip "$@"; }
+end_if_asked() {
+  local code=$ASKED
+  ASKED=       # down waits, too
+  [ -z "$code" ] || exit "$code"
+}
 until_ok() { # seconds cmd...: poll cheaply until it succeeds
   local end=$((${EPOCHREALTIME/./} + $1 * 1000000)); shift
   until "$@" 2>/dev/null; do
+    end_if_asked
     [ "${EPOCHREALTIME/./}" -lt "$end" ] || return 1
     pause 0.05
   done
@@ -129,6 +136,8 @@ up() {
   chmod 755 "$LAB"     # the two ordinary users read slurm.conf here
   umask 022
   trap '[ $? = 0 ] || { logs 20 >&2; down; }' EXIT
+  # Without these EXIT sees the status of what was interrupted. They do not exit themselves: out of read that crashes bash 5.2.
+  trap 'ASKED=129' HUP; trap 'ASKED=130' INT; trap 'ASKED=143' TERM
   mkdir -p "$LAB"/{nodes,log,ctld}
   write_conf "$n" "$cpus"
   (umask 077; head -c 128 /dev/urandom >"$LAB/munge.key")
@@ -143,7 +152,8 @@ up() {
     echo $! >"$LAB/watch"
     disown
   fi
-  trap - EXIT
+  end_if_asked
+  trap - EXIT HUP INT TERM
   awk -v n="$n" -v c="$cpus" -v us=$((${EPOCHREALTIME/./} - begin)) -v lab="$LAB" \
     'BEGIN { printf "cluster: %d nodes with %d cpus up in %.2f s in %s\n", n, c, us / 1e6, lab }'
 }

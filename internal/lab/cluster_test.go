@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -49,6 +50,43 @@ func TestScriptRefusesNetworksThatAreNot(t *testing.T) {
 	}
 	if r := onDirectory(t, dir, "unplug", "c7101", "eth1"); r.Code != 1 || !strings.Contains(r.Stderr, "no network 'eth1'") {
 		t.Error(r)
+	}
+}
+
+// A cluster that is told to end while it comes up, here one that never does, leaves no process and no file.
+func TestClusterThatIsNotUpLeavesNothing(t *testing.T) {
+	Cluster(t, 1, 1) // skips where there is no Slurm
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	up := Command(t.Context(), t, filepath.Join(root, "scripts", "cluster.sh"), "up", "1", "1")
+	up.Env = append(os.Environ(), "FISTERRA_LAB="+dir, "FISTERRA_LAB_CONF=NoSuchKey=1")
+	if err := up.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var owner int
+	limited, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := AwaitFiles(limited, dir, func() bool {
+		text, _ := os.ReadFile(filepath.Join(dir, "nodes", "c7101"))
+		_, err := fmt.Sscan(string(text), &owner)
+		return err == nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if err := up.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := up.Wait(); err == nil || up.ProcessState.ExitCode() != 143 {
+		t.Errorf("cluster.sh up: %v, want exit status 143", err)
+	}
+	if err := AwaitEnd(owner, time.Minute); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("%s is left behind (%v)", dir, err)
 	}
 }
 
