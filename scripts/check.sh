@@ -24,7 +24,9 @@ formatted() {
   [ -z "$files" ] || { echo "gofmt would change:"; echo "$files"; return 1; }
 }
 race() {
-  if ! command -v "${CC:-gcc}" >/dev/null; then
+  local cc
+  read -ra cc <<<"${CC:-gcc}" # a command may have arguments, as "ccache gcc"
+  if ! command -v "${cc[0]}" >/dev/null; then
     if [[ ,${FISTERRA_REQUIRE:-}, =~ ,(race|all), ]]; then
       echo "race is required by FISTERRA_REQUIRE but absent: no ${CC:-gcc}"
       return 1

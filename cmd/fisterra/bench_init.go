@@ -39,7 +39,8 @@ type spread struct {
 
 func spreadOf(x []float64) spread {
 	slices.Sort(x)
-	return spread{x[0], x[len(x)/2], x[len(x)-1]}
+	n := len(x)
+	return spread{x[0], (x[(n-1)/2] + x[n/2]) / 2, x[n-1]}
 }
 
 func benchInitCommand(env environment) *cobra.Command {

@@ -3,10 +3,26 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
+
+func TestSpread(t *testing.T) {
+	for _, c := range []struct {
+		x    []float64
+		want spread
+	}{
+		{[]float64{3}, spread{3, 3, 3}},
+		{[]float64{4, 1}, spread{1, 2.5, 4}},
+		{[]float64{9, 1, 2}, spread{1, 2, 9}},
+	} {
+		if got := spreadOf(slices.Clone(c.x)); got != c.want {
+			t.Errorf("spread of %v: %v, want %v", c.x, got, c.want)
+		}
+	}
+}
 
 func TestBenchInit(t *testing.T) {
 	since := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1e3)
