@@ -280,6 +280,48 @@ func TestMappedAllreduceOfTwo(t *testing.T) {
 	})
 }
 
+// What more than two ranks read by the kernel they read as memory of their own where all can map it; a scatter then needs no messages.
+func TestMappedInsteadOfTheKernel(t *testing.T) {
+	const n, rounds = 50_000, 3 * slots
+	m := mappedModel()
+	m.Host.OneWay, m.Pieces = plan.Linear(0, 1e-9), plan.Linear(1e9, 1) // direct, whatever the vectors
+	overSharedMemory(t, 3, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{Model: m}); err != nil {
+			return err
+		}
+		slab, err := onSlab(c, n)
+		if err != nil {
+			return err
+		}
+		if err := agreeToMap(ctx, c, slab); err != nil {
+			return err
+		}
+		for _, k := range []struct {
+			mapped bool
+			v      vectors
+		}{{false, onHeap(c, n)}, {true, slab}} {
+			for i := range rounds {
+				for j := range k.v.send {
+					k.v.send[j] = int32(i + j)
+				}
+				if err := Scatter(ctx, c, k.v.send, k.v.recv[:n], 0); err != nil {
+					return err
+				}
+				for j, got := range k.v.recv[:n] {
+					if want := int32(i + j + n*c.Rank()); got != want {
+						return fmt.Errorf("mapped %v, call %d, element %d: %d, want %d", k.mapped, i, j, got, want)
+					}
+				}
+			}
+			s := stateOf(c)
+			if e := s.last[plan.Scatter]; e.way != byDirect || s.arena.Load().allMapped[long] != k.mapped {
+				return fmt.Errorf("way %d, mapped %v, want %d, %v", e.way, s.arena.Load().allMapped[long], byDirect, k.mapped)
+			}
+		}
+		return Barrier(ctx, c)
+	})
+}
+
 // TestFarMapped: among ranks that find each other far a bcast of vectors that all can map leaves the pieces, also where pieces are
 // cheaper while they are near. That of others does not.
 func TestFarMapped(t *testing.T) {

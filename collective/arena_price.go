@@ -1,7 +1,9 @@
 package collective
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/internal/memcopy"
@@ -39,9 +41,13 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if p.Counts != nil {
 		n = p.TotalBytes() / p.Size
 	}
-	divided, cross := m.Shares(p.RanksPerCore), crossing(m)
-	if divided > 1 {
+	shares, cross := m.Shares(p.RanksPerCore), crossing(m)
+	if shares > 1 {
 		cross += m.Switch
+	}
+	divided := shares
+	if ofRoot(p.Kind) {
+		divided = 1
 	}
 	ring := pieces * pieceBytes
 	if deals(p.Kind) {
@@ -85,6 +91,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	case plan.Bcast:
 		return led + fetch
 	case plan.Scatter:
+		mates := (shares - 1) * copied // what the ranks of the root's processor copy meanwhile
 		switch {
 		case short:
 			return led + fetch + copied + dealt
@@ -93,7 +100,7 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 		default:
 			copied *= coldOwn
 		}
-		return led + others*fetch + copied
+		return led + others*fetch + copied + mates
 	case plan.Gather:
 		if !fits {
 			copied *= coldOwn
@@ -120,6 +127,9 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	}
 	return cross + others*reducing
 }
+
+// ofRoot reports whether a collective takes as long as its root works: who waits for it needs no processor.
+func ofRoot(k plan.Kind) bool { return k == plan.Scatter || k == plan.Gather || k == plan.Reduce }
 
 // ledSeconds is the price of a short call whose root has been there before: it left the barrier in front of it first, so that
 // what it shows is there. The others, a share of the ranks, fetch a line, as half of them did when m.Given was measured.
@@ -236,8 +246,8 @@ func directSeconds(p *plan.Problem, m *plan.Model, by access) float64 {
 			read *= max(1, others/divided)
 		}
 		return turns + read
-	case plan.Scatter:
-		return turns + max(read, copied)
+	case plan.Scatter: // all but the root read
+		return turns + max(read*max(1/divided, others/float64(p.Size)), copied)
 	case plan.Gather, plan.Allgather, plan.Alltoall:
 		return turns + others*read + copied
 	}
@@ -280,13 +290,15 @@ func mappedSeconds(p *plan.Problem, m *plan.Model) float64 {
 	return seconds
 }
 
-// readsMapped reports whether a collective that goes through memory is direct where all buffers are mapped: unless that way
+// readsMapped reports whether a collective that an arena does in a way is direct where all buffers are mapped: through memory unless that way
 // was asked for, and where it is cheaper. Who combines saves less than who copies, and waits once more, which
 // costs ranks that share processors a turn of all: not for what fits into a few pieces. Of what fits into slots only
 // that is direct of which all ranks wait for all: for others it would be once more than they wait now.
-func (f *Config) readsMapped(p *plan.Problem, canRead bool) bool {
+//
+// So is what is direct anyway, by the kernel; but what goes between two is a message then, of which both copy a part.
+func (f *Config) readsMapped(way string, p *plan.Problem, canRead bool) bool {
 	const few = 4
-	if _, forced := f.Force[p.Kind]; forced || !canRead || !reads(p.Kind) {
+	if _, forced := f.Force[p.Kind]; forced || !canRead || !reads(p.Kind) || way == DirectPlan && p.Size == 2 {
 		return false
 	}
 	if fitsSlot(p) && (p.TotalBytes() <= inlineBytes || !allWaitForAll(p.Kind)) {
@@ -324,8 +336,9 @@ func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
 const messageShare, slotShare = 1.1, 2.0
 
 // directShare is by how much direct reading must be cheaper than memory to be taken instead: what goes through memory is read
-// directly while ranks are far from each other, and not the other way round.
-const directShare = 1.1
+// directly while ranks are far from each other, and not the other way round. crowdedShare is the same where ranks share processors:
+// those of one find what they take in its caches, which no price knows.
+const directShare, crowdedShare = 1.1, 1.5
 
 // arenaWay decides between the ways of an arena, where there is one, and a plan (no name), and
 // says why. open: the model has decided, and only for as long as ranks are near.
@@ -356,16 +369,21 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 	if p.Size > 2 && fitsSlot(p) {
 		share = slotShare
 	}
+	insteadShare := directShare
+	if p.RanksPerCore > 1 {
+		insteadShare = crowdedShare
+	}
 	least := messages * share
 	cheapest, what, dearer := messages, "messages", share
-	for _, c := range arenaWays(p, m, canRead) { // memory first
+	ways := arenaWays(p, m, canRead) // memory first
+	for _, c := range ways {
 		if c.Seconds < cheapest {
-			cheapest, what, dearer = c.Seconds, c.Plan, directShare
+			cheapest, what, dearer = c.Seconds, c.Plan, insteadShare
 		}
 		price := c.Seconds
 		switch {
 		case name != "":
-			price *= directShare
+			price *= insteadShare
 		case c.Plan == DirectPlan && p.Size == 2: // of a message between two, both copy a part
 			price *= share
 		}
@@ -374,9 +392,10 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 		}
 	}
 	// It is not known yet whether the vectors are mapped. If they are, more than two ranks read no quicker by messages; with
-	// two, both copy each message. A root that reads them keeps the others waiting.
-	if name == "" && p.Size > 2 && !gathers(p.Kind) && f.readsMapped(p, canRead) && mappedSeconds(p, m) < messages {
-		return MemoryPlan, "by model " + m.Name + " for vectors from mpi.Alloc", true
+	// two, both copy each message. A root that reads them keeps the others waiting. Those that are not go by the cheaper way of the arena.
+	if name == "" && p.Size > 2 && !gathers(p.Kind) && f.readsMapped(MemoryPlan, p, canRead) && mappedSeconds(p, m) < messages {
+		way := slices.MinFunc(ways, func(a, b Candidate) int { return cmp.Compare(a.Seconds, b.Seconds) })
+		return way.Plan, "by model " + m.Name + " for vectors from mpi.Alloc", true
 	}
 	if least > cheapest {
 		return name, fmt.Sprintf("by model %s not more than %.0f %% dearer than %s", m.Name, 100*(dearer-1), what), true

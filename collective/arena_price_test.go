@@ -27,7 +27,7 @@ func TestArenaPricesDoNotDependOnInPlace(t *testing.T) {
 							t.Errorf("%s of %d by %d ranks: %+v, in place %+v", kind, n, size, way, other)
 						}
 					}
-					if cfg.readsMapped(&p, true) != cfg.readsMapped(&inPlace, true) {
+					if cfg.readsMapped(MemoryPlan, &p, true) != cfg.readsMapped(MemoryPlan, &inPlace, true) {
 						t.Errorf("%s of %d by %d ranks is read from memory that is mapped only when it is in place, or only when not", kind, n, size)
 					}
 				}
@@ -121,21 +121,24 @@ func TestPriceOfABlockThatLiesInTheStore(t *testing.T) {
 func TestArenaPrefersWhatCanTurn(t *testing.T) {
 	const n = 1 << 20
 	for _, k := range []struct {
-		read float64 // of what pieces take
-		want string
-		why  string
+		read    float64 // of what pieces take
+		perCore float64
+		want    string
+		why     string
 	}{
-		{1.1, MemoryPlan, "cheapest"},
-		{0.95, MemoryPlan, "not more than 10 % dearer than direct"},
-		{0.8, DirectPlan, "cheapest"},
+		{1.1, 1, MemoryPlan, "cheapest"},
+		{0.95, 1, MemoryPlan, "not more than 10 % dearer than direct"},
+		{0.8, 1, DirectPlan, "cheapest"},
+		{0.8, 2, MemoryPlan, "not more than 50 % dearer than direct"},
+		{0.6, 2, DirectPlan, "cheapest"},
 	} {
 		m := defaultModel.Clone()
 		m.Copy, m.Cross, m.Host.Exchange = plan.Linear(0, 0), 0, plan.Linear(0, 1e-9)
 		m.Pieces, m.Read = plan.Linear(0, 1e-10), plan.Linear(0, k.read*1e-10)
-		p := &plan.Problem{Kind: plan.Allgather, Size: 2, Count: n / 4, ElemBytes: 4}
+		p := &plan.Problem{Kind: plan.Allgather, Size: 2, Count: n / 4, ElemBytes: 4, RanksPerCore: k.perCore}
 		cfg := Config{Model: m}
 		if name, why, _ := cfg.arenaWay(p, true); name != k.want || !strings.Contains(why, k.why) {
-			t.Errorf("reading takes %g of what pieces do: %s, %s; want %s, %s", k.read, name, why, k.want, k.why)
+			t.Errorf("reading takes %g of what pieces do, %g ranks a core: %s, %s; want %s, %s", k.read, k.perCore, name, why, k.want, k.why)
 		}
 	}
 }
@@ -158,6 +161,56 @@ func TestReadingAgainstMessages(t *testing.T) {
 		cfg := Config{Model: m}
 		if name, why, _ := cfg.arenaWay(p, true); name != k.want {
 			t.Errorf("reading takes %g of what messages of %d ranks do: %q, %s; want %q", k.read, k.ranks, name, why, k.want)
+		}
+	}
+}
+
+// Vectors that may turn out to be mapped stay in the arena although messages are cheaper than what is done while they are not: that is
+// the cheaper of its ways then.
+func TestVectorsThatMayBeMapped(t *testing.T) {
+	const n = 1 << 20
+	free := plan.Linear(0, 0)
+	for _, k := range []struct {
+		pieces, mapped float64 // of what messages take; reading takes twice as long
+		want, why      string
+	}{
+		{3, 0.3, DirectPlan, "mpi.Alloc"},
+		{1.5, 0.3, MemoryPlan, "mpi.Alloc"},
+		{3, 1.2, "", ""},
+	} {
+		m := defaultModel.Clone()
+		m.Copy, m.Cross, m.Overhead, m.Given = free, 0, 0, free
+		m.Host.Exchange = plan.Linear(0, 1e-10)
+		m.Pieces, m.Read, m.Mapped = plan.Linear(0, k.pieces*1e-10), plan.Linear(0, 2e-10), plan.Linear(0, k.mapped*1e-10)
+		p := &plan.Problem{Kind: plan.Allgather, Size: 4, Count: n / 4, ElemBytes: 4}
+		cfg := Config{Model: m}
+		name, why, _ := cfg.arenaWay(p, true)
+		if name != k.want || !strings.Contains(why, k.why) {
+			t.Errorf("pieces take %g of what messages do, mapped vectors %g: %q, %s; want %q, %s", k.pieces, k.mapped, name, why, k.want, k.why)
+		}
+		if name != "" && !cfg.readsMapped(name, p, true) {
+			t.Errorf("%s does not turn to mapped vectors", name)
+		}
+	}
+}
+
+// Where ranks share processors, a collective of a root takes as long as the root works, and the others' work is done while they wait for it; that
+// of all takes all processors.
+func TestWhoWaitsForTheRootNeedsNoProcessor(t *testing.T) {
+	m := defaultModel.Clone()
+	m.Switch = 1e-9
+	for _, k := range []struct {
+		kind        plan.Kind
+		least, most float64 // of what it takes with a processor each
+	}{
+		{plan.Gather, 0.9, 1.1}, {plan.Reduce, 0.9, 1.1}, {plan.Scatter, 1, 1.5},
+		{plan.Allgather, 1.9, 2.1}, {plan.Alltoall, 1.9, 2.1}, {plan.ReduceScatter, 1.9, 2.1},
+	} {
+		alone := plan.Problem{Kind: k.kind, Size: 4, Count: 1 << 18, ElemBytes: 4}
+		shared := alone
+		shared.RanksPerCore = 2
+		if got := memorySeconds(&shared, m) / memorySeconds(&alone, m); got < k.least || got > k.most {
+			t.Errorf("%v takes %g times as long where two ranks share a processor, want %g to %g", k.kind, got, k.least, k.most)
 		}
 	}
 }

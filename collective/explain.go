@@ -148,7 +148,7 @@ func (f *Config) explain(p *plan.Problem, has means) Explanation {
 		if name, why, _ := f.arenaWay(p, has.read); name != "" {
 			e.Plan, e.Why = name, why
 		}
-		if e.Plan == MemoryPlan && f.readsMapped(p, has.read) {
+		if (e.Plan == MemoryPlan || e.Plan == DirectPlan) && f.readsMapped(e.Plan, p, has.read) {
 			e.Why += fmt.Sprintf(", direct if all vectors are from mpi.Alloc: %.2f µs", 1e6*mappedSeconds(p, f.Model))
 		}
 	}

@@ -75,7 +75,7 @@ type entry struct {
 	way        way // but for byMessages the plan is empty
 	// farMapped: by pieces only while the ranks are near or not all ranks' buffers can be mapped. farKernel: only while they are near.
 	farMapped, farKernel bool
-	// readsMapped: through memory only while not all ranks' buffers can be mapped.
+	// readsMapped: through memory, or by the kernel, only while not all ranks' buffers can be mapped.
 	readsMapped bool
 	length      length
 	starts      []int // of the blocks of Counts, in bytes; nil: they are alike
@@ -299,9 +299,10 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 		e.way, e.signature, here = byLibrary, e.sign(noOp), LibraryPlan
 	case here == DirectPlan:
 		e.way, e.signature = byDirect, e.sign(directCode)
+		e.readsMapped = s.config.readsMapped(here, p, s.canRead())
 	case here == MemoryPlan:
 		e.way, e.signature = byPieces, e.sign(memoryCode)
-		e.readsMapped = s.config.readsMapped(p, s.canRead())
+		e.readsMapped = s.config.readsMapped(here, p, s.canRead())
 		if e.length == short {
 			e.way = bySlots
 		} else {

@@ -1,10 +1,14 @@
 package plan
 
+import "math"
+
 // costing prices the algorithms for one problem in closed form, so that a
 // choice costs the same for four ranks and for four thousand. Every rank computes the
 // same figures: nothing in here depends on the own rank.
 type costing struct {
 	*Model
+	alone             *Model  // the same, of ranks with a processor each
+	shares            float64 // by which a processor's time is divided
 	size              int     // ranks
 	n                 int     // bytes of the vector, or of all blocks together
 	block             float64 // average bytes of a block
@@ -16,7 +20,7 @@ type costing struct {
 }
 
 func newCosting(p *Problem, m *Model) *costing {
-	c := &costing{Model: m.crowd(p.RanksPerCore), size: p.Size, n: p.TotalBytes(), nodes: 1, local: p.Size, near: true}
+	c := &costing{Model: m.crowd(p.RanksPerCore), alone: m, shares: m.Shares(p.RanksPerCore), size: p.Size, n: p.TotalBytes(), nodes: 1, local: p.Size, near: true}
 	if p.Kind == Alltoall {
 		c.block = float64(p.Count * p.ElemBytes)
 		c.n = p.Size * p.Count * p.ElemBytes
@@ -230,12 +234,35 @@ func (c *costing) nodeScatterBcast() float64 {
 
 func (c *costing) linearGather() float64 { return c.GatheredOwn(int(c.block)) + c.rootOfAll() }
 
-func (c *costing) linearScatter() float64 { return c.ScatteredOwn(int(c.block)) + c.rootOfAll() }
+func (c *costing) linearScatter() float64 {
+	return c.ScatteredOwn(int(c.block)) + min(c.rootOfAll(), c.readByAll())
+}
 
 // rootOfAll is a message between the root and each of the others.
 func (c *costing) rootOfAll() float64 {
-	one := c.pass(c.size/2, c.block)
-	return one + float64(c.size-2)*(one-c.pass(c.size/2, 0)+c.Overhead)
+	one := c.passAlone(c.size/2, c.block)
+	return one + float64(c.size-2)*(one-c.passAlone(c.size/2, 0)+c.Overhead)
+}
+
+// passAlone is a message while the others wait: where ranks share processors, they need none.
+func (c *costing) passAlone(distance int, bytes float64) float64 {
+	t := c.pass(distance, bytes)
+	if c.inside(distance) {
+		t -= (c.shares - 1) * c.alone.Host.OneWay.At(int(bytes))
+	}
+	return t
+}
+
+// readByAll is the same where ranks share processors: each of the others reads its block, on all processors at once.
+func (c *costing) readByAll() float64 {
+	if c.shares == 1 || c.nodes > 1 || len(c.Read) == 0 {
+		return math.Inf(1)
+	}
+	turns := 1.0
+	if c.block >= announcedBytes {
+		turns += announcing
+	}
+	return turns*c.Switch + float64(c.size-1)*c.Read.At(int(c.block))*c.shares/float64(c.size)
 }
 
 func (c *costing) treeGather() float64 { return c.GatheredOwn(int(c.block)) + c.scatterDown() }

@@ -1,6 +1,9 @@
 package plan
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // TestCrowd: ranks that take turns on a processor pay for each hand-over, so that
 // what has few of them becomes the cheapest.
@@ -28,6 +31,29 @@ func TestCrowd(t *testing.T) {
 	for _, a := range Planners(Allreduce) {
 		if a.Why(alone) == "" && a.Predict(&crowded, &measured) != a.Predict(alone, &measured) {
 			t.Errorf("%s: turns are charged to a model that does not know them", a.Name)
+		}
+	}
+}
+
+// Messages between the root and the others leave the processors to one pair at a time, and blocks that all read from the root go over all
+// processors at once.
+func TestCrowdOfARoot(t *testing.T) {
+	const n, each = 1 << 20, 1e-9
+	m := &Model{
+		Host:    Link{OneWay: Linear(0, each), Exchange: Linear(0, each)},
+		Combine: Linear(0, 0), Copy: Linear(0, 0), Read: Linear(0, each/2), Switch: 1e-9,
+	}
+	for _, k := range []struct {
+		kind Kind
+		want float64 // in messages
+	}{
+		{Gather, 3},
+		{Scatter, 3. / 2 / 2}, // three read in half the time, over two processors
+	} {
+		p := &Problem{Kind: k.kind, Size: 4, Count: n / 4, ElemBytes: 4, RanksPerCore: 2}
+		linear, _ := Named(k.kind, "linear")
+		if got := linear.Predict(p, m) / (n * each); math.Abs(got-k.want) > 0.01*k.want {
+			t.Errorf("%v takes as long as %g messages, want %g", k.kind, got, k.want)
 		}
 	}
 }
