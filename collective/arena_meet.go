@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/collective/plan"
 	"github.com/fisterra-hpc/fisterra/mpi"
@@ -95,6 +96,16 @@ func (s *state) enrol(m *meeting, c *mpi.Comm, q *call, a *arena) error {
 // attend does the collective of a meeting when it is its turn. After one that failed there is none: what
 // this rank would show the others for it stands where they still look for the one before.
 func (s *state) attend(ctx context.Context, m *meeting) error {
+	over := false
+	if m.entry.op.user != nil {
+		defer func() {
+			if !over {
+				atomic.StoreUint64(&m.parts[m.me][withdrawn], m.turn)
+				m.fail(noReturn(m.entry.op))
+				m.leave(m.ticket)
+			}
+		}()
+	}
 	err := s.queue(ctx, m)
 	if b := s.broken.Load(); err == nil && b != nil {
 		err = b.Err
@@ -103,13 +114,18 @@ func (s *state) attend(ctx context.Context, m *meeting) error {
 		err = m.hold(ctx)
 	}
 	if err != nil {
-		err = s.causeOf(ctx, m.comm.Shadow(), err)
-		x := &execution{state: s, entry: m.entry, comm: m.comm, shadow: m.comm.Shadow(), seq: m.seq, signature: m.signature}
-		x.fail(err) // before the next one's turn
-		err = x.err
+		err = m.fail(s.causeOf(ctx, m.comm.Shadow(), err)) // before the next one's turn
 	}
+	over = true
 	m.leave(m.ticket)
 	return err
+}
+
+// fail ends the meeting, and collectives on the communicator, with an error.
+func (m *meeting) fail(err error) error {
+	x := &execution{state: m.sleeper.state, entry: m.entry, comm: m.comm, shadow: m.comm.Shadow(), seq: m.seq, signature: m.signature}
+	x.fail(err)
+	return x.err
 }
 
 // pass lets a meeting's turn go by, for the sake of those that come after it.

@@ -110,7 +110,18 @@ const (
 // again, unless x.err is mpi.ErrInFlight. The caller has the turn.
 func (x *execution) advance(ctx context.Context, e effort) bool {
 	if !x.ended {
+		over := false
+		if x.entry.op.user != nil {
+			defer func() {
+				if !over { // nor does the caller come to release it
+					x.fail(noReturn(x.entry.op))
+					x.spoilt = true
+					x.state.release(x)
+				}
+			}()
+		}
 		x.ended = x.run(ctx, e)
+		over = true
 		if x.ended && e == tryOnce { // else it is released next
 			x.mu.Lock()
 			x.blocked, x.peer = mpi.Request{}, finished
