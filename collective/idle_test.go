@@ -80,17 +80,7 @@ func TestIdleMemoryIsBounded(t *testing.T) {
 		if err := Configure(c, Config{Force: map[plan.Kind]string{plan.Allreduce: "doubling"}}); err != nil {
 			return err
 		}
-		s := stateOf(c)
-		held := func() (sum int) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			for _, e := range s.entries {
-				for _, x := range e.idle {
-					sum += x.heldBytes()
-				}
-			}
-			return sum
-		}
+		held := func() int { return idleHeld(c) }
 		vector := make([]float32, longest)
 		most := 0
 		for i := range shapes {
@@ -109,4 +99,42 @@ func TestIdleMemoryIsBounded(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Nor do many at a time of shorter ones.
+func TestIdleMemoryOfManyIsBounded(t *testing.T) {
+	const size, shapes, atOnce = 2, 4, 200
+	const length = manyBytes / 4 / 2
+	together(t, size, func(ctx context.Context, c *mpi.Comm) error {
+		if err := Configure(c, Config{Force: map[plan.Kind]string{plan.Allreduce: "doubling"}}); err != nil {
+			return err
+		}
+		for i := range shapes {
+			requests := make([]Request, atOnce)
+			for j := range requests {
+				v := make([]float32, length+i)
+				requests[j] = Iallreduce(c, v, v, Sum)
+			}
+			if err := WaitAll(ctx, requests); err != nil {
+				return err
+			}
+			if n := idleHeld(c); n > idleBytes || n < idleBytes/shapes {
+				return fmt.Errorf("after %d shapes %d bytes are held", i+1, n)
+			}
+		}
+		return nil
+	})
+}
+
+// idleHeld is the memory that a communicator keeps for calls to come.
+func idleHeld(c *mpi.Comm) (sum int) {
+	s := stateOf(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		for _, x := range e.idle {
+			sum += x.heldBytes()
+		}
+	}
+	return sum
 }

@@ -214,7 +214,7 @@ func (s *state) release(x *execution) {
 	x.mem[plan.Send], x.mem[plan.Recv] = nil, nil
 	if !x.spoilt {
 		x.entry.idle = append(x.entry.idle, x)
-		if x.heldBytes() >= manyBytes {
+		if len(x.entry.idle)*x.heldBytes() >= manyBytes { // as many as were under way at a time
 			s.boundIdle(x.entry)
 		}
 	}
@@ -226,7 +226,7 @@ const (
 	// idleBytes bounds what the executions of a communicator hold for calls to come, but for those of the
 	// last shape. Programs with vectors of ever other lengths would run out of memory.
 	idleBytes = 64 << 20
-	manyBytes = 256 << 10 // what less is held is bounded by maxEntries
+	manyBytes = 256 << 10 // what less those of an entry hold is bounded by maxEntries
 )
 
 // boundIdle lets go of idle executions, of all entries but one, if together they hold too much. The state
