@@ -110,7 +110,7 @@ func (m *meeting) viewOf(ctx context.Context, rank int, slab uint64) view {
 		v = views[i]
 		views = slices.Delete(views, i, i+1)
 	} else {
-		mapping, err := m.comm.Map(ctx, rank, slab)
+		mapping, err := m.mapUntilOff(ctx, rank, slab)
 		if err != nil {
 			m.sleeper.state.config.log().Warn("a rank's memory is read by the kernel", "comm", m.comm.Name(), "rank", rank, "err", err)
 		}
@@ -122,6 +122,15 @@ func (m *meeting) viewOf(ctx context.Context, rank int, slab uint64) view {
 	}
 	m.views[rank] = slices.Insert(views, 0, v)
 	return v
+}
+
+// mapUntilOff maps memory of a rank, but does not wait for one that has been stopped when collectives are called off.
+func (m *meeting) mapUntilOff(ctx context.Context, rank int, slab uint64) (*mpi.Mapping, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	off := m.sleeper.state.off
+	defer context.AfterFunc(off, func() { end(context.Cause(off)) })()
+	return m.comm.Map(ctx, rank, slab)
 }
 
 func (v view) release() {
