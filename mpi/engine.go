@@ -124,6 +124,7 @@ func (e *engine) collect(o *op) (Status, error) {
 		err = e.describe(o, err)
 	}
 	if o == e.own {
+		o.gen += 2 // as if given back: what waits in an outbox for this use is stale
 		o.phase, o.buf, o.stranded, o.special = phaseFree, nil, nil, false
 	} else {
 		e.ops.put(o)

@@ -3,6 +3,7 @@ package mpi
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -308,5 +309,32 @@ func TestRevokedBeforeMade(t *testing.T) {
 	p.e.Message(1, &transport.Header{Kind: kindRevoke, Context: 8}, nil)
 	if held := p.e.peer(1).held; held != 0 || p.e.match.unexpected != 0 {
 		t.Errorf("%d bytes of %d messages are held of a communicator that is revoked", held, p.e.match.unexpected)
+	}
+}
+
+// TestPullGivenUp: a blocking receive is given up while its pull waits for room. Its sender hears that its memory is its
+// own again, and the next blocking receive has nothing of it.
+func TestPullGivenUp(t *testing.T) {
+	p := newPlay(0, []string{"2", "pull"})
+	p.s.full = true
+	p.do(t, 0, []string{"send", "S", "1", "5", "10"})
+	p.s.poll = func(transport.Sink) int {
+		if p.e.direct == nil {
+			return 0
+		}
+		p.pulled(1)
+		return 1
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Recv(ended, p.c, make([]byte, 500), 1, 0); !errors.Is(err, context.Canceled) {
+		t.Fatalf("the context has ended, and the error is %v", err)
+	}
+	want := []string{"-> 1 eager tag 5, 10 B", "-> 1 FIN for 9", "S done"}
+	if got := p.do(t, 0, []string{"room"}); !slices.Equal(got, want) {
+		t.Errorf("with room for both the engine does %q, want %q", got, want)
+	}
+	if o := p.e.own; o.busy || o.phase != phaseFree {
+		t.Errorf("the operation of blocking receives is in phase %d, the provider has it: %v", o.phase, o.busy)
 	}
 }

@@ -83,7 +83,6 @@ func (e *engine) recvNow(c *Comm, buf []byte, src, tag int) (int, transport.Find
 // to be matched, so it is the oldest receive until it has its message.
 func (e *engine) recvDirect(c *Comm, buf []byte, src, tag int) *op {
 	o := e.own
-	o.gen += 2
 	o.kind, o.comm, o.buf, o.peer = opRecv, c, buf, -1
 	o.env = envelope{context: c.context, source: c.group[src], tag: int32(tag)}
 	o.err, o.retract = nil, false
