@@ -115,6 +115,9 @@ func Assemble(a Assembly) (*World, error) {
 	}
 	w.adopt(e)
 	e.onLoss = w.noticeLoss
+	if s, ok := a.Membership.(localSeat); ok {
+		e.stays = s.stays
+	}
 	if !a.Still {
 		e.startKeeper()
 	}

@@ -52,6 +52,7 @@ type engine struct {
 	losses   []loss                         // in the order in which they became known
 	reported []report                       // to be believed by whoever leads
 	onLoss   func(rank int, err *lostError) // tells the bootstrap tree; must not block
+	stays    func(rank int) bool            // it has not said goodbye; nil: who has may be heard of later than of its end
 	closing  bool                           // own goodbye said: a closing peer is not a loss
 	closed   bool                           // no operation may begin any more
 

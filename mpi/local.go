@@ -123,6 +123,12 @@ func (c *circle) leave(rank int) {
 	}
 }
 
+func (c *circle) stays(rank int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.gone[rank]
+}
+
 func (c *circle) bye(ctx context.Context, rank int) error {
 	c.leave(rank)
 	select {

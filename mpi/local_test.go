@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
 	"github.com/fisterra-hpc/fisterra/mpi/transport/sim"
 )
 
@@ -108,5 +109,32 @@ func TestGoodbyeOfTheLostCountsOnce(t *testing.T) {
 	}
 	if err := seat(2).Bye(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestKilledAmidGoodbye: a rank is killed while the others wait for its goodbye. Nobody waits for it any more.
+func TestKilledAmidGoodbye(t *testing.T) {
+	f := sim.New(sim.Config{Ranks: 3})
+	worlds, err := Local(3, LocalOptions{Fabric: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	closed := make(chan error)
+	for _, w := range worlds[:2] {
+		go func() { closed <- w.Close(ctx) }()
+	}
+	for seat := worlds[0].membership.(localSeat); seat.stays(0) || seat.stays(1); {
+		osyield.Yield()
+	}
+	f.Kill(2)
+	for range 2 {
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := worlds[2].Close(ctx); err != nil {
+		t.Logf("the killed rank: %v", err)
 	}
 }

@@ -73,7 +73,7 @@ func (e *engine) outcome(p *peer, out transport.Outcome) transport.Outcome {
 
 // Lost implements transport.Sink: a connection broke.
 func (e *engine) Lost(rank int, err error) {
-	if e.closing {
+	if e.closing && (e.stays == nil || !e.stays(rank)) {
 		return
 	}
 	e.giveUpOn(&lostError{rank: rank, why: fmt.Sprint(err), ours: shortage(err)})
