@@ -22,7 +22,7 @@ type Keyval struct{ _ byte }
 // Releaser is an attribute that holds more than Go memory. Release is called when its
 // communicator is freed, once no operation can begin there any more, and when the world closes, once all have ended; why
 // wraps ErrClosed. It ends what the library does on the communicator, waits for that, and
-// gives back what it holds. It must not communicate: other ranks may have done so already, or not yet.
+// gives back what it holds. It is called once, and must not communicate: other ranks may have done so already, or not yet.
 // Where Close gives up waiting for the system's MPI library, which goes on with operations then, it is not called.
 type Releaser interface{ Release(why error) }
 
@@ -79,8 +79,16 @@ func (c *Comm) bequeath(child *Comm) {
 	}
 }
 
-// release has all attributes give back what they hold.
+// release has all attributes of the communicator and of its shadow give back what they hold, once: a communicator may be freed
+// when the world is closed, or while it closes.
 func (c *Comm) release(why error) {
+	if !c.released.Swap(true) {
+		c.releaseOwn(why)
+		c.shadow.releaseOwn(why)
+	}
+}
+
+func (c *Comm) releaseOwn(why error) {
 	for a := c.attributes.Load(); a != nil; a = a.next {
 		if !a.made.Load() {
 			continue

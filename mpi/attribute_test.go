@@ -63,3 +63,26 @@ func TestFreeReleasesBothTwins(t *testing.T) {
 		t.Errorf("Close released them again: %d, %d", own, shadow)
 	}
 }
+
+// TestFreedAfterClose: what is kept with a communicator has been released by Close when Free comes, and is not again.
+func TestFreedAfterClose(t *testing.T) {
+	worlds, err := mpi.Local(1, mpi.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := worlds[0].Comm().Dup(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key mpi.Keyval
+	var own, shadow int
+	c.Attribute(&key, func() any { return counted{&own} })
+	c.Shadow().Attribute(&key, func() any { return counted{&shadow} })
+	if err := worlds[0].Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	c.Free()
+	if own != 1 || shadow != 1 {
+		t.Errorf("released the communicator's %d times and the shadow's %d times", own, shadow)
+	}
+}

@@ -61,7 +61,9 @@ func (e *engine) close(ctx context.Context) error {
 	e.windows.byID = nil
 	e.unlock()
 	for _, c := range comms {
-		c.release(ErrClosed)
+		if c != c.shadow {
+			c.release(ErrClosed)
+		}
 	}
 	if e.set != nil {
 		e.set.close()

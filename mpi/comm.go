@@ -30,6 +30,7 @@ type Comm struct {
 	native  any   // the native device's communicator
 
 	attributes atomic.Pointer[attribute]
+	released   atomic.Bool   // what libraries keep with it and with its shadow
 	calls      atomic.Uint64 // collective calls of this package so far, on the shadow
 
 	revoked atomic.Bool
@@ -138,7 +139,6 @@ func (c *Comm) Free() {
 	}
 	c.shadow.freed.Store(true)
 	c.release(errFreed)
-	c.shadow.release(errFreed)
 	c.dev.detach(c)
 }
 

@@ -214,7 +214,6 @@ func (d *nativeDevice) close(ctx context.Context) error {
 	d.mu.Unlock()
 	for c := range comms {
 		c.release(ErrClosed)
-		c.shadow.release(ErrClosed)
 	}
 	d.host.close()
 	close(d.closing)
