@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -101,12 +100,17 @@ func (w *Window[T]) adopt(p parts) {
 func (w *Window[T]) Len(rank int) int { return w.lengths[rank] }
 
 // Direct reports whether this rank accesses a rank's part as memory.
-func (w *Window[T]) Direct(rank int) bool { return rank == w.c.rank || w.direct[rank] != nil }
+func (w *Window[T]) Direct(rank int) bool { return rank == w.c.rank || w.Part(rank) != nil }
 
 // Part is a rank's part as memory, the caller's own included; nil if it is not
 // Direct. It is read and written under the rules of the window and must not be
 // used after Free, nor after the world's Close.
-func (w *Window[T]) Part(rank int) []T { return w.direct[rank] }
+func (w *Window[T]) Part(rank int) []T {
+	if w.freed.Load() {
+		return nil
+	}
+	return w.direct[rank]
+}
 
 // check looks at the arguments of an operation on n elements from at on.
 func (w *Window[T]) check(op string, target, at, n int) error {
@@ -367,5 +371,4 @@ func (w *Window[T]) Release() {
 	w.inside.Wait() // a copy that other goroutines are at
 	w.unmap.Stop()
 	w.held.release()
-	w.direct = slices.Repeat([][]T{nil}, len(w.direct))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -227,7 +228,8 @@ func TestWindowOfOtherElements(t *testing.T) {
 	})
 }
 
-// TestReleaseBesideOperations: parts stay mapped until the copies of other goroutines from and to them have ended.
+// TestReleaseBesideOperations: parts stay mapped until the copies of other goroutines from and to them have ended. Who asks
+// meanwhile learns that they are gone.
 func TestReleaseBesideOperations(t *testing.T) {
 	const n = 1 << 20
 	mpitest.Together(t, mpitest.SharedMemoryWorlds(t, 2), func(ctx context.Context, c *mpi.Comm) error {
@@ -241,7 +243,7 @@ func TestReleaseBesideOperations(t *testing.T) {
 				return err
 			}
 			ended := make(chan error, 2)
-			at := make(chan struct{}, 2)
+			at, asked := make(chan struct{}, 2), make(chan struct{})
 			use := func(op func(mine []float32) error) {
 				mine := make([]float32, n/2)
 				at <- struct{}{}
@@ -254,9 +256,16 @@ func TestReleaseBesideOperations(t *testing.T) {
 			}
 			go use(func(mine []float32) error { return w.Put(ctx, 1-c.Rank(), 0, mine) })
 			go use(func(mine []float32) error { return w.Get(ctx, 1-c.Rank(), n/2, mine) })
+			go func() { // the race detector sees whether it may ask
+				for w.Direct(1 - c.Rank()) {
+					runtime.Gosched()
+				}
+				close(asked)
+			}()
 			<-at
 			<-at
 			w.Release()
+			<-asked
 			for range 2 {
 				if err := <-ended; !errors.Is(err, mpi.ErrClosed) {
 					return fmt.Errorf("beside Release: %v, want ErrClosed", err)
