@@ -197,6 +197,10 @@ func (k *collectiveCall) context(ctx context.Context) (id uint32, claimed bool, 
 // maximum is the largest of the members' values. The maximum is idempotent,
 // so dissemination works for every size.
 func (k *collectiveCall) maximum(ctx context.Context, value uint32) (uint32, error) {
+	if k.c.Size() == 1 { // no message tells that the communicator has ended
+		_, _, err := k.c.dev.iprobe(k.c, 0, tagCollective)
+		return value, err
+	}
 	mine, theirs := []uint64{uint64(value)}, make([]uint64, 1)
 	for step := 1; step < k.c.Size(); step *= 2 {
 		if err := k.exchange(ctx, step, mine, theirs); err != nil {

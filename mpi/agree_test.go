@@ -121,3 +121,35 @@ func TestMembersUseOneName(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestEndedCommunicatorOfOne: where no other member is needed a communicator that has been revoked or freed makes no others
+// either, nor windows.
+func TestEndedCommunicatorOfOne(t *testing.T) {
+	for _, k := range []struct {
+		end  func(*Comm)
+		want error
+	}{{(*Comm).Revoke, ErrRevoked}, {(*Comm).Free, ErrClosed}} {
+		runLocal(t, 1, LocalOptions{}, func(ctx context.Context, world *Comm) error {
+			c, err := world.Dup(ctx)
+			if err != nil {
+				return err
+			}
+			w, err := NewWindow(ctx, c, make([]int32, 1))
+			if err != nil {
+				return err
+			}
+			defer w.Release()
+			k.end(c)
+			_, dup := c.Dup(ctx)
+			_, split := c.Split(ctx, 0, 0)
+			_, window := NewWindow(ctx, c, make([]int32, 1))
+			_, shared := AllocShared[int32](ctx, c, 1)
+			for what, err := range map[string]error{"dup": dup, "split": split, "window": window, "fence": w.Fence(ctx), "allocshared": shared} {
+				if !errors.Is(err, k.want) {
+					t.Errorf("%s: %v, want %v", what, err, k.want)
+				}
+			}
+			return nil
+		})
+	}
+}
