@@ -64,7 +64,7 @@ func (c *Comm) irecv(b []byte, src, tag int) Request {
 		return failed(nobody, c.misaddressed("recv", src, tag))
 	}
 	if src == ProcNull {
-		return failed(nobody, nil)
+		return Request{o: nothing}
 	}
 	return c.dev.irecv(c, b, src, tag)
 }

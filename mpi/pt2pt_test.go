@@ -38,3 +38,27 @@ func TestProbeRefusedAsProbe(t *testing.T) {
 		}
 	}
 }
+
+// TestPersistentFromNobody: Start does not allocate, as it says, also at the border of a grid.
+func TestPersistentFromNobody(t *testing.T) {
+	runLocal(t, 1, LocalOptions{}, func(ctx context.Context, c *Comm) error {
+		in, out := RecvInit(c, make([]int, 1), ProcNull, 3), SendInit(c, make([]int, 1), ProcNull, 3)
+		n := testing.AllocsPerRun(100, func() {
+			for _, p := range []*Persistent{in, out} {
+				if err := p.Start(); err != nil {
+					t.Error(err)
+				}
+			}
+			if s, err := in.Wait(ctx); err != nil || s != nobody {
+				t.Errorf("received %+v, %v", s, err)
+			}
+			if s, err := out.Wait(ctx); err != nil || s != (Status{}) {
+				t.Errorf("sent %+v, %v", s, err)
+			}
+		})
+		if n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+		return nil
+	})
+}

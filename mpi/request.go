@@ -20,10 +20,13 @@ type Request struct {
 // sent is what a send is that had finished when it returned.
 var sent = &op{phase: phaseFinished}
 
-// nobody is the status of a receive from ProcNull.
-var nobody = Status{Source: ProcNull, Tag: AnyTag}
+// nobody is the status of a receive from ProcNull, and nothing what such a receive is.
+var (
+	nobody  = Status{Source: ProcNull, Tag: AnyTag}
+	nothing = &op{phase: phaseFinished, preset: nobody}
+)
 
-// failed is a request that failed, or had nothing to do, before it began.
+// failed is a request that failed before it began.
 func failed(s Status, err error) Request {
 	return Request{o: &op{phase: phaseFinished, preset: s, err: err}}
 }
