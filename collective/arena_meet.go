@@ -53,6 +53,9 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 	if m.ticket == 0 {
 		return false, nil
 	}
+	if m.entry.op.user != nil {
+		return true, s.attendOperator(ctx, &m)
+	}
 	return true, s.attend(ctx, &m)
 }
 
@@ -96,16 +99,6 @@ func (s *state) enrol(m *meeting, c *mpi.Comm, q *call, a *arena) error {
 // attend does the collective of a meeting when it is its turn. After one that failed there is none: what
 // this rank would show the others for it stands where they still look for the one before.
 func (s *state) attend(ctx context.Context, m *meeting) error {
-	over := false
-	if m.entry.op.user != nil {
-		defer func() {
-			if !over {
-				atomic.StoreUint64(&m.parts[m.me][withdrawn], m.turn)
-				m.fail(noReturn(m.entry.op))
-				m.leave(m.ticket)
-			}
-		}()
-	}
 	err := s.queue(ctx, m)
 	if b := s.broken.Load(); err == nil && b != nil {
 		err = b.Err
@@ -116,8 +109,22 @@ func (s *state) attend(ctx context.Context, m *meeting) error {
 	if err != nil {
 		err = m.fail(s.causeOf(ctx, m.comm.Shadow(), err)) // before the next one's turn
 	}
-	over = true
 	m.leave(m.ticket)
+	return err
+}
+
+// attendOperator is attend with an operator of the program, which may not return.
+func (s *state) attendOperator(ctx context.Context, m *meeting) error {
+	over := false
+	defer func() {
+		if !over {
+			atomic.StoreUint64(&m.parts[m.me][withdrawn], m.turn)
+			m.fail(noReturn(m.entry.op))
+			m.leave(m.ticket)
+		}
+	}()
+	err := s.attend(ctx, m)
+	over = true
 	return err
 }
 
