@@ -158,21 +158,6 @@ func killStrays(job string) {
 
 // isOf reports whether a process has the job's name in its environment. One that has ended has none.
 func isOf(job string, pid int) bool {
-	name, known := jobOf(pid)
-	return known && name == job
-}
-
-// jobOf is the job's name in a process's environment, empty where there is none. It is not known of one that has ended, or
-// is another user's.
-func jobOf(pid int) (name string, known bool) {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		return "", false
-	}
-	for v := range strings.SplitSeq(string(env), "\x00") {
-		if name, is := strings.CutPrefix(v, wire.EnvJob+"="); is {
-			return name, true
-		}
-	}
-	return "", true
+	return err == nil && slices.Contains(strings.Split(string(env), "\x00"), wire.EnvJob+"="+job)
 }

@@ -1,11 +1,12 @@
 // Package launch starts the ranks of a job on this host and sees to it that
 // they end: the first failure ends the rest, an ended launcher ends its ranks, and no
-// process is left behind.
+// process is left behind, unless it has left its rank's group and cleared its environment (as by "setsid env -i"): nothing tells that
+// from a process that another child of the program has started and left.
 //
 // Run makes the calling program a subreaper: processes that the ranks have started, and that lose their parent, become its
 // children. Run kills and waits for those. It leaves alone what the program has started itself before Run, in its own process group,
 // or by package os, unless it has released it; but a child that a C library or [syscall.ForkExec] starts during Run, in
-// another group, may be waited for by Run once it has ended, and is killed at the end of Run. Without pidfds (before Linux 5.4), or where /proc does not
+// another group, may be waited for by Run once it has ended. Without pidfds (before Linux 5.4), or where /proc does not
 // show whose they are, what has left its rank's group and ends within a second may stay a zombie until the program ends.
 package launch
 
@@ -69,8 +70,8 @@ type Config struct {
 	// Grace is how long ranks have between SIGTERM and SIGKILL. 0 is 5 s.
 	Grace time.Duration
 	// Guard is the command that runs RunGuard, so that the ranks end, with all
-	// they started, even if this process is killed by SIGKILL: but for what has left its rank's group and cleared its
-	// environment, which nobody knows then. Empty: only the ranks themselves end then.
+	// they started, even if this process is killed by SIGKILL. Empty: only the ranks
+	// themselves end then.
 	Guard []string
 	// Notify is told, in order, what happens: failures, signals, processes that do not end. The job goes on meanwhile, and once ranks have
 	// been killed a call that does not return is not waited for. May be nil.

@@ -15,8 +15,8 @@ import (
 )
 
 // strays are what has left the ranks' groups and lost its parent: this process is the parent then, as the subreaper, among
-// children that the program has of its own. Two things tell them apart. Who lives has the job's name in its environment, unless it
-// has cleared that. Who has ended has none any more, but a child of the program's own is held: for all that it starts, package os
+// children that the program has of its own. Two things tell them apart. Who lives has the job's name in its environment. Who
+// has ended has none any more, but a child of the program's own is held: for all that it starts, package os
 // has a pidfd until it has been waited for.
 type strays struct {
 	job    string
@@ -130,14 +130,14 @@ func (s *strays) look(running map[int]*process) []stray {
 		if p := running[pid]; p != nil && !p.over.Load() {
 			continue
 		}
-		name, known := jobOf(pid) // before it is asked whether it has ended: else it could end in between
+		isNamed := isOf(s.job, pid) // before it is asked whether it has ended: else it could end in between
 		c, err := strayOf(pid)
 		switch {
 		case err != nil || s.before[c.child]:
-		case known && name == s.job || s.named[c.child]:
+		case isNamed || s.named[c.child]:
 			named[c.child] = true
 			found = append(found, c)
-		case (c.ended || known && name == "") && c.group != own: // what C libraries start, and wait for by its number, is in the program's group as a rule
+		case c.ended && c.group != own: // what C libraries start, and wait for by its number, is in the program's group as a rule
 			nameless = append(nameless, c)
 		}
 	}
@@ -145,17 +145,17 @@ func (s *strays) look(running map[int]*process) []stray {
 	return append(found, s.adopted(nameless)...)
 }
 
-// adopted are those of the children without a name that nobody holds. A child of the program's own that it has waited for since is none
+// adopted are those of the children, which have ended, that nobody holds. A child of the program's own that it has waited for since is none
 // either: its number is nobody's, or another's.
-func (s *strays) adopted(nameless []stray) []stray {
-	if len(nameless) == 0 || !s.held {
+func (s *strays) adopted(ended []stray) []stray {
+	if len(ended) == 0 || !s.held {
 		return nil
 	}
 	held, err := heldProcesses()
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(nameless, func(c stray) bool {
+	return slices.DeleteFunc(ended, func(c stray) bool {
 		now, err := strayOf(c.pid)
 		return held[c.pid] || err != nil || now.child != c.child
 	})
