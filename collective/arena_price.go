@@ -34,7 +34,7 @@ const (
 // rank gives, takes and combines, and its own block. Giving and taking go on at the same time: m.Given, or
 // m.Pieces where all do both.
 // Long vectors cost a crossing for each time that they fill the ring. Ranks that share processors
-// divide their time, and for a crossing all must have had their turn. It is the
+// divide their time, but for the root's work (ofRoot), and for a crossing all must have had their turn. It is the
 // mean over the ranks.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	n, ranks, others := p.Count*p.ElemBytes, float64(p.Size), float64(p.Size-1)

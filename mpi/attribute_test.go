@@ -38,8 +38,9 @@ type counted struct{ n *int }
 
 func (c counted) Release(error) { *c.n++ }
 
-// TestFreeReleasesBothTwins: what is kept with a communicator and what is kept with its shadow is released by Free, once.
-func TestFreeReleasesBothTwins(t *testing.T) {
+// withCounted is a world of one rank and a communicator there with which, and with whose shadow, something is kept whose releases are counted.
+func withCounted(t *testing.T, own, shadow *int) (*mpi.World, *mpi.Comm) {
+	t.Helper()
 	worlds, err := mpi.Local(1, mpi.LocalOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -49,14 +50,20 @@ func TestFreeReleasesBothTwins(t *testing.T) {
 		t.Fatal(err)
 	}
 	var key mpi.Keyval
+	c.Attribute(&key, func() any { return counted{own} })
+	c.Shadow().Attribute(&key, func() any { return counted{shadow} })
+	return worlds[0], c
+}
+
+// TestFreeReleasesBothTwins: what is kept with a communicator and what is kept with its shadow is released by Free, once.
+func TestFreeReleasesBothTwins(t *testing.T) {
 	var own, shadow int
-	c.Attribute(&key, func() any { return counted{&own} })
-	c.Shadow().Attribute(&key, func() any { return counted{&shadow} })
+	w, c := withCounted(t, &own, &shadow)
 	c.Free()
 	if own != 1 || shadow != 1 {
 		t.Errorf("Free released the communicator's %d times and the shadow's %d times", own, shadow)
 	}
-	if err := worlds[0].Close(t.Context()); err != nil {
+	if err := w.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if own != 1 || shadow != 1 {
@@ -66,19 +73,9 @@ func TestFreeReleasesBothTwins(t *testing.T) {
 
 // TestFreedAfterClose: what is kept with a communicator has been released by Close when Free comes, and is not again.
 func TestFreedAfterClose(t *testing.T) {
-	worlds, err := mpi.Local(1, mpi.LocalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := worlds[0].Comm().Dup(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var key mpi.Keyval
 	var own, shadow int
-	c.Attribute(&key, func() any { return counted{&own} })
-	c.Shadow().Attribute(&key, func() any { return counted{&shadow} })
-	if err := worlds[0].Close(t.Context()); err != nil {
+	w, c := withCounted(t, &own, &shadow)
+	if err := w.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 	c.Free()
