@@ -16,12 +16,12 @@ func (c *Comm) CountsCalls(counter Counter) (end func()) {
 	if !ok {
 		return func() {}
 	}
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.beside = append(e.beside, counter)
 	return func() {
-		e.lock()
-		defer e.unlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		if i := slices.Index(e.beside, counter); i >= 0 {
 			e.beside = slices.Delete(e.beside, i, i+1)
 			e.calls += counter.Load()

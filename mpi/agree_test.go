@@ -52,8 +52,8 @@ func TestGivenUpIsHeardWhileAMessageWaits(t *testing.T) {
 				t.Fatalf("rank 1 has given up, and the error is %v", err)
 			}
 			p.s.carry = nil
-			p.e.lock()
-			defer p.e.unlock()
+			p.e.mu.Lock()
+			defer p.e.mu.Unlock()
 			for _, token := range waiting {
 				p.e.Message(1, &transport.Header{Kind: kindRetracted, Token: token}, nil)
 			}
@@ -71,9 +71,9 @@ func TestContextsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := worlds[1].dev.(*engine)
-	e.lock()
+	e.mu.Lock()
 	e.context = shrinkContexts - contextStep
-	e.unlock()
+	e.mu.Unlock()
 	for n, want := range []error{nil, ErrArgument, ErrArgument} {
 		var both sync.WaitGroup
 		for _, w := range worlds {

@@ -39,8 +39,8 @@ func TestBatch(t *testing.T) {
 				payloads[i*strideBytes] = byte(i + 1)
 			}
 			h := transport.Header{Kind: kindEager, Context: p.c.context, Tag: 5, Bytes: 8}
-			p.e.lock()
-			defer p.e.unlock()
+			p.e.mu.Lock()
+			defer p.e.mu.Unlock()
 			if taken := p.e.Batch(1, &h, payloads, strideBytes, count); taken != x.taken {
 				t.Fatalf("%d taken, want %d", taken, x.taken)
 			}

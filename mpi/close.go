@@ -34,14 +34,14 @@ func (w *World) Close(ctx context.Context) error {
 
 // close implements device.
 func (e *engine) close(ctx context.Context) error {
-	e.lock()
+	e.mu.Lock()
 	w := e.comms[0].world
-	e.unlock()
+	e.mu.Unlock()
 	err := e.drain(ctx)
 	if w.membership != nil {
-		e.lock()
+		e.mu.Lock()
 		e.closing = true
-		e.unlock()
+		e.mu.Unlock()
 		if byeErr := w.membership.Bye(ctx); err == nil && byeErr != nil {
 			err = byeErr
 		}
@@ -56,10 +56,10 @@ func (e *engine) close(ctx context.Context) error {
 			err = cerr
 		}
 	}
-	e.lock()
+	e.mu.Lock()
 	e.finishAll(func(*op) bool { return true })
 	e.windows.byID = nil
-	e.unlock()
+	e.mu.Unlock()
 	for _, c := range comms {
 		if c != c.shadow {
 			c.release(ErrClosed)
@@ -80,8 +80,8 @@ type drained struct{ prober }
 func (d *drained) met() bool { return len(d.e.backlog) == 0 }
 
 func (e *engine) drain(ctx context.Context) error {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.await(ctx, &drained{prober{e: e}})
 }
 
@@ -93,8 +93,8 @@ func (u *unled) met() bool { return u.e.leader == leaderNone && u.e.copying == 0
 // end lets no operation begin, finishes all but those whose memory a provider still holds or that are being copied,
 // and returns when nobody is inside a provider or copies any more, with the communicators that there are.
 func (e *engine) end() []*Comm {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.closing, e.closed = true, true
 	e.unread = nil // whose peers' last reads the rest of Close waits for
 	e.finishAll(e.takeBack)

@@ -6,8 +6,8 @@ import "context"
 // in use on this rank, and which ids are free.
 
 func (e *engine) attach(_ context.Context, c *Comm) error {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.closed {
 		return c.fail("create", ProcNull, AnyTag, ErrClosed, "")
 	}
@@ -32,15 +32,15 @@ func (e *engine) attach(_ context.Context, c *Comm) error {
 
 // forgo has what members that did make the communicator send here be refused, as if it had been freed.
 func (e *engine) forgo(_ []int32, context uint32) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.ended.add(context, nil)
 	e.discardOf(context, errFreed)
 }
 
 func (e *engine) detach(c *Comm) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.ended.add(c.context, e.forgetShrinks(c))
 	for _, m := range []*Comm{c, c.shadow} {
 		delete(e.comms, m.context)
@@ -61,14 +61,14 @@ func (e *engine) discardOf(context uint32, why error) {
 }
 
 func (e *engine) nextContext() uint32 {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.context
 }
 
 func (e *engine) claimContext(id uint32) bool {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if id < e.context {
 		return false
 	}

@@ -3,7 +3,6 @@ package mpi
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 
 	"github.com/fisterra-hpc/fisterra/internal/biased"
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
@@ -13,8 +12,7 @@ import (
 // (match.go), runs the eager and rendezvous protocol (protocol.go), and makes
 // progress in whoever waits (progress.go). Everything but the atomics is guarded by mu.
 type engine struct {
-	mu        biased.Mutex
-	contended atomic.Int32 // goroutines that want mu while a leader polls
+	mu biased.Mutex // of the world; a leader that polls steps aside where others want it
 
 	rank, size int
 	log        *slog.Logger
@@ -82,19 +80,6 @@ func (e *engine) use(providers ...transport.Provider) {
 	e.providers, e.serving = providers, make([]bool, len(providers))
 }
 
-// lock takes the world's lock and lets a polling leader know that somebody
-// wants it.
-func (e *engine) lock() {
-	if e.mu.TryLock() {
-		return
-	}
-	e.contended.Add(1)
-	e.mu.Lock()
-	e.contended.Add(-1)
-}
-
-func (e *engine) unlock() { e.mu.Unlock() }
-
 func (e *engine) worldRank() int { return e.rank }
 
 // finishWait waits for an op that nobody else knows, with the lock held, and
@@ -134,8 +119,8 @@ func (e *engine) collect(o *op) (Status, error) {
 }
 
 func (e *engine) wait(ctx context.Context, r Request) (Status, error) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.calls++
 	if r.spent() {
 		return Status{}, spent(e, "wait")
@@ -144,8 +129,8 @@ func (e *engine) wait(ctx context.Context, r Request) (Status, error) {
 }
 
 func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.calls++
 	for i := range rs {
 		r := &rs[i]
@@ -183,8 +168,8 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 }
 
 func (e *engine) test(r Request) (Status, bool, error) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.calls++
 	if r.spent() {
 		return Status{}, true, spent(e, "test")
@@ -200,8 +185,8 @@ func (e *engine) test(r Request) (Status, bool, error) {
 }
 
 func (e *engine) cancel(r Request) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if !r.spent() && !r.o.finished() {
 		e.callBack(r.o)
 	}
@@ -217,8 +202,8 @@ func (e *engine) callBack(o *op) {
 }
 
 func (e *engine) doneChan(r Request) <-chan struct{} {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if r.o.gen != r.gen || r.o.over() && !r.o.gaveUp {
 		return closedChan
 	}
@@ -243,8 +228,8 @@ func spent(d device, what string) error {
 }
 
 func (e *engine) waitAny(ctx context.Context, rs []Request) (int, Status, error) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.calls++
 	any := e.anyOf(rs)
 	defer e.keepAnyOf(any)

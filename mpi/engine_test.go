@@ -197,8 +197,8 @@ func TestSelfBoundsMemory(t *testing.T) {
 		const n, size = 200, 60 << 10
 		e := c.dev.(*engine)
 		held := func() (bytes int) {
-			e.lock()
-			defer e.unlock()
+			e.mu.Lock()
+			defer e.mu.Unlock()
 			for a := e.match.first; a != nil; a = a.seqNext {
 				bytes += len(a.payload)
 			}
@@ -236,8 +236,8 @@ func TestSelfBoundsMemory(t *testing.T) {
 				return err
 			}
 		}
-		e.lock()
-		defer e.unlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		if e.selfHeld != 0 {
 			return fmt.Errorf("%d bytes are counted as held", e.selfHeld)
 		}
@@ -289,13 +289,13 @@ func TestSlowReceiverBoundsMemory(t *testing.T) {
 			if _, err := Recv(ctx, c, buf, 0, 1); err != nil {
 				return fmt.Errorf("message %d: %w", i, err)
 			}
-			e.lock()
+			e.mu.Lock()
 			held := 0
 			for a := e.match.first; a != nil; a = a.seqNext {
 				held += len(a.payload)
 			}
 			credit := e.providers[0].Caps().CreditBytes
-			e.unlock()
+			e.mu.Unlock()
 			if held > credit {
 				return fmt.Errorf("%d B of unexpected messages held, credit is %d B", held, credit)
 			}

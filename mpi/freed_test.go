@@ -20,8 +20,8 @@ func (p *play) child(t *testing.T) *Comm {
 
 // arrive has a message of rank 1 arrive.
 func (p *play) arrive(h transport.Header, payload []byte) {
-	p.e.lock()
-	defer p.e.unlock()
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
 	h.Bytes = uint64(len(payload))
 	p.e.Message(1, &h, payload)
 }
@@ -99,8 +99,8 @@ func TestFreeKeepsDecisions(t *testing.T) {
 	t.Cleanup(p.e.set.close)
 	c := p.child(t)
 	arrive := func(from int, what uint64, lost ...uint32) {
-		p.e.lock()
-		defer p.e.unlock()
+		p.e.mu.Lock()
+		defer p.e.mu.Unlock()
 		b := ranksLost(lost...)
 		p.e.Message(from, &transport.Header{Kind: kindShrink, Context: c.context, Tag: 1, Aux: what, Bytes: uint64(len(b))}, b)
 	}

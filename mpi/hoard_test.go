@@ -68,8 +68,8 @@ func TestHoarderIsLost(t *testing.T) {
 	for _, u := range hoarding {
 		t.Run(u.name, func(t *testing.T) {
 			s := newScene(t)
-			s.e.lock()
-			defer s.e.unlock()
+			s.e.mu.Lock()
+			defer s.e.mu.Unlock()
 			s.s.full = true
 			for i := range u.kept {
 				s.say(u.nth(i), u.payload)
@@ -91,7 +91,7 @@ func TestHoarderIsLost(t *testing.T) {
 func TestHoardedAgain(t *testing.T) {
 	s := newScene(t)
 	for i := range 4 * sceneKept {
-		s.e.lock()
+		s.e.mu.Lock()
 		s.say(transport.Header{Kind: kindShrink, Context: 100, Tag: 1, Aux: shrinkQuery}, nil)
 		s.say(transport.Header{Kind: kindShrink, Tag: 2, Aux: shrinkQuery}, nil)
 		s.say(transport.Header{Kind: kindRevoke, Context: 100}, nil)
@@ -99,7 +99,7 @@ func TestHoardedAgain(t *testing.T) {
 		s.say(transport.Header{Kind: kindRTS, Tag: 3, Token: 1000, Bytes: 99}, nil)
 		s.say(transport.Header{Kind: kindRetract, Token: 1000}, nil)
 		s.checkBounds(t)
-		s.e.unlock()
+		s.e.mu.Unlock()
 		if _, err := Recv(t.Context(), s.c, make([]byte, 99), 1, 3); err != nil {
 			t.Fatalf("message %d: %v", i, err)
 		}
@@ -109,8 +109,8 @@ func TestHoardedAgain(t *testing.T) {
 // TestMissedWindowsAreForgotten: a peer that asks for ever more windows that are not there, and takes the answers, costs no more memory.
 func TestMissedWindowsAreForgotten(t *testing.T) {
 	s := newScene(t)
-	s.e.lock()
-	defer s.e.unlock()
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
 	for i := range 3 * sceneKept {
 		s.say(transport.Header{Kind: kindWindow, Context: uint32(100 + i), Tag: windowWord(windowFlush, 0), Token: uint64(1000 + i)}, nil)
 		if n := len(s.e.windows.missed); n > sceneKept {
@@ -125,8 +125,8 @@ func TestMissedWindowsAreForgotten(t *testing.T) {
 // TestGetIsReadWhenItLeaves: the answer to a Get that has to wait is no copy.
 func TestGetIsReadWhenItLeaves(t *testing.T) {
 	s := newScene(t)
-	s.e.lock()
-	defer s.e.unlock()
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
 	w := s.e.windows.byID[sceneWindow].(*Window[int64])
 	get := transport.Header{Kind: kindWindow, Context: sceneWindow, Tag: windowWord(windowGet, 0), Aux: 7, Bytes: 80}
 	s.s.full, s.s.said = true, nil
@@ -158,8 +158,8 @@ func TestGetIsReadWhenItLeaves(t *testing.T) {
 func TestAnnouncementsAreSmall(t *testing.T) {
 	s := newScene(t)
 	s.e.mostAnnounced = mostAnnounced
-	s.e.lock()
-	defer s.e.unlock()
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
 	const n, mostBytes = 1 << 20, 160
 	key := make([]byte, keyBytes)
 	h := transport.Header{Kind: kindRTS, Tag: 3, Bytes: 1 << 20}

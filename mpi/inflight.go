@@ -34,8 +34,8 @@ func (e *engine) leave(o *op, why error) error {
 
 // letGo implements device.
 func (e *engine) letGo(r Request) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.sleeper != nil {
 		_ = e.await(context.Background(), r.o) // ends when it has finished, or the world has
 	}
@@ -52,8 +52,8 @@ func (e *engine) strandLater(rank int) {
 		return
 	}
 	time.AfterFunc(takeBackTime, func() {
-		e.lock()
-		defer e.unlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		for _, o := range e.ops.all {
 			if !e.closed && o.held(rank) && !o.gaveUp {
 				e.strand(o)

@@ -54,11 +54,11 @@ func TestLostPeerHoldsBuffer(t *testing.T) {
 			p.pulled(1)
 			losing := time.AfterFunc(0, func() {
 				for begun := false; !begun && ctx.Err() == nil; {
-					p.e.lock()
+					p.e.mu.Lock()
 					if begun = p.e.holds(1); begun {
 						p.e.lose(1, "it was stopped")
 					}
-					p.e.unlock()
+					p.e.mu.Unlock()
 				}
 			})
 			defer losing.Stop()
@@ -71,9 +71,9 @@ func TestLostPeerHoldsBuffer(t *testing.T) {
 			free(t, err, false)
 			p.complete(1)
 			free(t, err, true)
-			p.e.lock()
+			p.e.mu.Lock()
 			watched, left := p.e.watched, len(p.e.ops.all)-len(p.e.ops.free)
-			p.e.unlock()
+			p.e.mu.Unlock()
 			if watched != 0 || left != 1 {
 				t.Errorf("%d operations watched and %d in use, want none, and that of the blocking receive", watched, left)
 			}
@@ -90,8 +90,8 @@ func (p *play) pulled(ranks ...int) {
 
 // complete has the provider let go of the memory of the operation with a rank.
 func (p *play) complete(rank int) {
-	p.e.lock()
-	defer p.e.unlock()
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
 	for _, o := range p.e.ops.all {
 		if o.held(rank) {
 			p.e.Complete(o.token(), errors.New("given up"))
@@ -230,8 +230,8 @@ func TestSpentByInFlight(t *testing.T) {
 func TestStrandedOnce(t *testing.T) {
 	p := newPlay(0, []string{"3", "pull"})
 	p.pulled(1)
-	p.e.lock()
-	defer p.e.unlock()
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
 	// The message of rank 1 is held: as if it had come while the receive was waiting.
 	a := p.e.match.first
 	p.e.match.release(a)
@@ -259,13 +259,13 @@ func TestOlderReceiveFirst(t *testing.T) {
 	p := newPlay(0, []string{"2"})
 	p.do(t, 0, []string{"recv", "A", "1", "5", "500"})
 	p.do(t, 0, []string{"rts", "1", "77", "5", "500"})
-	p.e.lock()
+	p.e.mu.Lock()
 	own := p.e.recvDirect(p.c, make([]byte, 500), 1, 5)
-	p.e.unlock()
+	p.e.mu.Unlock()
 	p.do(t, 0, []string{"retract", "1", "77", "A"})
 	got := p.do(t, 0, []string{"eager", "1", "5", "10"})
-	p.e.lock()
-	defer p.e.unlock()
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
 	if len(got) != 1 || got[0] != "A has 10 B from 1 tag 5" || own.finished() {
 		t.Errorf("the next message: %q; the later receive has it: %v", got, own.finished())
 	}
@@ -300,8 +300,8 @@ func TestContextAmidTraffic(t *testing.T) {
 // sender has its credit back.
 func TestRevokedBeforeMade(t *testing.T) {
 	p := newPlay(0, []string{"2"})
-	p.e.lock()
-	defer p.e.unlock()
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
 	p.e.Message(1, &transport.Header{Kind: kindEager, Context: 8, Tag: 5, Bytes: 90}, make([]byte, 90))
 	if p.e.peer(1).held == 0 {
 		t.Fatal("nothing is held: nothing is tested")

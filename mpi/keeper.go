@@ -42,8 +42,8 @@ func (e *engine) startKeeper() {
 
 func (e *engine) keep() {
 	var seen uint64
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for !e.closed {
 		now := e.activity()
 		switch {
@@ -61,7 +61,7 @@ func (e *engine) keep() {
 			seen = now
 			e.leader = leaderKeeper
 			for !e.closed && len(e.reported) == 0 && e.pollAll() > 0 {
-				if e.contended.Load() > 0 {
+				if e.mu.Wanted() {
 					e.stepAside()
 				}
 			}
@@ -84,9 +84,9 @@ func (e *engine) keep() {
 // processor that the caller needs where the program has one only.
 func (e *engine) keepOut() {
 	e.keeper.waiting = true
-	e.unlock()
+	e.mu.Unlock()
 	<-e.keeper.leave
-	e.lock()
+	e.mu.Lock()
 }
 
 // tick pauses without the lock. Not in a system call, from which Go's monitor would have to
@@ -98,7 +98,7 @@ func (e *engine) tick() {
 	if e.crowded {
 		pause = crowdedTick
 	}
-	e.unlock()
+	e.mu.Unlock()
 	time.Sleep(pause)
 	for !e.mu.TryLock() {
 		time.Sleep(pause)
@@ -116,15 +116,15 @@ func (e *engine) keepAsleep() {
 	}
 	if !e.arm() {
 		e.disarm()
-		if e.contended.Load() > 0 { // what has arrived may be for later
+		if e.mu.Wanted() { // what has arrived may be for later
 			e.stepAside()
 		}
 		return
 	}
 	e.leader, e.asleep, e.keeper.asleep = leaderAsleep, true, true
-	e.unlock()
+	e.mu.Unlock()
 	e.set.wait(-1)
-	e.lock()
+	e.mu.Lock()
 	e.keeper.asleep = false
 	switch {
 	case e.leader == leaderAsleep:

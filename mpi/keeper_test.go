@@ -21,8 +21,8 @@ func TestKeeperWaitsForTheCallerItWakes(t *testing.T) {
 	p.e.startKeeper()
 	<-w.c
 	seen := func() int {
-		p.e.lock()
-		defer p.e.unlock()
+		p.e.mu.Lock()
+		defer p.e.mu.Unlock()
 		return polls
 	}
 	before := seen()
@@ -31,10 +31,10 @@ func TestKeeperWaitsForTheCallerItWakes(t *testing.T) {
 	if after := seen(); after != before {
 		t.Errorf("the keeper has looked %d times since it woke the caller", after-before)
 	}
-	p.e.lock()
+	p.e.mu.Lock()
 	p.e.parked, p.e.closed = nil, true
 	p.e.handOver()
-	p.e.unlock()
+	p.e.mu.Unlock()
 	p.e.keeper.done.Wait()
 }
 
@@ -82,12 +82,12 @@ func TestKeeperLooksWhereCallsDoNot(t *testing.T) {
 					<-again.C
 					call()
 				}
-				p.e.lock()
+				p.e.mu.Lock()
 				if polls < 3 {
 					t.Errorf("the keeper has looked %d times in %v, in which the program made calls that look for nothing", polls, 5*keeperTick)
 				}
 				p.e.closed = true
-				p.e.unlock()
+				p.e.mu.Unlock()
 				p.e.keeper.done.Wait()
 			})
 		})

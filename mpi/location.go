@@ -96,8 +96,8 @@ func (e *engine) mapperOf(world int) transport.Mapper {
 	if world == e.rank {
 		return nil
 	}
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if r := e.route(world); r.provider >= 0 {
 		m, _ := e.providers[r.provider].(transport.Mapper)
 		return m

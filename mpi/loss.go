@@ -94,8 +94,8 @@ func shortage(err error) bool {
 // What it sent before has arrived or is in the provider, and is delivered first: by whoever
 // leads, since two must not be inside a provider.
 func (e *engine) peerLost(rank int, why string) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.closed {
 		return
 	}
@@ -246,8 +246,8 @@ func (e *engine) takeBackSelf(o *op, err error) {
 }
 
 func (e *engine) lost(c *Comm) []int {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.lostOf(c)
 }
 
@@ -262,8 +262,8 @@ func (e *engine) lostOf(c *Comm) []int {
 }
 
 func (e *engine) acknowledge(c *Comm) []int {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	c.unacked = 0 // not the shadow's: a collective without the lost rank leaves others waiting
 	return e.lostOf(c)
 }
@@ -271,8 +271,8 @@ func (e *engine) acknowledge(c *Comm) []int {
 // revoke implements Comm.Revoke: every member is told once by whoever learns
 // of it first, so that it reaches everyone although its origin may die.
 func (e *engine) revoke(c *Comm) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if c := e.comms[c.context&^1]; c != nil {
 		e.revokeComm(c)
 	}

@@ -44,8 +44,8 @@ func TestWaitAllGivesUpTogether(t *testing.T) {
 func TestRevokedBeforeAttached(t *testing.T) {
 	p := newPlay(0, []string{"3"})
 	revoke := func() {
-		p.e.lock()
-		defer p.e.unlock()
+		p.e.mu.Lock()
+		defer p.e.mu.Unlock()
 		p.e.Message(1, &transport.Header{Kind: kindRevoke, Context: contextStep}, nil)
 	}
 	revoke()
@@ -113,23 +113,23 @@ func TestLossHasItsReason(t *testing.T) {
 			p.s.gone = nil
 			r := Isend(p.c, make([]byte, 150), 1, 0)
 			p.s.gone = reason
-			p.e.lock()
+			p.e.mu.Lock()
 			p.e.Message(1, &transport.Header{Kind: kindCTS, Token: r.o.token(), Aux: 9, Bytes: 150}, nil)
-			p.e.unlock()
+			p.e.mu.Unlock()
 			_, err := r.Wait(t.Context())
 			return err
 		},
 		"receive": func(p *play) error {
-			p.e.lock()
+			p.e.mu.Lock()
 			p.e.Message(1, &rts, nil)
-			p.e.unlock()
+			p.e.mu.Unlock()
 			_, err := Recv(t.Context(), p.c, make([]byte, 300), 1, 3)
 			return err
 		},
 		"pulled receive": func(p *play) error {
-			p.e.lock()
+			p.e.mu.Lock()
 			p.e.Message(1, &rts, make([]byte, keyBytes))
-			p.e.unlock()
+			p.e.mu.Unlock()
 			_, err := Recv(t.Context(), p.c, make([]byte, 300), 1, 3)
 			return err
 		},
@@ -154,10 +154,10 @@ func TestLossHasItsReason(t *testing.T) {
 			if n := len(p.e.losses); n != 1 {
 				t.Errorf("%d losses are known", n)
 			}
-			if p.e.lock(); p.e.poll() != 0 || len(p.e.backlog) > 0 || !p.e.peer(1).out.empty() {
+			if p.e.mu.Lock(); p.e.poll() != 0 || len(p.e.backlog) > 0 || !p.e.peer(1).out.empty() {
 				t.Error("something waits for the lost rank")
 			}
-			p.e.unlock()
+			p.e.mu.Unlock()
 		})
 	}
 }
@@ -167,9 +167,9 @@ func TestGoneAfterGoodbye(t *testing.T) {
 	p := newPlay(0, []string{"2"})
 	t.Cleanup(p.e.set.close)
 	p.s.gone = errors.New("it has closed the connection")
-	p.e.lock()
+	p.e.mu.Lock()
 	p.e.closing = true
-	p.e.unlock()
+	p.e.mu.Unlock()
 	if err := Send(t.Context(), p.c, make([]byte, 50), 1, 0); !errors.Is(err, ErrClosed) {
 		t.Errorf("a send ends with %v, want %v", err, ErrClosed)
 	}
@@ -180,11 +180,11 @@ func TestDoneCountsOperations(t *testing.T) {
 	p := newPlay(0, []string{"2"})
 	r := Irecv(p.c, make([]byte, 10), 1, 0)
 	first, second := r.Done(), r.Done()
-	p.e.lock()
+	p.e.mu.Lock()
 	watched := p.e.watched
 	p.e.Message(1, &transport.Header{Kind: kindEager, Bytes: 10}, make([]byte, 10))
 	left := p.e.watched
-	p.e.unlock()
+	p.e.mu.Unlock()
 	<-first
 	<-second
 	if watched != 1 || left != 0 {

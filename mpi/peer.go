@@ -31,6 +31,7 @@ type peer struct {
 	instantBytes int
 	credit       int // bytes that may still be sent eagerly
 	owed         int // bytes consumed and not yet credited back
+	mostOwed     int // owed bytes at which they are credited back
 	held         int // bytes of its eager messages that no receive has asked for yet
 	// Announcements of large messages that no receive has asked for yet.
 	announced int
@@ -51,8 +52,8 @@ func (e *engine) transport(rank int) (name, reason string) {
 	if rank == e.rank {
 		return "self", "the rank itself"
 	}
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	r := e.route(rank)
 	if r.provider < 0 {
 		return "none", r.reason
@@ -62,8 +63,8 @@ func (e *engine) transport(rank int) (name, reason string) {
 
 // path says how large messages to a rank travel, if that is known.
 func (e *engine) path(rank int) string {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if r := e.route(rank); r.provider >= 0 && !e.closed {
 		if p, ok := e.providers[r.provider].(pathfinder); ok {
 			return p.Path(rank)
@@ -131,7 +132,7 @@ func (e *engine) newPeer(rank int) *peer {
 		p.taker, _ = p.provider.(transport.Taker)
 		p.elsewhere = p.taker != nil && e.homes.apart(e.rank, rank)
 		p.caps = p.provider.Caps()
-		p.credit = p.caps.CreditBytes
+		p.credit, p.mostOwed = p.caps.CreditBytes, p.caps.CreditBytes/2
 		p.instantBytes = p.caps.RendezvousBytes
 		if p.memory != nil {
 			p.instantBytes = min(p.instantBytes, p.caps.PullBytes)

@@ -162,7 +162,7 @@ func (e *engine) glance(o *op) {
 	}
 	e.leader = leaderCaller
 	peer := e.awaited(o)
-	for i := 0; i < glancePolls && e.contended.Load() == 0; i++ {
+	for i := 0; i < glancePolls && !e.mu.Wanted(); i++ {
 		if e.poll() == 0 {
 			e.pass(peer)
 		} else if o.phase == phaseFinished {
@@ -181,7 +181,7 @@ func (e *engine) glance(o *op) {
 func (e *engine) spin(cond condition) bool {
 	peer := e.awaited(cond)
 	for start := time.Now(); time.Since(start) < e.spinTime; {
-		if e.contended.Load() > 0 {
+		if e.mu.Wanted() {
 			e.stepAside()
 		}
 		for range clockPolls {
@@ -202,9 +202,9 @@ func (e *engine) yieldSome(cond condition) bool {
 		most = yieldCrowded
 	}
 	for w := (osyield.Wait{}); w.Yields < yields && w.Lasts < yieldMost || w.Lasts < most; {
-		e.unlock()
+		e.mu.Unlock()
 		took := e.home.Yield(&w)
-		e.lock()
+		e.mu.Lock()
 		if e.pollAll() > 0 || cond.met() {
 			return true
 		}
@@ -218,8 +218,8 @@ func (e *engine) yieldSome(cond condition) bool {
 
 // stepAside lets goroutines that want the lock have it.
 func (e *engine) stepAside() {
-	e.unlock()
-	for i := 0; i < 100 && e.contended.Load() > 0; i++ {
+	e.mu.Unlock()
+	for i := 0; i < 100 && e.mu.Wanted(); i++ {
 		osyield.Yield()
 	}
 	e.mu.Lock()
@@ -227,7 +227,7 @@ func (e *engine) stepAside() {
 
 // Outside implements transport.Sink.
 func (e *engine) Outside(work func()) {
-	e.unlock()
+	e.mu.Unlock()
 	work()
-	e.lock()
+	e.mu.Lock()
 }

@@ -15,18 +15,18 @@ import (
 // leader sleeps, also if its time was up by then.
 func TestSpinLooksLast(t *testing.T) {
 	e := newPlay(0, []string{"1"}).e
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	o := e.ops.get()
 	o.phase = phasePosted
 	e.spinTime = time.Hour
 	go func() {
-		e.lock()
-		defer e.unlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		e.finish(o, nil)
 		e.spinTime = 0
 	}()
-	for e.contended.Load() == 0 {
+	for !e.mu.Wanted() {
 		runtime.Gosched()
 	}
 	if !e.spin(o) {

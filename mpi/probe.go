@@ -10,8 +10,8 @@ import (
 
 // probe waits for a message and leaves it where it is.
 func (e *engine) probe(ctx context.Context, c *Comm, src, tag int) (Status, error) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.calls++
 	look := &sighting{prober: prober{e: e}, c: c, env: c.envelope(src, tag)}
 	if err := e.sight(ctx, look); err != nil {
@@ -24,8 +24,8 @@ func (e *engine) probe(ctx context.Context, c *Comm, src, tag int) (Status, erro
 // is found, under one hold of the lock: no other receive gets it. If its sender takes it back all the same, while its data
 // is moving, the next one is looked for.
 func (e *engine) recvAlloc(ctx context.Context, c *Comm, src, tag int, alloc func(Status) ([]byte, error)) (Status, error) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.calls++
 	look := &sighting{prober: prober{e: e}, c: c, env: c.envelope(src, tag)}
 	for {
@@ -61,8 +61,8 @@ func (e *engine) sight(ctx context.Context, look *sighting) error {
 
 // iprobe looks once, after making some progress if nothing is there.
 func (e *engine) iprobe(c *Comm, src, tag int) (Status, bool, error) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.calls++
 	look := &sighting{prober: prober{e: e}, c: c, env: c.envelope(src, tag)}
 	if !look.met() {

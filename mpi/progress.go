@@ -165,12 +165,12 @@ func (e *engine) park(ctx context.Context, cond condition) {
 	if e.leader == leaderAsleep && e.sleeper != nil {
 		e.sleeper.Wake()
 	}
-	e.unlock()
+	e.mu.Unlock()
 	select {
 	case <-w.c:
 	case <-ctx.Done():
 	}
-	e.lock()
+	e.mu.Lock()
 	cond.watch(nil)
 	if i := slices.Index(e.parked, w); i >= 0 {
 		e.parked = slices.Delete(e.parked, i, i+1)
@@ -226,7 +226,7 @@ func (e *engine) lead(ctx context.Context, cond condition) {
 		if cond.met() || e.closed {
 			break
 		}
-		if e.contended.Load() > 0 {
+		if e.mu.Wanted() {
 			e.stepAside()
 		}
 		if n > 0 {
@@ -293,9 +293,9 @@ func (e *engine) sleep(ctx context.Context) {
 			timeout = max(0, int(time.Until(at)/time.Millisecond)+1)
 		}
 		e.asleep = true
-		e.unlock()
+		e.mu.Unlock()
 		e.set.wait(timeout)
-		e.lock()
+		e.mu.Lock()
 		e.asleep = false
 		if e.keeper.asleep {
 			e.set.ring() // it may have been to get the keeper out of the way

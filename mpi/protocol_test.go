@@ -263,7 +263,7 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 		p.e.Message(num(1), &h, payload)
 	}
 	token := func(i int) uint64 { return p.requests[w[i]].o.token() }
-	p.e.lock()
+	p.e.mu.Lock()
 	switch w[0] {
 	case "send", "recv":
 		buf := make([]byte, num(4))
@@ -339,7 +339,7 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 	default:
 		t.Fatalf("line %d: unknown command %q", line, w[0])
 	}
-	p.e.unlock()
+	p.e.mu.Unlock()
 	for _, n := range p.order {
 		r := p.requests[n]
 		if r.o == nil || !r.o.finished() || r.o.gen != r.gen {
@@ -372,9 +372,9 @@ func TestProbeOfAClosedWorld(t *testing.T) {
 	if _, found, err := p.c.Iprobe(1, 3); !found || err != nil {
 		t.Fatalf("found %v, %v before", found, err)
 	}
-	p.e.lock()
+	p.e.mu.Lock()
 	p.e.closed = true
-	p.e.unlock()
+	p.e.mu.Unlock()
 	if _, found, err := p.c.Iprobe(1, 3); found || !errors.Is(err, ErrClosed) {
 		t.Errorf("iprobe: found %v, %v; want %v", found, err, ErrClosed)
 	}

@@ -13,10 +13,10 @@ import (
 
 // recv is the blocking receive.
 func (e *engine) recv(ctx context.Context, c *Comm, buf []byte, src, tag int) (Status, error) {
-	e.lock()
+	e.mu.Lock()
 	e.calls++
 	s, err := e.receiveNext(ctx, c, buf, src, tag)
-	e.unlock()
+	e.mu.Unlock()
 	return s, err
 }
 
@@ -33,9 +33,9 @@ func (e *engine) receiveNext(ctx context.Context, c *Comm, buf []byte, src, tag 
 			return e.finishWait(ctx, e.recvDirect(c, buf, src, tag))
 		}
 		e.leader = leaderCaller // whose the home is
-		e.unlock()
+		e.mu.Unlock()
 		e.home.Yield(&w)
-		e.lock()
+		e.mu.Lock()
 		e.leader = leaderNone
 		e.handOver()
 	}
@@ -66,17 +66,14 @@ func (e *engine) recvNow(c *Comm, buf []byte, src, tag int) (int, transport.Find
 	if e.crowded {
 		looks = 1
 	}
-	for i := 0; i < looks && e.contended.Load() == 0; i += looksAtOnce {
-		n, found := p.taker.Take(p.rank, h, buf, min(looks, looksAtOnce))
-		switch found {
-		case transport.Taken:
-			e.oweCredit(p, 1, n)
-			return n, found
-		case transport.Other:
-			return 0, found
-		}
+	n, found := 0, transport.Nothing
+	for i := 0; found == transport.Nothing && i < looks && !e.mu.Wanted(); i += looksAtOnce {
+		n, found = p.taker.Take(p.rank, h, buf, min(looks, looksAtOnce))
 	}
-	return 0, transport.Nothing
+	if found == transport.Taken {
+		e.oweCredit(p, 1, n)
+	}
+	return n, found
 }
 
 // recvDirect posts a receive that needs no place in the queues: nothing waits
@@ -97,11 +94,11 @@ func (e *engine) recvDirect(c *Comm, buf []byte, src, tag int) *op {
 }
 
 func (e *engine) irecv(c *Comm, buf []byte, src, tag int) Request {
-	e.lock()
+	e.mu.Lock()
 	e.calls++
 	o := e.startRecv(c, buf, src, tag)
 	r := Request{o: o, gen: o.gen}
-	e.unlock()
+	e.mu.Unlock()
 	return r
 }
 
@@ -304,8 +301,13 @@ func (e *engine) returnCredit(a *arrival) {
 // oweCredit returns credit, once it is enough, for eager messages of n bytes each that the engine does not
 // hold, or no more.
 func (e *engine) oweCredit(p *peer, count, n int) {
-	p.owed += count * (n + transport.EnvelopeBytes)
-	if p.owed >= p.caps.CreditBytes/2 && p.lost == nil {
+	if p.owed += count * (n + transport.EnvelopeBytes); p.owed >= p.mostOwed {
+		e.payCredit(p)
+	}
+}
+
+func (e *engine) payCredit(p *peer) {
+	if p.lost == nil {
 		owed := p.owed
 		p.owed = 0
 		e.control(p, transport.Header{Kind: kindCredit, Aux: uint64(owed)})

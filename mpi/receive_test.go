@@ -136,11 +136,11 @@ func receiveFromShelf(t *testing.T, p *shelf, crowded bool, call func(context.Co
 	}
 	c := w.Comm()
 	e := c.dev.(*engine)
-	e.lock()
+	e.mu.Lock()
 	e.peer(1)
 	e.crowded = crowded
 	p.waits = func() bool { return e.direct != nil || e.match.posted > 0 }
-	e.unlock()
+	e.mu.Unlock()
 	s, err := call(ctx, c)
 	if err := w.Close(ctx); err != nil {
 		t.Error(err)

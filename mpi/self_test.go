@@ -81,9 +81,9 @@ func amidSelf(t *testing.T, sentFirst bool, amid func(*World, *Comm, Request) er
 func (r Request) moves() bool {
 	e := r.o.dev.(*engine)
 	for ; ; runtime.Gosched() {
-		e.lock()
+		e.mu.Lock()
 		phase := r.o.phase
-		e.unlock()
+		e.mu.Unlock()
 		switch phase {
 		case phaseMoving:
 			return true

@@ -10,15 +10,15 @@ import (
 
 // send is the blocking send.
 func (e *engine) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) error {
-	e.lock()
+	e.mu.Lock()
 	e.calls++
 	if e.sendNow(c, buf, int(c.group[dst]), tag) {
-		e.unlock()
+		e.mu.Unlock()
 		return nil
 	}
 	o := e.startSend(c, buf, dst, tag)
 	_, err := e.finishWait(ctx, o)
-	e.unlock()
+	e.mu.Unlock()
 	return err
 }
 
@@ -26,28 +26,28 @@ func (e *engine) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) er
 // message comes between, since the lock is held.
 func (e *engine) sendrecv(ctx context.Context, c *Comm, send []byte, dst, sendTag int, recv []byte, src, recvTag int) (Status, error) {
 	if dst != ProcNull && src != ProcNull {
-		e.lock()
+		e.mu.Lock()
 		e.calls++
 		if e.sendNow(c, send, int(c.group[dst]), sendTag) {
 			s, err := e.receiveNext(ctx, c, recv, src, recvTag)
-			e.unlock()
+			e.mu.Unlock()
 			return s, err
 		}
-		e.unlock()
+		e.mu.Unlock()
 	}
 	return bothWays(ctx, c, send, dst, sendTag, recv, src, recvTag)
 }
 
 func (e *engine) isend(c *Comm, buf []byte, dst, tag int) Request {
-	e.lock()
+	e.mu.Lock()
 	e.calls++
 	if e.sendNow(c, buf, int(c.group[dst]), tag) {
-		e.unlock()
+		e.mu.Unlock()
 		return Request{o: sent}
 	}
 	o := e.startSend(c, buf, dst, tag)
 	r := Request{o: o, gen: o.gen}
-	e.unlock()
+	e.mu.Unlock()
 	return r
 }
 

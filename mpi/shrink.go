@@ -213,8 +213,8 @@ func (a *agreement) decide(lost []int) {
 }
 
 func (e *engine) agreeLost(ctx context.Context, id shrinkID) ([]int, error) {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	a := &agreement{e: e, id: id, s: e.shrinkState(id, e.rank)}
 	if err := e.await(ctx, a); err != nil {
 		return nil, fmt.Errorf("survivors have not agreed: %w", err)

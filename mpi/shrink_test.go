@@ -20,14 +20,14 @@ import (
 func TestFreeForgetsShrinks(t *testing.T) {
 	p := newPlay(0, []string{"2"})
 	c := p.child(t)
-	p.e.lock()
+	p.e.mu.Lock()
 	kept := p.e.shrinkState(shrinkID{comm: p.c, n: 1}, 0)
 	p.e.shrinkState(shrinkID{comm: c, n: 1}, 0)
 	p.e.shrinkState(shrinkID{comm: c, n: 2}, 0)
-	p.e.unlock()
+	p.e.mu.Unlock()
 	c.Free()
-	p.e.lock()
-	defer p.e.unlock()
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
 	if len(p.e.shrinks) != 1 || p.e.shrinks[shrinkID{comm: p.c, n: 1}] != kept {
 		t.Errorf("%d agreements are kept, want that of the world only", len(p.e.shrinks))
 	}
@@ -154,8 +154,8 @@ func TestShrinkAgrees(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			p := newPlay(k.me, []string{"4"})
 			e := p.e
-			e.lock()
-			defer e.unlock()
+			e.mu.Lock()
+			defer e.mu.Unlock()
 			id := shrinkID{comm: p.c, n: 1}
 			a := &agreement{e: e, id: id, s: e.shrinkState(id, e.rank)}
 			waits := false
@@ -214,7 +214,7 @@ func TestLossesThatChange(t *testing.T) {
 	kept := 0
 	for try := range 3000 {
 		p := newPlay(0, []string{"3"})
-		p.e.lock()
+		p.e.mu.Lock()
 		p.e.Message(1, &transport.Header{Kind: kindShrink, Context: p.c.context, Tag: 1, Aux: shrinkAnswer, Bytes: 4}, page[:4])
 		for _, s := range p.e.shrinks {
 			for _, r := range s.answers[1] {
@@ -223,7 +223,7 @@ func TestLossesThatChange(t *testing.T) {
 				}
 			}
 		}
-		p.e.unlock()
+		p.e.mu.Unlock()
 		p.e.set.close()
 	}
 	t.Logf("%d of 3000 answers kept", kept)

@@ -111,8 +111,8 @@ func newScene(t *testing.T) *scene {
 	}
 	window(sceneWindow, s.c)
 	window(sceneStrangers, newComm(s.c.world, e, "strangers", 0, []int32{0, 2}, 100))
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	s.ops[sceneSend] = e.startSend(s.c, make([]byte, 150), 1, 1)
 	s.ops[sceneExposed] = e.startSend(s.c, make([]byte, 5000), 1, 1)
 	s.ops[sceneReceive] = e.startRecv(s.c, make([]byte, 300), 1, 7)
@@ -216,7 +216,7 @@ func (s *scene) checkBounds(t *testing.T) {
 func sceneAfter(t *testing.T, h transport.Header, payload []byte) *scene {
 	t.Helper()
 	s := newScene(t)
-	s.e.lock()
+	s.e.mu.Lock()
 	s.say(h, payload)
 	s.check(t)
 	return s
@@ -226,7 +226,7 @@ func TestMalformedMessageLosesItsSender(t *testing.T) {
 	for _, u := range malformed {
 		t.Run(u.name, func(t *testing.T) {
 			s := sceneAfter(t, u.h, u.payload)
-			defer s.e.unlock()
+			defer s.e.mu.Unlock()
 			if err := s.e.peer(1).lost; !errors.Is(err, ErrPeerLost) {
 				t.Errorf("rank 1 is lost: %v", err)
 			}
@@ -241,7 +241,7 @@ func TestMalformedMessageLosesItsSender(t *testing.T) {
 	for _, u := range wellFormed {
 		t.Run(u.name, func(t *testing.T) {
 			s := sceneAfter(t, u.h, u.payload)
-			defer s.e.unlock()
+			defer s.e.mu.Unlock()
 			if err := s.e.peer(1).lost; err != nil {
 				t.Error(err)
 			}
@@ -254,9 +254,9 @@ func TestMalformedMessageIsNamed(t *testing.T) {
 	runLocal(t, 2, LocalOptions{}, func(ctx context.Context, c *Comm) error {
 		if c.Rank() == 1 {
 			e := c.dev.(*engine)
-			e.lock()
+			e.mu.Lock()
 			e.control(e.peer(0), transport.Header{Kind: kindCTS, Bytes: 1 << 63})
-			e.unlock()
+			e.mu.Unlock()
 			return nil
 		}
 		_, err := Recv(ctx, c, make([]byte, 8), 1, 0)
@@ -301,8 +301,8 @@ func FuzzMessage(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newScene(t)
-		s.e.lock()
-		defer s.e.unlock()
+		s.e.mu.Lock()
+		defer s.e.mu.Unlock()
 		for len(b) >= headBytes && s.e.peer(1).lost == nil {
 			le := binary.LittleEndian
 			h := transport.Header{Kind: transport.Kind(b[0]), Context: le.Uint32(b[1:]), Tag: int32(le.Uint32(b[5:])),
@@ -323,9 +323,9 @@ func FuzzMessage(f *testing.F) {
 func TestRecvAllocOfMoreThanMemory(t *testing.T) {
 	p := newPlay(0, []string{"2"})
 	t.Cleanup(p.e.set.close)
-	p.e.lock()
+	p.e.mu.Lock()
 	p.e.Message(1, &transport.Header{Kind: kindRTS, Tag: 3, Token: 500, Bytes: maxMessageBytes}, nil)
-	p.e.unlock()
+	p.e.mu.Unlock()
 	buf, status, err := RecvAlloc[int64](context.Background(), p.c, 1, AnyTag)
 	if buf != nil || !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("%d elements, %v", len(buf), err)

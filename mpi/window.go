@@ -130,7 +130,7 @@ func (w *Window[T]) enter(op string, target, at, n int) (part []T, here bool, er
 	case at < 0 || n > w.lengths[target]-at:
 		return nil, false, w.c.fail(op, target, AnyTag, ErrTruncated, fmt.Sprintf("elements %d to %d of a part of %d", at, at+n, w.lengths[target]))
 	}
-	w.e.lock()
+	w.e.mu.Lock()
 	if err = w.e.reachable(w.c, target); w.freed.Load() {
 		err = errWindowFreed
 	}
@@ -138,7 +138,7 @@ func (w *Window[T]) enter(op string, target, at, n int) (part []T, here bool, er
 		part = w.direct[target][at:]
 		w.inside.Add(1)
 	}
-	w.e.unlock()
+	w.e.mu.Unlock()
 	if err != nil {
 		err = w.c.failBy(op, target, AnyTag, err)
 	}
@@ -147,9 +147,9 @@ func (w *Window[T]) enter(op string, target, at, n int) (part []T, here bool, er
 
 // reach says why a rank's part cannot be used.
 func (w *Window[T]) reach(op string, target int) error {
-	w.e.lock()
+	w.e.mu.Lock()
 	err := w.e.reachable(w.c, target)
-	w.e.unlock()
+	w.e.mu.Unlock()
 	if err != nil {
 		return w.c.failBy(op, target, AnyTag, err)
 	}
@@ -230,9 +230,9 @@ func (w *Window[T]) alone(target int, change func()) bool {
 	case lockFree[T]():
 		change()
 	case target == w.c.rank:
-		w.e.lock()
+		w.e.mu.Lock()
 		change()
-		w.e.unlock()
+		w.e.mu.Unlock()
 	default:
 		return false
 	}
@@ -312,8 +312,8 @@ func (w *Window[T]) flush(ctx context.Context, target int) error {
 	if err := w.ask(ctx, "flush", target, windowHeader{code: windowFlush}, nil, nil); err != nil {
 		return err
 	}
-	w.e.lock()
-	defer w.e.unlock()
+	w.e.mu.Lock()
+	defer w.e.mu.Unlock()
 	p.confirmed.Store(max(all, p.confirmed.Load()))
 	return nil
 }
@@ -353,9 +353,9 @@ func (w *Window[T]) Free(ctx context.Context) error {
 // back by [Free] then; their messages to it are answered by an error, and so is who waits for its lock. Locks that this
 // rank holds are given back. It waits for operations of other goroutines that read or write a part as memory. Not collective.
 func (w *Window[T]) Release() {
-	w.e.lock()
+	w.e.mu.Lock()
 	if w.freed.Swap(true) {
-		w.e.unlock()
+		w.e.mu.Unlock()
 		return
 	}
 	delete(w.e.windows.byID, w.id)
@@ -367,7 +367,7 @@ func (w *Window[T]) Release() {
 			}
 		}
 	}
-	w.e.unlock()
+	w.e.mu.Unlock()
 	w.inside.Wait() // a copy that other goroutines are at
 	w.unmap.Stop()
 	w.held.release()

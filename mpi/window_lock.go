@@ -138,8 +138,8 @@ func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 // acquire is Lock of what has been checked.
 func (w *Window[T]) acquire(ctx context.Context, target int, mode LockMode) error {
 	e := w.e
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if w.freed.Load() { // since it was checked: a wish for the own part would be granted by nobody and refused by nobody
 		return errWindowFreed
 	}
@@ -205,8 +205,8 @@ func (w *Window[T]) Unlock(ctx context.Context, target int) error {
 	if err := w.Flush(ctx, target); err != nil {
 		return err
 	}
-	w.e.lock()
-	defer w.e.unlock()
+	w.e.mu.Lock()
+	defer w.e.mu.Unlock()
 	if w.holds[target] == 0 {
 		return w.c.fail("unlock", target, AnyTag, ErrRequest, "the lock is not held")
 	}

@@ -116,10 +116,10 @@ func lockEnds(t *testing.T, end func(w *Window[int]), want error) {
 			go func() { local <- lock() }()
 			queued := 0
 			for queued < waiting && ctx.Err() == nil {
-				w.e.lock()
+				w.e.mu.Lock()
 				w.e.pollOnce()
 				queued = len(w.locks.queue)
-				w.e.unlock()
+				w.e.mu.Unlock()
 			}
 			end(w)
 			return <-local

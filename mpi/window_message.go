@@ -107,8 +107,8 @@ func (t *windowTable) lost(world int) {
 
 // addWindow lets messages find a window; false if the world is closed.
 func (e *engine) addWindow(id uint32, w anyWindow) bool {
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.closed {
 		return false
 	}
@@ -246,8 +246,8 @@ func pieceBytes[T Elem](p *peer) int {
 // scatter sends elements to a target in pieces.
 func (w *Window[T]) scatter(ctx context.Context, what string, target int, code windowCode, op Accumulation, at int, src []T) error {
 	e := w.e
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	p := e.peer(int(w.c.group[target]))
 	step := pieceBytes[T](p) / SizeOf[T]()
 	for len(src) > 0 {
@@ -269,8 +269,8 @@ const gatherDepth = 4
 // neither side holds more than those.
 func (w *Window[T]) gather(ctx context.Context, target, at int, dst []T) error {
 	e := w.e
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	world := int(w.c.group[target])
 	p := e.peer(world)
 	step := pieceBytes[T](p) / SizeOf[T]()
@@ -324,8 +324,8 @@ func (e *engine) answerTo(ctx context.Context, q *question) error {
 // ask sends a question to a target and waits for its answer in dst.
 func (w *Window[T]) ask(ctx context.Context, what string, target int, h windowHeader, payload, dst []byte) error {
 	e := w.e
-	e.lock()
-	defer e.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	world := int(w.c.group[target])
 	token, q := e.newQuestion(world, dst)
 	defer delete(e.windows.questions, token)

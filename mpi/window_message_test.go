@@ -87,9 +87,9 @@ func TestLockGivenUp(t *testing.T) {
 		t.Fatalf("a lock that cannot be asked for: %v", err)
 	}
 	p.s.full = false
-	p.e.lock()
+	p.e.mu.Lock()
 	p.e.poll()
-	p.e.unlock()
+	p.e.mu.Unlock()
 	p.heard(t, "a wish without room", "-> 1 eager tag 0, 10 B")
 }
 
@@ -115,9 +115,9 @@ func TestWindowLossNamesTheRank(t *testing.T) {
 	p := newPlay(0, []string{"2"})
 	p.c = newComm(p.c.world, p.e, "turned", 1, []int32{1, 0}, contextStep)
 	w := p.window()
-	p.e.lock()
+	p.e.mu.Lock()
 	p.e.lose(1, "it was killed")
-	p.e.unlock()
+	p.e.mu.Unlock()
 	for what, call := range map[string]func() error{
 		"checked before": func() error { return w.Put(t.Context(), 0, 0, []float64{1}) },
 		"lost meanwhile": func() error { return w.scatter(t.Context(), "put", 0, windowPut, 0, 0, []float64{1}) },

@@ -26,7 +26,8 @@ type Mutex struct {
 	owned atomic.Pointer[claim] // nil: nobody's
 
 	// These belong to whoever has the lock.
-	ordinary bool   // it was taken by way of mu
+	by       *claim // its owner's, if that took it as such, else ordinary
+	ordinary claim
 	last     *claim // of the last owner, who may be inside after it has lost the lock
 	claims   []*claim
 	oldest   int // of as many as are remembered
@@ -34,6 +35,7 @@ type Mutex struct {
 	taker    uintptr
 
 	favours bool
+	waiting atomic.Int32 // who have to wait for the lock
 	mu      sync.Mutex
 }
 
@@ -42,6 +44,7 @@ type Mutex struct {
 type claim struct {
 	owner  uintptr
 	inside uint64 // 1 while the owner has the lock
+	lost   uint64 // 1 once the lock is not the owner's any more
 	out    chan struct{}
 }
 
@@ -56,29 +59,30 @@ const (
 func (m *Mutex) Favour() { m.favours = fence.RegisterHere() }
 
 // Lock takes the lock, and waits for it if need be.
-func (m *Mutex) Lock() {
-	if late, did := enter(&m.owned); !did {
-		m.lock(late)
-	}
-}
+func (m *Mutex) Lock() { lock(m, nil) }
 
-func (m *Mutex) lock(late *claim) {
+// lockOrdinary is Lock for those whose the lock is not. late is the caller's claim if it lost the lock at that
+// moment: others may have seen it inside, where it is not any more.
+func lockOrdinary(m *Mutex, late *claim) {
 	late.left()
+	if m.TryLock() {
+		return
+	}
+	m.waiting.Add(1)
 	m.mu.Lock()
 	for !m.dispossess() {
 		<-m.last.out
 	}
 	m.took()
+	m.waiting.Add(-1)
 }
 
-// TryLock takes the lock unless somebody has it.
+// Wanted reports whether anybody waits for the lock.
+func (m *Mutex) Wanted() bool { return m.waiting.Load() > 0 }
+
+// TryLock takes the lock unless somebody has it. Who calls it is in no hurry: it takes the lock away from its owner, even from
+// itself.
 func (m *Mutex) TryLock() bool {
-	late, did := enter(&m.owned)
-	return did || m.tryLock(late)
-}
-
-func (m *Mutex) tryLock(late *claim) bool {
-	late.left()
 	if !m.mu.TryLock() {
 		return false
 	}
@@ -90,21 +94,21 @@ func (m *Mutex) tryLock(late *claim) bool {
 	return true
 }
 
-// Unlock gives the lock back.
+// Unlock gives the lock back. Its owner's way is short enough to become a part of the caller.
 func (m *Mutex) Unlock() {
-	if m.ordinary {
-		m.unlock()
-		return
-	}
-	c := m.last
-	fence.Store(&c.inside, 0)
-	if m.owned.Load() != c {
-		c.left()
+	c := m.by
+	c.inside = 0 // after all stores before, as by fence.Store
+	if atomic.LoadUint64(&c.lost) != 0 {
+		m.unlock(c)
 	}
 }
 
-func (m *Mutex) unlock() {
-	m.ordinary = false
+// unlock is Unlock for those whose the lock is not, or not any more.
+func (m *Mutex) unlock(c *claim) {
+	if c != &m.ordinary {
+		c.left()
+		return
+	}
 	if m.streak >= ownAfter && m.favours {
 		m.own()
 	}
@@ -113,7 +117,8 @@ func (m *Mutex) unlock() {
 
 // dispossess leaves the lock with no owner, with mu held, and reports whether the last one is outside.
 func (m *Mutex) dispossess() bool {
-	if m.owned.Load() != nil {
+	if c := m.owned.Load(); c != nil {
+		atomic.StoreUint64(&c.lost, 1)
 		m.owned.Store(nil)
 		for !fence.Here() { // the kernel may lack memory for a moment
 		}
@@ -123,7 +128,7 @@ func (m *Mutex) dispossess() bool {
 
 // took notes who has taken the lock by way of mu.
 func (m *Mutex) took() {
-	m.ordinary = true
+	m.by, m.ordinary.lost = &m.ordinary, 1
 	if g := goroutine(); g != m.taker {
 		m.taker, m.streak = g, 0
 	}
@@ -137,6 +142,8 @@ func (m *Mutex) own() {
 		return
 	}
 	m.last = m.claimOf(m.taker)
+	m.by = m.last
+	atomic.StoreUint64(&m.last.lost, 0)
 	m.owned.Store(m.last)
 }
 

@@ -113,7 +113,7 @@ func TestWhoTakesItInARowOwnsIt(t *testing.T) {
 		t.Fatal("nobody's after that many acquisitions in a row")
 	}
 	m.Lock()
-	if m.ordinary || mine.inside != 1 {
+	if m.by != mine || mine.inside != 1 {
 		t.Error("its owner took it the ordinary way")
 	}
 	another := make(chan bool)
@@ -127,7 +127,7 @@ func TestWhoTakesItInARowOwnsIt(t *testing.T) {
 	}
 	go func() {
 		m.Lock()
-		another <- m.ordinary
+		another <- m.by == &m.ordinary
 		m.Unlock()
 	}()
 	if !<-another {
@@ -164,6 +164,36 @@ func TestLockWaitsForItsOwner(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatalf("round %d: still waiting", round)
 		}
+	}
+}
+
+// Whoever has the lock can tell that others wait for it, an owner as well.
+func TestWanted(t *testing.T) {
+	for name, before := range map[string]func(*Mutex){"ordinary": func(*Mutex) {}, "own": takeAll} {
+		t.Run(name, func(t *testing.T) {
+			m := favoured(t)
+			before(m)
+			m.Lock()
+			if m.Wanted() {
+				t.Error("wanted, and nobody waits")
+			}
+			got := make(chan struct{})
+			go func() {
+				m.Lock()
+				m.Unlock()
+				close(got)
+			}()
+			for end := time.Now().Add(20 * time.Second); !m.Wanted(); runtime.Gosched() {
+				if time.Now().After(end) {
+					t.Fatal("not wanted, and another waits")
+				}
+			}
+			m.Unlock()
+			<-got
+			if m.Wanted() {
+				t.Error("wanted after all have had it")
+			}
+		})
 	}
 }
 

@@ -3,31 +3,28 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// func enter(owned *atomic.Pointer[claim]) (late *claim, did bool)
+// func lock(m *Mutex, late *claim)
 //
 // Nothing orders the store before the second look at owned but the fence of whoever has changed that.
-TEXT ·enter(SB), NOSPLIT, $0-17
-	MOVQ  owned+0(FP), BX
-	MOVQ  (BX), CX
-	MOVQ  $0, late+8(FP)
+TEXT ·lock(SB), NOSPLIT|NOFRAME, $0-16
+	MOVQ  m+0(FP), BX
+	MOVQ  Mutex_owned(BX), CX
 	TESTQ CX, CX
-	JZ    no
+	JZ    ordinary
 	MOVQ  (TLS), AX
 	CMPQ  AX, claim_owner(CX)
-	JNE   no
+	JNE   ordinary
 	MOVQ  $1, claim_inside(CX)
-	CMPQ  CX, (BX)
+	CMPQ  CX, Mutex_owned(BX)
 	JNE   lost
-	MOVB  $1, did+16(FP)
 	RET
 
 lost:
 	MOVQ $0, claim_inside(CX)
 	MOVQ CX, late+8(FP)
 
-no:
-	MOVB $0, did+16(FP)
-	RET
+ordinary:
+	JMP ·lockOrdinary(SB)
 
 // func goroutine() uintptr
 TEXT ·goroutine(SB), NOSPLIT, $0-8
