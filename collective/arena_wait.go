@@ -47,7 +47,8 @@ func (a *arena) raise(word int, v uint64) {
 	if a.fences {
 		atomic.StoreUint64(w, v)
 	} else {
-		fence.StoreAhead(w, v, &a.own[slot(a.turn+1)])
+		fence.Store(w, v)
+		fence.Ahead(&a.own[slot(a.turn+1)])
 	}
 	if atomic.LoadUint64(&a.own[sleepers]) != 0 {
 		futex(w, futexWake, 1<<30, nil)

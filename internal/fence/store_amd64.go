@@ -9,12 +9,6 @@ package fence
 // which they are written. What is lost is the order with later loads.
 func Store(p *uint64, v uint64) { *p = v }
 
-// StoreAhead is Store, and asks for the cache line of next, which this processor will
-// write soon, so that it need not be waited for then.
-//
-//go:noescape
-func StoreAhead(p *uint64, v uint64, next *uint64)
-
 // Ahead asks for the cache line of next, which this processor will write soon, and does not wait for it.
 //
 //go:noescape

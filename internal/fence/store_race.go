@@ -10,9 +10,6 @@ import "sync/atomic"
 // Store stores v at p after all earlier stores.
 func Store(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
-// StoreAhead is Store.
-func StoreAhead(p *uint64, v uint64, _ *uint64) { Store(p, v) }
-
 // Ahead does nothing.
 func Ahead(*uint64) {}
 

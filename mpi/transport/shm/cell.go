@@ -51,8 +51,8 @@ const (
 )
 
 // word0 packs everything of word 0 but the sequence number.
-func word0(seq uint32, kind transport.Kind, f form, inline int) uint64 {
-	return uint64(seq) | uint64(kind)<<32 | uint64(f)<<40 | uint64(inline)<<48
+func word0(kind transport.Kind, f form, inline int) uint64 {
+	return uint64(kind)<<32 | uint64(f)<<40 | uint64(inline)<<48
 }
 
 func cellForm(w0 uint64) form           { return form(w0 >> 40) }

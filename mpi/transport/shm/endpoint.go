@@ -83,7 +83,8 @@ type outbox struct {
 type inbox struct {
 	cells    *[cells]cell
 	next     uint64 // position of the next cell
-	credited uint64
+	credited uint64 // position at the last credit
+	due      uint64 // position at which the next one is due
 	parts    int    // of the run at next, read already
 	run      uint64 // its word 0 without the count
 	bytes    int    // taken from the byte ring since the last credit
@@ -132,7 +133,7 @@ func (ep *endpoint) attach(l *link) {
 		return nil
 	}
 	ep.in = inbox{
-		cells: pairCells(l.mem, theirs), mem: pairRing(l.mem, theirs), most: ep.out.ring.most,
+		cells: pairCells(l.mem, theirs), due: creditCells, mem: pairRing(l.mem, theirs), most: ep.out.ring.most,
 		credit: &head.direction[theirs].credit, want: &head.direction[theirs].want,
 	}
 	ep.state = up
@@ -207,11 +208,17 @@ const (
 	ownAheadBytes = 512
 )
 
-// post publishes the next cell, whose other words are complete.
-func (ep *endpoint) post(kind transport.Kind, f form, inline int) {
+// post publishes the next cell, c, whose other words are complete. w0 has no sequence number yet. The store comes before all else, since the
+// peer waits for it.
+func (ep *endpoint) post(c *cell, w0 uint64) {
+	fence.Store(&c[0], w0|uint64(uint32(ep.out.next+1)))
+	ep.posted()
+}
+
+// posted goes on to the cell after the one that has been published.
+func (ep *endpoint) posted() {
 	out := &ep.out
-	next := &out.cells[(out.next+aheadCells)&cellMask][0]
-	fence.StoreAhead(&out.cells[out.next&cellMask][0], word0(uint32(out.next+1), kind, f, inline), next)
+	fence.Ahead(&out.cells[(out.next+aheadCells)&cellMask][0])
 	out.next++
 	out.run.w0 = 0
 	ep.notify()
@@ -244,15 +251,15 @@ func (ep *endpoint) sendNext(h *transport.Header, payload []byte) transport.Outc
 		c[1] = envelope(h)
 		memcopy.Short(c.bytes(2, n), payload)
 		if ep.streaming() && n <= runBytes && h.Kind != transport.Data {
-			ep.post(h.Kind, formRun, runInline(n, 1))
+			ep.post(c, word0(h.Kind, formRun, runInline(n, 1)))
 			ep.out.run.begin(c, uint32(ep.out.next), h.Kind, envelope(h), n)
 			break
 		}
-		ep.post(h.Kind, formShort, n)
+		ep.post(c, word0(h.Kind, formShort, n))
 	case n <= fullBytes:
 		c.putHeader(h)
 		copy(c.bytes(5, n), payload)
-		ep.post(h.Kind, formFull, n)
+		ep.post(c, word0(h.Kind, formFull, n))
 	default:
 		offset, ok := ep.piece(n)
 		if !ok {
@@ -261,7 +268,7 @@ func (ep *endpoint) sendNext(h *transport.Header, payload []byte) transport.Outc
 		memcopy.Owning(ep.out.mem[offset:], payload)
 		c.putHeader(h)
 		c[5] = span(offset, uint32(n))
-		ep.post(h.Kind, formRing, 0)
+		ep.post(c, word0(h.Kind, formRing, 0))
 		if n >= ownAheadBytes {
 			memcopy.OwnAhead(ep.out.ring.ahead(ep.out.mem, n))
 		}
@@ -279,17 +286,21 @@ func (ep *endpoint) refused() transport.Outcome {
 
 // advance leaves the cell that has been read.
 func (ep *endpoint) advance() {
-	in := &ep.in
-	in.next++
-	if in.next-in.credited >= creditCells || in.bytes >= creditBytes {
+	if ep.in.step() {
 		ep.giveCredit()
 	}
+}
+
+// step leaves the cell that has been read, and reports whether the sender is to hear of it.
+func (in *inbox) step() (due bool) {
+	in.next++
+	return in.next >= in.due || in.bytes >= creditBytes
 }
 
 // giveCredit tells the sender how far this rank has read.
 func (ep *endpoint) giveCredit() {
 	in := &ep.in
-	in.credited, in.bytes = in.next, 0
+	in.credited, in.due, in.bytes = in.next, in.next+creditCells, 0
 	in.credit.Store(in.next)
 	if in.want.Load() != 0 {
 		in.want.Store(0)

@@ -78,14 +78,14 @@ func TestPayloadOfAnotherKind(t *testing.T) {
 	c := ep.nextCell()
 	c.putHeader(&transport.Header{Kind: kindEager, Bytes: 1 << 62, Token: 99})
 	c[5] = 8
-	ep.post(kindEager, formOpen, 0)
+	ep.post(c, word0(kindEager, formOpen, 0))
 	off, ok := ep.piece(8)
 	if !ok {
 		t.Fatal("no room in a new ring")
 	}
 	c = ep.nextCell()
 	c[1] = span(off, 8)
-	ep.post(transport.Data, formChunk, 0)
+	ep.post(c, word0(transport.Data, formChunk, 0))
 	sink := &asked{testRank: rs[1]}
 	rs[1].mu.Lock()
 	defer rs[1].mu.Unlock()

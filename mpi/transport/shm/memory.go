@@ -265,7 +265,7 @@ func (p *Provider) Pull(peer int, key transport.Key, dst []byte, op uint64) tran
 		c[1] = uint64(number) | uint64(gen)<<32
 		c[2], c[3] = uint64(procmem.AddressOf(dst)), uint64(len(dst))
 		c[4], c[5] = to.segment, to.offsetBytes
-		ep.post(0, formHelp, 0)
+		ep.post(c, word0(0, formHelp, 0))
 	}
 	return transport.Sent
 }

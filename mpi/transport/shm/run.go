@@ -42,7 +42,7 @@ type run struct {
 // begin is that of a cell with one payload. It sets field by field what is read so: a struct put together elsewhere is copied by loads of two
 // fields at once, which wait until the stores of both have reached the cache (see envelope).
 func (r *run) begin(c *cell, seq uint32, kind transport.Kind, envelope uint64, n int) {
-	r.w0 = word0(seq, kind, formRun, runInline(n, 1))
+	r.w0 = word0(kind, formRun, runInline(n, 1)) | uint64(seq)
 	r.cell, r.words, r.envelope, r.kind = c, c[len(cell{})-runWords:], envelope, kind
 	r.length, r.stride, r.next = n, stride(n), stride(n)
 }
@@ -108,10 +108,10 @@ func (ep *endpoint) extend(h *transport.Header, payload []byte) bool {
 // may go on to the next cell: not while one is being read.
 func (ep *endpoint) look() (w0 uint64, ok bool) {
 	in := &ep.in
-	if w0, ok = in.cells[in.next&cellMask].ready(uint32(in.next + 1)); in.parts != 0 {
-		return ep.lookFurther(w0)
+	if in.parts != 0 {
+		return ep.lookFurther()
 	}
-	return w0, ok
+	return in.cells[in.next&cellMask].ready(uint32(in.next + 1))
 }
 
 // arrived reports whether there is something that has not been read.
@@ -121,8 +121,9 @@ func (ep *endpoint) arrived() bool {
 }
 
 // lookFurther is look where a run has been read as far as it went.
-func (ep *endpoint) lookFurther(w0 uint64) (uint64, bool) {
+func (ep *endpoint) lookFurther() (uint64, bool) {
 	in := &ep.in
+	w0, _ := in.cells[in.next&cellMask].ready(0)
 	if (w0^in.run)&^countBits != 0 || runCount(w0) < in.parts {
 		return 0, true // a cell like that is malformed, as take will say
 	}

@@ -80,12 +80,12 @@ func (ep *endpoint) push() (n int) {
 		if !d.begun {
 			c.putHeader(&d.header)
 			c[5] = uint64(len(d.buf))
-			ep.post(d.header.Kind, formOpen, 0)
+			ep.post(c, word0(d.header.Kind, formOpen, 0))
 			d.begun = true
 			continue
 		}
 		if d.aborted {
-			ep.post(transport.Data, formAbort, 0)
+			ep.post(c, word0(transport.Data, formAbort, 0))
 			ep.closeStream()
 			continue
 		}
@@ -96,7 +96,7 @@ func (ep *endpoint) push() (n int) {
 		}
 		ep.out.crossing.Copy(ep.out.mem[offset:], d.buf[:size], ep.p.habit.slow)
 		c[1] = span(offset, uint32(size))
-		ep.post(transport.Data, formChunk, 0)
+		ep.post(c, word0(transport.Data, formChunk, 0))
 		d.buf = d.buf[size:]
 		left -= size
 		if len(d.buf) == 0 {
