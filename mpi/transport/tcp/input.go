@@ -26,7 +26,8 @@ type input struct {
 	discard bool   // the engine does not want the rest
 
 	// idle is how much the next read between messages asks for, from what came
-	// last: before a Data payload or a long one little, since what comes with its header is copied once more.
+	// last: before a Data payload little, since what comes with its header is copied once more. Of other long messages as much as
+	// there is: a read that only brings the header costs more than to copy 64 KiB in the cache.
 	idle int
 }
 
@@ -55,10 +56,7 @@ func (c *conn) parse(b []byte, s transport.Sink) (events int, err error) {
 				return events, err
 			}
 			in.at, in.discard = 0, false
-			switch {
-			case in.length >= claimBytes:
-				in.idle = tailBytes
-			case in.length+maxHeadBytes > tailBytes:
+			if in.length+maxHeadBytes > tailBytes {
 				in.idle = stagingBytes
 			}
 			switch {
@@ -233,7 +231,7 @@ func (c *conn) arrived(n int, s transport.Sink) int {
 const (
 	// stagingBytes is what one read may bring of headers and eager messages.
 	stagingBytes = 64 << 10
-	// claimBytes is the size from which a payload is better read to where it belongs, by a read of its own, than copied there.
+	// claimBytes is the size of a payload from which what does not come with the header is read to where it belongs.
 	claimBytes = 16 << 10
 	// adoptBytes is the size from which a payload that begins in the staging buffer
 	// stays there.
