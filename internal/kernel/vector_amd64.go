@@ -24,9 +24,9 @@ func vectorSum(t Type) Func {
 func avx2Sum(t Type) Func {
 	switch t {
 	case Float32:
-		return vectors(8, sumFloat32AVX2, sum[float32])
+		return sums(8, sumFloat32AVX2)
 	case Float64:
-		return vectors(4, sumFloat64AVX2, sum[float64])
+		return sums(4, sumFloat64AVX2)
 	case BFloat16:
 		return vectors(8, sumBF16AVX2, rounded(plus, BF16.Float32, ToBF16))
 	case Float16:
@@ -38,15 +38,32 @@ func avx2Sum(t Type) Func {
 func avx512Sum(t Type) Func {
 	switch t {
 	case Float32:
-		return vectors(16, sumFloat32AVX512, sum[float32])
+		return sums(16, sumFloat32AVX512)
 	case Float64:
-		return vectors(8, sumFloat64AVX512, sum[float64])
+		return sums(8, sumFloat64AVX512)
 	case BFloat16:
 		return vectors(16, sumBF16AVX512, rounded(plus, BF16.Float32, ToBF16))
 	case Float16:
 		return vectors(16, sumFP16AVX512, rounded(plus, FP16.Float32, ToFP16))
 	}
 	return nil
+}
+
+// sums makes a Func that gives whole vectors of n floats to the assembly, and adds the rest itself: of a vector of a few floats,
+// as the shortest of collectives have, nothing is called and no slice made.
+func sums[T floats](n int, whole func(dst, a, b *T, n int)) Func {
+	return func(dst, a, b []byte) {
+		x, y, z := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(a)), unsafe.Pointer(unsafe.SliceData(b))
+		size := unsafe.Sizeof(*new(T))
+		all := uintptr(min(len(dst), len(a), len(b))) &^ (size - 1)
+		even := all &^ (uintptr(n)*size - 1)
+		if even > 0 {
+			whole((*T)(x), (*T)(y), (*T)(z), int(even/size))
+		}
+		for at := even; at < all; at += size {
+			*(*T)(unsafe.Add(x, at)) = *(*T)(unsafe.Add(y, at)) + *(*T)(unsafe.Add(z, at))
+		}
+	}
 }
 
 // vectors makes a Func that gives whole vectors of n elements to the assembly, which knows half floats as
