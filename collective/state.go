@@ -66,6 +66,12 @@ type key struct {
 	hash  uint64 // of counts; 0 without
 }
 
+// same is ==, which the compiler makes a call of.
+func (k *key) same(o *key) bool {
+	return k.count == o.count && k.root == o.root && k.typ == o.typ && k.op == o.op && k.hash == o.hash &&
+		k.kind == o.kind && k.inPlace == o.inPlace && k.late == o.late && k.here == o.here
+}
+
 // entry is a plan with what is needed to run it.
 type entry struct {
 	key
@@ -260,7 +266,7 @@ func (e *entry) sameCounts(q *call) bool {
 // find is entry, and quick for a call like the last one. An error is a mistake in the arguments. The
 // state is locked.
 func (s *state) find(c *mpi.Comm, q *call) (*entry, error) {
-	if e := s.last[q.kind]; e != nil && e.key == q.key && (q.hash == 0 || e.sameCounts(q)) {
+	if e := s.last[q.kind]; e != nil && e.key.same(&q.key) && (q.hash == 0 || e.sameCounts(q)) {
 		return e, nil
 	}
 	e, err := s.entry(c, q)
