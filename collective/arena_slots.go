@@ -113,7 +113,7 @@ func (m *meeting) showBut(leftOut span, vector []byte) {
 		if leftOut.from > 0 {
 			copy(shown, vector[:leftOut.from])
 		}
-		copy(shown[leftOut.to:], vector[leftOut.to:])
+		memcopy.Short(shown[leftOut.to:], vector[leftOut.to:])
 	} else {
 		a.stored = a.storedAt(n)
 		words[slotHead] = uint64(a.stored)
@@ -219,7 +219,7 @@ func (m *meeting) take(given []byte) {
 	f := &m.entry.flow
 	switch f.result {
 	case copied:
-		copy(m.recv, m.shown(m.entry.root, f.shownBytes, f.takes, given))
+		memcopy.Short(m.recv, m.shown(m.entry.root, f.shownBytes, f.takes, given))
 	case combined:
 		dst := m.recv[:f.takes.to-f.takes.from]
 		if f.ranks == 2 { // for a few bytes the closure takes longer than all else here
@@ -229,13 +229,13 @@ func (m *meeting) take(given []byte) {
 		m.entry.fold(dst, f.ranks, func(r int) []byte { return m.shown(r, f.shownBytes, f.takes, given) })
 	case cutBlocks:
 		for r := range m.parts {
-			copy(m.recv[m.entry.blockOffset(r):], m.shown(r, f.shownBytes, f.takes, given))
+			memcopy.Short(m.recv[m.entry.blockOffset(r):], m.shown(r, f.shownBytes, f.takes, given))
 		}
 	case wholeBlocks:
 		for r := range m.parts {
 			at := m.entry.blockOffset(r)
 			n := m.entry.blockOffset(r+1) - at
-			copy(m.recv[at:], m.shown(r, n, span{0, n}, given))
+			memcopy.Short(m.recv[at:], m.shown(r, n, span{0, n}, given))
 		}
 	}
 }
