@@ -63,6 +63,8 @@ func (m *Mutex) Lock() { lock(m, nil) }
 
 // lockOrdinary is Lock for those whose the lock is not. late is the caller's claim if it lost the lock at that
 // moment: others may have seen it inside, where it is not any more.
+//
+//lint:ignore U1000 the assembly of lock goes on here
 func lockOrdinary(m *Mutex, late *claim) {
 	late.left()
 	if m.TryLock() {

@@ -179,8 +179,7 @@ func TestWanted(t *testing.T) {
 			}
 			got := make(chan struct{})
 			go func() {
-				m.Lock()
-				m.Unlock()
+				take(m, 1)
 				close(got)
 			}()
 			for end := time.Now().Add(20 * time.Second); !m.Wanted(); runtime.Gosched() {
