@@ -14,5 +14,10 @@ func Store(p *uint64, v uint64) { *p = v }
 //go:noescape
 func Ahead(next *uint64)
 
+// Fetch asks for the cache line of next, which this processor will read soon, and does not wait for it.
+//
+//go:noescape
+func Fetch(next *uint64)
+
 // StoreIsFull says whether loads after Store are ordered after it.
 const StoreIsFull = false

@@ -161,6 +161,9 @@ func (ep *endpoint) handOver(s transport.Sink, c *cell, w0 uint64) error {
 		return err
 	}
 	n, count, w1 := runLength(w0), runCount(w0), c[1]
+	if runFull(w0) { // the sender has gone on: the next cell comes while this one's messages are handed over
+		fence.Fetch(&in.cells[(in.next+1)&cellMask][0])
+	}
 	in.header = transport.Header{Kind: cellKind(w0), Context: uint32(w1), Tag: int32(w1 >> 32), Bytes: uint64(n)}
 	if b, ok := s.(transport.Batcher); ok && count-in.parts > 1 {
 		step := stride(n)
