@@ -26,8 +26,8 @@ type Mutex struct {
 	owned atomic.Pointer[claim] // nil: nobody's
 
 	// These belong to whoever has the lock.
-	by       *claim // its owner's, if that took it as such, else ordinary
-	ordinary claim
+	by       *claim // by which it was taken last: its owner's, or ordinary
+	ordinary claim  // of all who take it by way of mu: it is always lost, so that Unlock goes the long way
 	last     *claim // of the last owner, who may be inside after it has lost the lock
 	claims   []*claim
 	oldest   int // of as many as are remembered
