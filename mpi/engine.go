@@ -10,7 +10,7 @@ import (
 
 // engine is the device over Fisterra's own providers: it matches messages
 // (match.go), runs the eager and rendezvous protocol (protocol.go), and makes
-// progress in whoever waits (progress.go). Everything but the atomics is guarded by mu.
+// progress in whoever waits (progress.go). Everything is guarded by mu.
 type engine struct {
 	mu biased.Mutex // of the world; a leader that polls steps aside where others want it
 

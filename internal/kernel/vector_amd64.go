@@ -66,17 +66,16 @@ func sums[T floats](n int, whole func(dst, a, b *T, n int)) Func {
 	}
 }
 
-// vectors makes a Func that gives whole vectors of n elements to the assembly, which knows half floats as
-// uint16, and the rest to the plain loop.
-func vectors[T, W number](n int, whole func(dst, a, b *W, n int), rest func(dst, a, b []T)) Func {
+// vectors makes a Func that gives whole vectors of n half floats to the assembly, which knows them as uint16, and the rest to
+// the plain loop.
+func vectors[T BF16 | FP16](n int, whole func(dst, a, b *uint16, n int), rest func(dst, a, b []T)) Func {
+	start := func(v []T) *uint16 { return (*uint16)(unsafe.Pointer(unsafe.SliceData(v))) }
 	return func(dst, a, b []byte) {
 		x, y, z := views[T](dst, a, b)
 		if even := len(x) &^ (n - 1); even > 0 {
-			whole(start[W](x), start[W](y), start[W](z), even)
+			whole(start(x), start(y), start(z), even)
 			x, y, z = x[even:], y[even:], z[even:]
 		}
 		rest(x, y, z)
 	}
 }
-
-func start[W, T number](v []T) *W { return (*W)(unsafe.Pointer(unsafe.SliceData(v))) }
