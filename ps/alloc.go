@@ -6,9 +6,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// allocator hands out memory for messages from outside the Go heap (mpi.Alloc),
-// which a network may register and other ranks of the host may map. It grows by whole
-// chunks, since each of them is a descriptor of the process.
+// allocator hands out memory for messages from outside the Go heap (mpi.Alloc), which a network may register and
+// other ranks of the host may map. It grows by whole chunks, since each chunk takes a file descriptor of the
+// process.
 type allocator struct {
 	comm   *mpi.Comm
 	log    *slog.Logger
@@ -19,12 +19,12 @@ type allocator struct {
 
 const (
 	chunkBytes = 4 << 20
-	// What is handed out begins on cache lines of their own.
+	// Each piece that is handed out begins on a cache line of its own.
 	allocAlign = 64
 )
 
-// bytes returns n zeroed bytes that may be viewed as numbers. Short ones, which
-// are copied into frames, and any where mpi.Alloc has none, come from the Go heap.
+// bytes returns n zeroed bytes that may be viewed as numbers. Short pieces, which are copied into frames, come from
+// the Go heap, and so does everything once mpi.Alloc has failed.
 func (a *allocator) bytes(n int) []byte {
 	if n <= inlineBytes || a.failed {
 		return aligned(n)

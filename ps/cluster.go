@@ -34,9 +34,8 @@ func NewCluster(roles []slurm.Role) (Cluster, error) {
 	return c, c.Validate(len(roles))
 }
 
-// ClusterOf takes the role of each position of a world, which is not the rank
-// where ranks are dealt out to nodes in another order. Servers and workers are
-// numbered by position, as in the cluster description of package slurm.
+// ClusterOf takes the role of each position of a world. A position is not a rank where ranks are dealt out to nodes
+// in another order. Servers and workers are numbered by position, as in the cluster description of package slurm.
 func ClusterOf(w *mpi.World, roles slurm.Roles) (Cluster, error) {
 	if err := roles.CheckSize(w.Size()); err != nil {
 		return Cluster{}, err

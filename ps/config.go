@@ -28,24 +28,22 @@ type Config struct {
 	// gradients of that step are dropped and they go on with the new values.
 	Aggregate int
 
-	// StaleDiscount makes a server in Async mode divide a gradient by the number
-	// of updates that its values have had since the worker fetched them, if that is above 1
-	// (W. Zhang et al., Staleness-aware Async-SGD, 2016). Without it a rate that is good
-	// for one worker can diverge with several.
+	// StaleDiscount makes a server in Async mode divide a gradient by its staleness, if that is above 1: the number
+	// of updates that the values have had since the worker fetched them (W. Zhang et al., Staleness-aware
+	// Async-SGD, 2016). Without it, a rate that is good for one worker can diverge with several.
 	StaleDiscount bool
 
 	// BlockBytes is the size of a full block; 0 is DefaultBlockBytes.
 	BlockBytes int
-	// Window is how many requests a worker may have open with one server; 0 is 16.
-	// Push and Pull block while it is full. With backup workers it is at least as many as a table has blocks
-	// on one server, which answers none of them before all are there.
+	// Window is how many requests a worker may have open with one server; 0 is 16. Push and Pull block while it is
+	// full. With backup workers it is raised to the number of blocks that a table has on one server: the server
+	// answers a PushPull only when all of them are there.
 	Window int
-	// UnappliedBytes bounds the gradients that a server holds and has not
-	// applied; 0 is 256 MiB or, if that is more, what backup workers need: the gradients of all workers for its share of the
-	// tables, of which some come late. It may be exceeded by one block, and by gradients of
-	// up to 16 KiB, which come with their header: Window of them for each worker.
-	// Gradients beyond it wait at the workers. The sums that Sync mode makes, one for each block, come
-	// on top: at most once the server's share of the tables.
+	// UnappliedBytes bounds the gradients that a server holds and has not applied. 0 is 256 MiB or, if that is
+	// more, what backup workers need: the gradients of all workers for the server's share of the tables, since some
+	// of them come late. The bound may be exceeded by one block, and by gradients of up to 16 KiB, which come with
+	// their header: up to Window of them for each worker. Further gradients wait at the workers. The sums that Sync
+	// mode makes, one for each block, come on top: at most once the server's share of the tables.
 	UnappliedBytes int
 	// Deadline is how long a server waits for a worker that others wait for and
 	// that says nothing to this server; 0 is ten minutes. See Worker.Alive.
@@ -125,10 +123,9 @@ func (c Config) fingerprint() uint32 {
 	return h.Sum32()
 }
 
-// Explain makes an error of a message on Comm name the role, rank and host that are
-// lost. Behind an mpi.ErrRevoked it looks for that name for up to a second: whoever
-// revoked the communicator may know of a loss that this rank hears of a little later. Other errors
-// are returned as they are.
+// Explain turns an error of a message on Comm into one that names the lost rank, its role and its host. After an
+// mpi.ErrRevoked it looks for a lost rank for up to a second: the rank that revoked the communicator may know of a
+// loss that this rank hears of a little later. Other errors are returned as they are.
 func (c Config) Explain(ctx context.Context, op string, err error) error {
 	if !errors.Is(err, mpi.ErrPeerLost) && !errors.Is(err, mpi.ErrRevoked) {
 		return err
@@ -153,8 +150,9 @@ func (c Config) Explain(ctx context.Context, op string, err error) error {
 	}
 }
 
-// blame picks of the lost ranks, the oldest loss first, the one that ended the run; -1 is none. In Async mode a run goes on
-// without workers, so that is a server, unless none is lost, which then is not certain to stay so.
+// blame picks from the lost ranks, which are listed oldest loss first, the one that ended the run; -1 if none is
+// lost. In Async mode a run goes on without workers, so a server must have ended it. If only workers are lost so
+// far, blame picks the first of them and is not certain: the loss of a server may yet become known.
 func (c Config) blame(lost []int) (rank int, certain bool) {
 	if len(lost) == 0 {
 		return -1, false

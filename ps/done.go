@@ -1,7 +1,7 @@
 package ps
 
-// doneBoard is a server's record of which workers have finished: a bitmap, so
-// that a worker that says so twice counts once and those missing have names.
+// doneBoard is a server's record of which workers have finished: a bitmap, so that a worker that says DONE twice
+// counts once, and the missing workers can be named.
 type doneBoard struct {
 	done   []bool
 	lost   []bool
@@ -22,9 +22,8 @@ func (b *doneBoard) arrive(worker int, status int32) bool {
 	return true
 }
 
-// lose records that a worker will not say anything any more. A worker that is
-// lost after it was done has done its work; it is no loss. It reports whether
-// this is one.
+// lose records that a worker will not say anything any more, and reports whether that is a new loss. A worker that
+// was done before it was lost has finished its work: that is no loss.
 func (b *doneBoard) lose(worker int) bool {
 	if b.done[worker] || b.lost[worker] {
 		return false
@@ -50,7 +49,8 @@ func (b *doneBoard) missing() []int {
 // complete reports whether nobody is missing.
 func (b *doneBoard) complete() bool { return len(b.missing()) == 0 }
 
-// arrivals is how many workers have said done, and neither were lost before nor came again.
+// arrivals is how many workers have said DONE, without those that had been counted as lost before, and those that
+// came again afterwards.
 func (b *doneBoard) arrivals() int {
 	n := 0
 	for w := range b.done {
@@ -61,18 +61,17 @@ func (b *doneBoard) arrivals() int {
 	return n
 }
 
-// roll is who has come to a barrier: complete when every worker that is still there
-// has.
+// roll records which workers have come to a barrier. It is complete when every worker that is still there has come.
 type roll struct {
 	here []bool
 }
 
 func newRoll(workers int) *roll { return &roll{here: make([]bool, workers)} }
 
-// complete reports whether all workers have asked that gone does not excuse.
+// complete reports whether all workers have come, but for those that gone excuses.
 func (r *roll) complete(gone func(worker int) bool) bool { return len(r.missing(gone)) == 0 }
 
-// missing lists those it waits for.
+// missing lists the workers that the barrier still waits for.
 func (r *roll) missing(gone func(worker int) bool) []int {
 	var m []int
 	for w, h := range r.here {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// What went wrong. Errors of this package wrap one of these or an error of
-// package mpi; who is concerned stands in *Error.
+// What went wrong. Errors of this package wrap one of these or an error of package mpi; *Error names the rank
+// concerned.
 var (
 	ErrConfig   = errors.New("bad configuration")
 	ErrFrame    = errors.New("malformed frame")

@@ -25,7 +25,7 @@ func (s *Server) arriveDone(a asker) {
 	}
 	s.disown(a.rank)
 	s.retire(a.worker)
-	s.roomAgain() // it took some, or others' gradients are next now
+	s.roomAgain() // its gradients took room, or those of others are next now
 	if s.cfg.Forever {
 		h := header{op: opReply, flags: flagForever, config: s.config, seq: a.h.seq}
 		s.send(a, &h, nil, nil, nil)
@@ -53,7 +53,7 @@ func (s *Server) retire(worker int) {
 	}
 }
 
-// withdraw has the updates of Sync mode wait no more for a worker.
+// withdraw makes the updates of Sync mode stop waiting for a worker.
 func (s *Server) withdraw(worker int) {
 	var due []*slab
 	seen := map[*gate]bool{}
@@ -73,10 +73,9 @@ func (s *Server) withdraw(worker int) {
 	}
 }
 
-// conclude ends the service when all workers are done or lost, unless it is to stay. ps 0 decides,
-// once every other server has told it the same: it tells everybody who is
-// lost, so that all leave by the same door, the barrier of all ranks or the
-// barrier of those that are left.
+// conclude ends the service when all workers are done or lost, unless the servers are to stay. ps 0 decides, once
+// every other server has told it that it knows the same of all workers. ps 0 then tells everybody which ranks are
+// lost, so that all end by the same barrier: that of all ranks, or that of those that are left.
 func (s *Server) conclude() {
 	if s.failure != nil || s.cfg.Forever || !s.board.complete() {
 		return
@@ -157,12 +156,12 @@ func (s *Server) losses(err error) {
 		s.forget(rank)
 		s.openBarrier()
 	}
-	s.roomAgain() // what a lost worker had announced takes none any more
+	s.roomAgain() // the gradients that a lost worker had announced take no room any more
 	s.conclude()
 }
 
-// disown drops what a worker has asked for and, as it is done now, has given up: the payloads of
-// gradients that it announced may never come, and answers that are on their way may never be fetched.
+// disown drops the open requests of a worker that is done and so has given them up: the payloads of gradients that
+// it announced may never come, and the answers on their way to it may never be fetched.
 func (s *Server) disown(rank int) {
 	s.forget(rank)
 	for i := 1; i < len(s.under); i++ {
@@ -181,7 +180,7 @@ func (s *Server) disown(rank int) {
 	}
 }
 
-// forget drops what a worker was waiting for that waits no more.
+// forget drops the requests of a worker that does not wait for their answers any more.
 func (s *Server) forget(rank int) {
 	mine := func(a asker) bool { return a.rank == rank }
 	for _, a := range s.atBarrier {
@@ -201,8 +200,8 @@ func (s *Server) forget(rank int) {
 	})
 }
 
-// fail ends the run for everybody: each worker, or on ps 0 server, that waits or asks within the
-// grace is told why.
+// fail ends the run for everybody. Each worker that waits, or asks within failGrace, is told why, and so is each
+// server that waits for ps 0 or asks it.
 func (s *Server) fail(err error) {
 	if s.failure != nil {
 		return
@@ -228,7 +227,8 @@ func (s *Server) fail(err error) {
 	}
 }
 
-// allTold reports whether every worker that is left knows, or has had its time.
+// allTold reports whether every worker that is left has been told of the failure and the answers have left, or
+// failGrace is over.
 func (s *Server) allTold() bool {
 	if time.Now().After(s.failBy) {
 		return true
@@ -242,9 +242,9 @@ func (s *Server) allTold() bool {
 	return len(s.out) == 0
 }
 
-// overdue fails the run when somebody waits for a worker that has been silent
-// for longer than the deadline, and has been waited for as long: a server without a part of the
-// tables hears nothing before the end, and nothing is wrong with that.
+// overdue fails the run when somebody waits for a worker that has been silent for longer than the deadline, and has
+// waited for that long, too. Silence alone is not wrong: a server without a part of the tables hears nothing before
+// the end.
 func (s *Server) overdue(now time.Time) {
 	if s.failure != nil || s.cfg.Forever {
 		return
@@ -276,13 +276,13 @@ func (s *Server) overdue(now time.Time) {
 	others := func(workers []int) []int {
 		return slices.DeleteFunc(workers, func(w int) bool { return waiting[w] })
 	}
-	if len(s.atDone) > 0 { // at ps 0: of the others nobody waits for an end
+	if len(s.atDone) > 0 { // on ps 0 only: at other servers nobody waits for the end
 		late("done", others(s.board.missing()))
 	}
 	if len(s.atBarrier) > 0 {
 		late("barrier", others(s.barrier.missing(s.gone)))
 	}
-	if s.holding { // for the room that announced gradients take until they are here
+	if s.holding { // gradients wait for the room that announced ones take until they are here
 		var sending []int
 		for _, o := range s.under[1:] {
 			sending = append(sending, o.worker)
@@ -300,8 +300,8 @@ func (s *Server) overdue(now time.Time) {
 	})
 }
 
-// waiting are the workers with a request that this server has not answered. They wait for it or for others, however silent
-// they are.
+// waiting returns the workers with a request that this server has not answered. However silent they are, they are
+// the ones that wait: for this server, or for other workers.
 func (s *Server) waiting() map[int]bool {
 	waiting := map[int]bool{}
 	for _, a := range s.atBarrier {
@@ -318,8 +318,8 @@ func (s *Server) waiting() map[int]bool {
 	return waiting
 }
 
-// stuck reports whether all workers that are left wait and have been silent for the deadline: then they wait for each other,
-// and nobody will say anything.
+// stuck reports whether all workers that are left have been silent for the deadline with a request unanswered. Then
+// they wait for each other, and none of them will ever say anything.
 func (s *Server) stuck(waiting map[int]bool, now time.Time) bool {
 	for w := range s.seen {
 		if !s.gone(w) && (!waiting[w] || now.Sub(s.seen[w]) <= s.cfg.Deadline) {
@@ -329,10 +329,9 @@ func (s *Server) stuck(waiting map[int]bool, now time.Time) bool {
 	return true
 }
 
-// finalBarrier is the last thing all ranks do together, so that nobody closes
-// while another still talks. absent, which ps 0 has told everybody, decides for
-// all whether it is the barrier of all or of those that are left. A loss after
-// this decision takes nothing away from the run.
+// finalBarrier is the last thing all ranks do together, so that nobody closes while another still talks. absent,
+// which ps 0 has told everybody, decides for all whether it is the barrier of all ranks or of those that are left.
+// A loss after this decision does not fail the run.
 func finalBarrier(ctx context.Context, cfg Config, absent []int) error {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Deadline)
 	defer cancel()
@@ -373,8 +372,8 @@ func (s *Server) summary() Summary {
 	return sum
 }
 
-// The decision of ps 0 lists the ranks that are gone, each with a bit that says
-// whether it had not finished its work.
+// The decision of ps 0 lists the ranks that are gone, each with a bit that is set if the rank had not finished its
+// work.
 func encodeAbsent(absent, lost []int) []byte {
 	var b []byte
 	for _, r := range absent[:min(len(absent), inlineBytes/4)] {

@@ -31,7 +31,7 @@ const (
 	opBarrier                  // answered when every worker has asked
 	opDone                     // a worker has finished
 	opServerDone               // a server has heard from all workers
-	opAlive                    // a worker is there
+	opAlive                    // a sign of life of a worker
 	opReply
 	opEnd
 )
@@ -47,7 +47,7 @@ func (o op) String() string {
 
 // flags of a frame.
 const (
-	flagStep    uint8 = 1 << iota // request: the answer is to say the global step, and whether everybody stops; reply: it does
+	flagStep    uint8 = 1 << iota // request: the answer is to say the global step, and whether everybody stops; reply: this answer does
 	flagStop                      // push, step: the sender was told to stop; reply: everybody stops
 	flagDropped                   // reply: the gradient came too late and was not used
 	flagForever                   // reply to done: the server stays, there is no final barrier
@@ -103,8 +103,8 @@ func (h *header) encode(b []byte) {
 // divides reports whether a sum of gradients can be divided by a weight.
 func divides(weight float64) bool { return weight > 0 && weight <= math.MaxFloat64 }
 
-// decode reads a frame and returns its inline payload, a view of b. Of a frame that is refused h is what it
-// says, if it could be read, else zero. The error does not say who sent it.
+// decode reads a frame and returns its inline payload, a view of b. Where a frame is refused, h has what the header
+// says if it could be read, else it is zero. The error does not say who sent the frame.
 func (h *header) decode(b []byte) (payload []byte, err error) {
 	bad := func(format string, args ...any) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %s", ErrFrame, fmt.Sprintf(format, args...))
@@ -145,28 +145,29 @@ func (h *header) decode(b []byte) (payload []byte, err error) {
 	return payload, nil
 }
 
-// answerable reports whether what a frame asks for can be answered, even if it is wrong.
+// answerable reports whether the sender of a frame, even of a wrong one, can be answered: the frame asks for
+// something, and there is a tag for its request number.
 func (h *header) answerable(t tags) bool {
 	return h.op != 0 && h.op != opReply && uint64(h.seq) < uint64(t)
 }
 
-// Tags. A worker's request numbers make the tags of what belongs to one
-// request differ, so that the payload of an answer is received in place.
+// Tags. The messages of one request have tags of their own, made from its number, so that the payload of an answer
+// is received in place.
 const (
 	maxSeq     = 1<<24 - 1
 	tagRequest = 0
 )
 
-// tags are how many request numbers a communicator has tags for: the system's MPI library
-// may have few (Open MPI over UCX 2²³, the standard promises 2¹⁵).
+// tags is how many request numbers a communicator has tags for: the system's MPI library may have few (Open MPI
+// over UCX 2²³, the standard promises 2¹⁵).
 type tags int
 
 func tagsOf(c *mpi.Comm) tags { return tags(min(maxSeq+1, (c.MaxTag()+1)/5)) }
 
 func (t tags) next(seq uint32) uint32 { return (seq + 1) % uint32(t) }
 
-// The tags of one request, beside tagRequest for its frame: the payload of the request, which goes to the server, and the
-// frame and the payload of the reply, which come from there.
+// The tags of one request, besides tagRequest for its frame: the frame of the reply and the payload of the request,
+// which goes to the server, then the payload of the reply.
 func (t tags) reply(seq uint32) int          { return int(t) + int(seq) }
 func (t tags) requestPayload(seq uint32) int { return 2*int(t) + int(seq) }
 func (t tags) replyPayload(seq uint32) int   { return 3*int(t) + int(seq) }

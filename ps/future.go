@@ -16,10 +16,10 @@ type Future struct {
 	parts []*subrequest
 
 	answer  Answer
-	version int64 // the lowest of the blocks, -1 before the first
+	version int64 // the lowest version of its blocks, -1 before the first answer
 	err     error
 
-	// With backup workers, of a request for values: where they go, and the version of each block's.
+	// Of a request for values with backup workers: the blocks, where the values go, and the version of each block.
 	blocks   []block
 	dst      []byte
 	versions []int64
@@ -27,8 +27,8 @@ type Future struct {
 
 // Answer is what the servers said to a request.
 type Answer struct {
-	Version int64 // updates in the values, the fewest of all blocks; in Sync mode all values have as many
-	Step    int64 // the shared global step, to a push that counts a step or of a table of which ps 0 has a part and, with backup workers, a pull of it
+	Version int64 // updates that the values contain, the fewest of all blocks; in Sync mode all blocks contain as many
+	Step    int64 // the shared global step: of a push that counts a step or whose table has a part on ps 0; with backup workers also of a pull of such a table
 	Dropped bool  // some server did not use the gradient: its step was over
 	forever bool
 	lost    []int
@@ -99,12 +99,10 @@ func (w *Worker) subrequest() *subrequest {
 	return &subrequest{out: aligned(frameBytes), in: aligned(frameBytes)}
 }
 
-// Wait returns when every server has answered, with backup workers as often as it takes
-// until the values of all blocks are of one version: a worker to which an answer takes longer than a step
-// of the others may have to pull until they pause or end. The buffers are the caller's
-// again, unless the error wraps mpi.ErrInFlight. When ctx ends first the request
-// is given up and the worker cannot be used any more. Waiting twice returns the
-// same.
+// Wait returns when every server has answered. With backup workers it pulls again until the values of all blocks
+// are of one version: a worker whose answers take longer than a step of the others may have to pull until the
+// others pause or end. The buffers are the caller's again, unless the error wraps mpi.ErrInFlight. When ctx ends
+// first, the request is given up and the worker can only Finish. Waiting twice returns the same.
 func (f *Future) Wait(ctx context.Context) (Answer, error) {
 	f.collect(ctx)
 	f.level(ctx)
@@ -115,7 +113,7 @@ func (f *Future) Wait(ctx context.Context) (Answer, error) {
 // collect finishes the subrequests under way.
 func (f *Future) collect(ctx context.Context) {
 	for _, p := range f.parts {
-		if p.future != f { // finished to make room, and in use again
+		if p.future != f { // finished earlier, to make room; it may be in use again
 			continue
 		}
 		if err := p.finish(ctx); err != nil && f.err == nil {
@@ -125,9 +123,9 @@ func (f *Future) collect(ctx context.Context) {
 	f.parts = nil
 }
 
-// level pulls again, with backup workers. Servers do not wait for such a worker, so the blocks of one answer can be of
-// different versions: the older ones are pulled again until all are of the newest. This ends: whoever made a step on one
-// server has sent its gradient for it to the others, too.
+// level pulls again, with backup workers. Servers do not wait for a slow worker, so the blocks of one answer can be
+// of different versions: the older blocks are pulled again until all are of the newest version. Each such pull
+// ends: the workers that made a step on one server have sent their gradients for it to the other servers, too.
 func (f *Future) level(ctx context.Context) {
 	for f.err == nil && f.versions != nil {
 		newest := slices.Max(f.versions)
@@ -255,8 +253,8 @@ func (p *subrequest) leave() {
 	}
 }
 
-// giveUp takes back the buffers of a subrequest that failed because of err, and
-// adds mpi.ErrInFlight to it where a peer may still be reading one.
+// giveUp takes back the buffers of a subrequest that failed because of err, and adds mpi.ErrInFlight to err where a
+// peer may still be using one.
 func (p *subrequest) giveUp(err error) error {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()

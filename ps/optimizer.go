@@ -29,8 +29,8 @@ const (
 	Cosine Decay = "cosine"
 )
 
-// Rule is an optimizer with its numbers. All servers, and a run that is
-// resumed, compute the same from the count of updates alone.
+// Rule is an optimizer with its numbers. What changes over a run depends on the count of updates alone, so all
+// servers, and a run that is resumed, compute the same.
 type Rule struct {
 	Optimizer Optimizer // SGD if empty
 	Rate      float64   // learning rate η
@@ -131,9 +131,8 @@ func (r Rule) RateAt(n int64) float64 {
 	return rate * (r.Floor + (1-r.Floor)*left)
 }
 
-// Apply does update n (counted from 0) on values, in place. grad holds a sum
-// of gradients and weight what to divide it by; slots are r.Slots() vectors of
-// the same length that belong to these values. Cost: one pass over memory.
+// Apply does update n (counted from 0) on values, in place. grad holds a sum of gradients, which is divided by
+// weight; slots are r.Slots() vectors of the same length that belong to these values. Cost: one pass over memory.
 func Apply[F Float](r Rule, n int64, values, grad []F, slots [][]F, weight float64) {
 	r = r.WithDefaults()
 	rate := r.RateAt(n)

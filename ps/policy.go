@@ -26,11 +26,10 @@ const (
 	duplicate                // the worker has given this part of this step already
 )
 
-// gate decides which gradients enter an update. It is pure: events in, answers
-// out. A gate guards parts pieces that travel as separate messages and are
-// updated together: one block when all workers are waited for, the whole
-// shard when the fastest aggregate workers make a step, so that the shard is
-// never updated by different workers' gradients in different places.
+// gate decides which gradients enter an update. It is pure: events in, answers out. A gate guards blocks that
+// travel as separate messages, its parts, and that are updated together: one block when all workers are waited for,
+// a table's whole shard when the fastest aggregate workers make a step. So a shard is never updated by different
+// workers' gradients in different places.
 type gate struct {
 	mode      Mode
 	parts     int
@@ -70,8 +69,8 @@ func (g *gate) offer(worker int, step int64) verdict {
 	return take
 }
 
-// arrive says that a part that was taken in step has arrived: stale if the step
-// was completed without it meanwhile. It reports whether the update is due.
+// arrive records that a part which offer let in for step has arrived. The verdict is stale if the step was
+// completed without it meanwhile. due reports whether the update is to be made now.
 func (g *gate) arrive(worker int, step int64) (v verdict, due bool) {
 	if g.mode == Async {
 		return take, true
@@ -93,9 +92,8 @@ func (g *gate) forget(worker int, step int64) {
 	}
 }
 
-// due reports whether the step has all it needs: the aggregate, or every
-// worker that is still active, whichever is fewer. A worker that finished
-// gives no more gradients and is not waited for.
+// due reports whether the step has all it needs: the gradients of aggregate workers or, if they are fewer, of every
+// worker that is still active. A worker that finished gives no more gradients and is not waited for.
 func (g *gate) due() bool {
 	need := 0
 	for w, a := range g.active {
@@ -113,8 +111,8 @@ func (g *gate) begun() bool { return slices.Max(g.taken) > 0 }
 // member reports whether the worker's gradient is whole and enters the update.
 func (g *gate) member(worker int) bool { return g.landed[worker] == g.parts }
 
-// inOrder reports whether all workers before this one that take part have
-// landed, so that its gradient can be added as it comes.
+// inOrder reports whether the gradients of all active workers before this one have landed, so that this worker's
+// gradient can be added as it comes.
 func (g *gate) inOrder(worker int) bool {
 	for w := range worker {
 		if g.active[w] && g.landed[w] != g.parts {

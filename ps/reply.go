@@ -12,8 +12,8 @@ import (
 // which of them have left.
 const reapAbove = 32
 
-// answer sends a reply: the header, and the page's values if there are any,
-// within the frame where they fit and straight from the page where not.
+// answer sends a reply: the header and, if there is a page, its values, which go within the frame where they fit
+// and straight from the page where they do not.
 func (s *Server) answer(a asker, sl *slab, p *page) {
 	h := header{op: opReply, config: s.config, table: a.h.table, block: a.h.block, seq: a.h.seq, slot: a.h.slot}
 	h.aux = s.global
@@ -84,8 +84,8 @@ func (s *Server) send(a asker, h *header, inline []byte, sl *slab, p *page) {
 	}
 }
 
-// left reports whether an answer has gone out, and takes back its memory.
-// That its receiver is lost shows elsewhere.
+// left reports whether an answer has gone out, and if so takes back its memory. It ignores errors: that the
+// receiver is lost shows elsewhere.
 func (s *Server) left(o *outgoing) bool {
 	for i := range o.reqs {
 		if o.reqs[i].Null() {
@@ -104,15 +104,15 @@ func (s *Server) left(o *outgoing) bool {
 	return true
 }
 
-// settle looks whether the answers that read a block have left, before an
-// update that would otherwise go to a copy.
+// settle checks whether the answers that read a block have left, before an update: while one is on its way, the
+// update goes to a copy.
 func (s *Server) settle(sl *slab) {
 	if sl.page.readers > 0 {
 		s.reap(0)
 	}
 }
 
-// reap looks through the answers on their way if there are more than above.
+// reap takes back the answers that have left, if more than above are on their way.
 func (s *Server) reap(above int) {
 	if len(s.out) <= above {
 		return
@@ -127,9 +127,10 @@ func (s *Server) reap(above int) {
 	s.out = keep
 }
 
-// flush waits until the answers about the end have left, and takes back what else is on its way. All workers are done or
-// lost, so an answer or a payload that is, either way, is one that a worker gave up, and nobody fetches it: a system's MPI library, which
-// takes no send back, keeps its memory then, which is mpi.ErrInFlight after failGrace.
+// flush waits until the answers about the end have left, and cancels everything else that is under way. All workers
+// are done or lost, so any other answer, and any payload that has not come, belongs to a request that a worker gave
+// up: nobody will take part in it. A system's MPI library, which takes no send back, then keeps the memory of an
+// answer; flush returns that as mpi.ErrInFlight after failGrace.
 func (s *Server) flush(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(ctx, failGrace)
 	defer cancel()

@@ -23,14 +23,14 @@ type Server struct {
 
 	frame []byte
 	reqs  []mpi.Request // [0] the next frame, then the payloads under way
-	under []offer       // what the payload of reqs[i] is, for i > 0
+	under []offer       // the offer whose payload reqs[i] receives, for i > 0
 	out   []outgoing
 	pool  [][]byte // frames to answer with
 
 	board     *doneBoard
 	barrier   *roll
 	atBarrier []asker
-	atDone    []asker              // who waits for the end: workers, and on ps 0 the other servers
+	atDone    []asker              // on ps 0: workers and other servers that wait for the end
 	servers   int                  // on ps 0: servers that have heard from all workers
 	asking    bool                 // on the others: ps 0 has been told
 	lost      map[int]bool         // ranks known to be gone
@@ -39,8 +39,8 @@ type Server struct {
 	waits     map[string]time.Time // what is waited for, and since when
 	global    int64
 	updates   int64
-	interrupt atomic.Bool // a wish to stop, from outside
-	stopping  bool        // taken up: every answer to a step says so
+	interrupt atomic.Bool // a wish to stop, from Interrupt or with a gradient that was dropped
+	stopping  bool        // a wish to stop has been taken up: every answer says so
 	holding   bool        // some slab may hold gradients back
 
 	failure error
@@ -62,9 +62,9 @@ type offer struct {
 	slab   *slab
 	buf    []byte // where it is or will be
 	inline bool   // buf holds it already
-	waste  bool   // stale: received to be thrown away
+	waste  bool   // not for this step: received only to be thrown away
 	beyond bool   // it exceeds the bound on unapplied bytes
-	gone   bool   // its worker is done without waiting for it
+	gone   bool   // its worker is done and has given it up
 }
 
 // outgoing is an answer on its way.
@@ -74,16 +74,16 @@ type outgoing struct {
 	reqs  [2]mpi.Request
 	slab  *slab
 	page  *page
-	end   bool // it answers who waits for the end, which gives nothing up
+	end   bool // it answers a rank that waits for the end, and that gives no request up
 }
 
 // Summary is what a server knows at the end.
 type Summary struct {
 	Lost               []int // ranks of the workers that were lost before they were done
 	Failed             []int // ranks of the workers that were done with a status other than 0
-	Updates            int64 // gradients or sums of gradients applied, by block
+	Updates            int64 // gradients or sums of gradients applied, counted for each block
 	GlobalStep         int64 // on ps 0
-	PeakUnappliedBytes int   // of gradients held at most
+	PeakUnappliedBytes int   // of gradients: the most that were held at one time
 }
 
 // NewServer makes the server of this rank. It does not communicate.
@@ -110,16 +110,14 @@ func NewServer(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Interrupt asks for an early end: the workers are told to stop after the next
-// step, as with Contribution.Stop. ps 0 can always tell them, another server if it has a part of
-// a table. Any goroutine may call it.
+// Interrupt asks for an early end: the workers are told to stop after the next step, as with Contribution.Stop. ps
+// 0 can always tell them, another server only if it has a part of a table. Any goroutine may call Interrupt.
 func (s *Server) Interrupt() { s.interrupt.Store(true) }
 
-// Serve answers the workers until all of them are done or lost and the final
-// barrier is over. It returns an error when the run failed: in Sync mode when
-// a worker is lost, in both when a server is, or when a worker that others
-// wait for stays silent beyond the deadline. With Forever it serves until ctx
-// ends, which is then no error.
+// Serve answers the workers until all of them are done or lost and the final barrier is over. It returns an error
+// when the run failed: in Sync mode when a worker is lost or fails, in both modes when a server is lost, when
+// worker 0 is lost or fails before it has set all values, or when a worker that others wait for stays silent beyond
+// the deadline. With Forever it serves until ctx ends, which is then no error.
 func (s *Server) Serve(ctx context.Context) (Summary, error) {
 	now := time.Now()
 	for w := range s.seen {
@@ -154,7 +152,7 @@ func (s *Server) loop(ctx context.Context) error {
 	tick := newTicker(ctx, interval)
 	defer func() { tick.stop() }()
 	for !s.ended {
-		if tick.ctx.Err() != nil { // also after a request: there may always be one
+		if tick.ctx.Err() != nil { // not only when nothing came: requests may come without a pause
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -189,8 +187,7 @@ func (s *Server) loop(ctx context.Context) error {
 	return nil
 }
 
-// broken deals with an error of the receive of frames; what it returns ends
-// the loop.
+// broken deals with an error of a receive. An error that it returns ends the loop.
 func (s *Server) broken(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, mpi.ErrPeerLost):
@@ -252,7 +249,7 @@ func (s *Server) receive(status mpi.Status, b []byte) {
 	a := asker{rank: rank, worker: slices.Index(s.cfg.Cluster.Workers, rank), h: h}
 	switch {
 	case err == nil:
-	case a.worker >= 0 && h.answerable(s.tags): // it waits for that
+	case a.worker >= 0 && h.answerable(s.tags): // it waits for an answer
 		s.refuse(a, err)
 		return
 	default:

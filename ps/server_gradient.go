@@ -37,7 +37,7 @@ func (s *Server) announced(a asker, payload []byte) {
 func (s *Server) consider(o offer, payload []byte) {
 	sl := o.slab
 	gradient := o.h.op != opSet
-	// Without room the payload waits where it is; a small one is here already.
+	// Without room the payload stays at the worker; a small one has come with its header.
 	var ok, beyond bool
 	if !o.inline {
 		next := !gradient || s.cfg.Mode == Sync && !s.cfg.backup() && o.h.version == sl.gate.step && sl.gate.inOrder(o.worker)
@@ -81,8 +81,8 @@ func (s *Server) consider(o offer, payload []byte) {
 	}
 }
 
-// given reports whether the open step has this worker's gradient of the block already, or is receiving it. A
-// gate that counts parts of several blocks does not know which.
+// given reports whether the open step already has this worker's gradient of the block, or is receiving it. The gate
+// does not know: with backup workers it counts the parts of several blocks, not which they are.
 func (s *Server) given(sl *slab, o offer) bool {
 	if !s.cfg.backup() || o.h.version != sl.gate.step {
 		return false
@@ -92,7 +92,7 @@ func (s *Server) given(sl *slab, o offer) bool {
 	})
 }
 
-// hold keeps an offer until something changes.
+// hold keeps an offer until there is room, or its step is open.
 func (s *Server) hold(sl *slab, o offer) {
 	sl.held = append(sl.held, o)
 	s.holding = true
@@ -121,7 +121,7 @@ func (s *Server) land(o offer) {
 		return
 	}
 	if o.h.op == opSet {
-		if o.h.slot == 0 && sl.gate.begun() { // its gradients are for the values that are there
+		if o.h.slot == 0 && sl.gate.begun() { // they were computed from the present values
 			s.store.release(o.buf)
 			s.refuse(o.asker, fmt.Errorf("values at version %d for block %d of table %q, whose step %d has gradients already; values are set before training",
 				o.h.version, sl.index, s.cfg.Tables[sl.table].Name, sl.gate.step))
@@ -141,12 +141,12 @@ func (s *Server) land(o offer) {
 		o.waste = v == stale
 	}
 	if o.waste {
-		if o.h.flags&flagStop != 0 { // the wish stands: taken up at the next update
+		if o.h.flags&flagStop != 0 { // the wish to stop stands: it is taken up at the next update
 			s.interrupt.Store(true)
 		}
 		s.store.release(o.buf)
 		o.dropped = true
-		if o.h.op == opPushPull && o.h.version == sl.version { // the step is still open: the values are those after it
+		if o.h.op == opPushPull && o.h.version == sl.version { // the step is still open: the worker gets the values after it
 			sl.waiting = append(sl.waiting, o.asker)
 			return
 		}
@@ -223,8 +223,8 @@ func (s *Server) step(of *slab) {
 	s.roomAgain()
 }
 
-// count advances the global step and takes up a wish to stop. That happens here, in Sync mode
-// at an update only, so that all answers of one step say the same.
+// count advances the global step and takes up a wish to stop. In Sync mode with tables it runs only at an update,
+// so that all answers of one step say the same.
 func (s *Server) count(flags uint8, steps int64) {
 	s.global += steps
 	if (flags&flagStop != 0 || s.interrupt.Load()) && !s.stopping {
@@ -233,7 +233,7 @@ func (s *Server) count(flags uint8, steps int64) {
 	}
 }
 
-// roomAgain offers gradients that had to wait once more.
+// roomAgain considers all held offers again.
 func (s *Server) roomAgain() {
 	if !s.holding {
 		return

@@ -33,13 +33,13 @@ func (s *Server) answerPull(sl *slab, a asker) {
 	}
 	// Vectors of the optimizer are pulled for checkpoints only: a copy will do.
 	p := sl.free()
-	p.readers++ // this one: the answer may leave at once
+	p.readers++ // this function reads it, too: the answer may leave at once
 	copy(p.bytes, sl.slots[a.h.slot-1])
 	s.answer(a, sl, p)
 	sl.unread(p)
 }
 
-// serveWaiting answers those whose version has come.
+// serveWaiting answers the requests whose version has come.
 func (s *Server) serveWaiting(sl *slab) {
 	if len(sl.waiting) == 0 {
 		return

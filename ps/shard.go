@@ -64,7 +64,8 @@ const (
 	minBlockElems = 256
 	// blockAlign, in elements, keeps blocks on cache lines of their own.
 	blockAlign = 16
-	// maxBlocks of a table have a number each in requests; with backup workers those of one server are under way together.
+	// maxBlocks is how many blocks a table may have. With backup workers the requests for all those of one server
+	// are under way together, each with a number of its own.
 	maxBlocks = maxSeq + 1
 )
 
@@ -130,7 +131,7 @@ func (s *shards) ownedBytes(server int) int {
 	return n
 }
 
-// mostOwned is how many blocks of a table the server has that has the most.
+// mostOwned is the largest number of a table's blocks that one server has.
 func (s *shards) mostOwned(table int) int {
 	owned := map[int]int{}
 	most := 0

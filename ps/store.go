@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// page is the memory of a block's values. Answers are sent straight from it,
-// so an update while one is on its way goes to a copy.
+// page is the memory of a block's values. Answers are sent straight from it, so an update while one of them is on
+// its way goes to a copy.
 type page struct {
 	bytes   []byte
 	readers int
@@ -33,7 +33,7 @@ type slab struct {
 	waiting []asker // requests for a later version
 	held    []offer // gradients of a later step, or for which there was no room
 
-	spare []*page // that nobody reads
+	spare []*page // pages that nobody reads
 }
 
 // store is the part of the tables that one server owns.
@@ -44,8 +44,8 @@ type store struct {
 
 	boundBytes int
 	heldBytes  int  // gradients received or being received, and neither applied nor added
-	usedBytes  int  // of them those that could have been held back
-	beyond     bool // one of them is beyond the bound
+	usedBytes  int  // of heldBytes: those of gradients that could have been held back
+	beyond     bool // one gradient that is being received exceeds the bound
 	peakBytes  int
 }
 
@@ -93,7 +93,8 @@ func newStore(c Config, s *shards, server int) (*store, error) {
 	return st, nil
 }
 
-// unappliedBytes is the bound on gradients that are held, of which those of all workers for one step are all bytes.
+// unappliedBytes is the bound on the gradients that a server holds. all is the size of all workers' gradients for
+// one step, of the server's share of the tables.
 func unappliedBytes(c Config, all, server int) (int, error) {
 	need := 0
 	if c.backup() {
@@ -139,11 +140,11 @@ func (st *store) each(f func(*slab)) {
 	}
 }
 
-// room reports whether a gradient of n bytes may be received now. In Sync mode gradients are added in the order of the
-// workers. Were the memory full of gradients of later workers, the earliest missing one could never come in, and nothing would
-// ever be freed. So that one, the next, is let in although it exceeds the bound; one at a time (beyond), because it is added,
-// and its memory freed, as soon as it is here. So are values that are set: the gradient that is missing may be one that
-// their sender gives only then.
+// room reports whether a gradient of n bytes may be received now, and whether it exceeds the bound. In Sync mode
+// gradients are added in the order of the workers. Were the memory full of gradients of later workers, the earliest
+// missing one could never come in, and nothing would ever be freed. So the earliest missing gradient (next) is let
+// in beyond the bound: one at a time, because it is added, and its memory freed, as soon as it is here. Values to
+// be set are let in likewise: their sender may give the missing gradient only after them.
 func (st *store) room(n int, next bool) (ok, beyond bool) {
 	switch {
 	case st.usedBytes == 0 || st.usedBytes+n <= st.boundBytes:
@@ -154,7 +155,8 @@ func (st *store) room(n int, next bool) (ok, beyond bool) {
 	return false, false
 }
 
-// count counts a gradient of n bytes. One that has come with its header takes no room from those that wait for it.
+// count counts a gradient of n bytes. A short one, which has come with its header, takes no room from gradients
+// that wait for it.
 func (st *store) count(n int) {
 	st.heldBytes += n
 	st.peakBytes = max(st.peakBytes, st.heldBytes)
@@ -202,7 +204,8 @@ func (sl *slab) writable() []byte {
 	return sl.page.bytes
 }
 
-// free takes a page that nobody reads. There are never more than answers that read at one time, and one.
+// free takes a page that nobody reads. A block never has more pages than the answers that read it at one time, plus
+// one.
 func (sl *slab) free() *page {
 	n := len(sl.spare)
 	if n == 0 {
@@ -213,7 +216,7 @@ func (sl *slab) free() *page {
 	return p
 }
 
-// unread ends the use of a page by an answer, or by who took it.
+// unread ends the use of a page by an answer, or by the function that took it.
 func (sl *slab) unread(p *page) {
 	p.readers--
 	if p.readers == 0 && p != sl.page {
@@ -221,8 +224,8 @@ func (sl *slab) unread(p *page) {
 	}
 }
 
-// set replaces the values (slot 0) or a vector of the optimizer as they are.
-// The values make the block known: pulls wait for them.
+// set replaces the values (slot 0) or a vector of the optimizer as they are. Pulls of a block wait until its values
+// have been set.
 func (sl *slab) set(slot int, data []byte, version int64) {
 	if slot > 0 {
 		copy(sl.slots[slot-1], data)
@@ -301,9 +304,8 @@ func addTo[F Float](dst, src []F) {
 	}
 }
 
-// applyStep applies the gathered gradients and clears the way for the next step.
-// Gradients that did not make it are thrown away. It returns the flags that
-// came with all, and what they add to the global step.
+// applyStep applies the gathered gradients and clears the way for the next step. Gradients that came too late for
+// the sum are thrown away. It returns the flags of all gradients of the step, and what they add to the global step.
 func (sl *slab) applyStep(st *store) (flags uint8, steps int64) {
 	sl.accumulateMembers(st)
 	sl.update(sl.sum, sl.weight)

@@ -9,9 +9,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// Worker pushes gradients to the servers and pulls values. It serves one
-// goroutine at a time. After an error of an exchange all calls return that error,
-// except that Finish still works when it was the end of a context.
+// Worker pushes gradients to the servers and pulls values. It serves one goroutine at a time. After an exchange has
+// failed, all calls return its error, except that Finish still works when the error was the end of a context.
 type Worker struct {
 	cfg    Config
 	comm   *mpi.Comm
@@ -20,13 +19,13 @@ type Worker struct {
 	config uint32
 	shards *shards
 
-	numbers *numbers        // of requests, of all workers on the communicator
+	numbers *numbers        // of the requests of all Workers that were made on the communicator
 	lanes   [][]*subrequest // requests open with each server, oldest first
 	next    [][]int64       // of each block: the update its next gradient is for
 	free    []*subrequest
 	global  int64
 	stopped bool // the servers say that everybody stops
-	wish    bool // a server beside ps 0 wants to stop: passed on with the next push or step
+	wish    bool // a server other than ps 0 wants to stop: passed on with the next push or step
 	err     error
 	gaveUp  bool // err is only the end of a context
 }
@@ -56,14 +55,14 @@ func NewWorker(cfg Config) (*Worker, error) {
 	return w, nil
 }
 
-// numbersKey names the attribute of a communicator by which its workers count their requests. What one has given up
-// may still be answered when the next one asks.
+// numbersKey names the attribute of a communicator that numbers the requests of all Workers made on it: a request
+// that an earlier Worker gave up may still be answered when the next Worker asks.
 var numbersKey mpi.Keyval
 
-// numbers are those of a communicator's requests. They begin again after the last.
+// numbers gives out the request numbers of a communicator. After the last one it begins again.
 type numbers struct {
 	next  uint32
-	inUse map[request]bool // under way or, for good, given up: an answer may come, or wait here
+	inUse map[request]bool // under way or, for good, given up: its answer may still come, or wait here
 }
 
 // request is a request to a server, by its number.
@@ -72,7 +71,7 @@ type request struct {
 	seq    uint32
 }
 
-// number takes the next number for a request to a server, until it is answered.
+// number takes the next free number for a request to a server. It is in use until the request has been answered.
 func (w *Worker) number(server int) (uint32, error) {
 	for range w.tags {
 		r := request{server, w.numbers.next}
@@ -105,30 +104,29 @@ type Contribution struct {
 	// is the sum of. 0 is 1. In Sync mode the sum of the gradients is divided by
 	// the sum of the weights.
 	Weight float64
-	// CountStep adds 1 to the shared global step: for each push in Async mode,
-	// for each update in Sync mode. There a table of which ps 0, which counts, has no part counts the pushes of worker 0
-	// in their place: late ones, too, and none after its Finish, and other workers may hear of one only after their next.
+	// CountStep adds 1 to the shared global step, which ps 0 keeps: for each push in Async mode, for each update in
+	// Sync mode. If ps 0 has no part of the table, Sync mode counts the pushes of worker 0 instead of the updates:
+	// also those that come too late for an update, and none after its Finish. Other workers may hear of such a
+	// count only after their next push.
 	CountStep bool
-	// Stop asks that all workers stop after this step. ps 0 takes that up, and each worker hears of it by its next push
-	// of a table of which ps 0 has a part, as it has of the first of a Config, or by the next step that it counts. In Sync
-	// mode ps 0 does so at an update of its part: a run that pushes nothing to it goes on.
+	// Stop asks that all workers stop after this step. ps 0 takes the wish up. Each worker hears of it with its
+	// next push of a table of which ps 0 has a part (as it has of the first table of a Config), or with the next
+	// step that it counts. In Sync mode ps 0 takes a wish up only at an update of its part: a run that pushes
+	// nothing to ps 0 goes on.
 	Stop bool
 }
 
-// Push sends a gradient of a whole table. The future is done when each server
-// has taken its part: applied in Async mode, added to its step in Sync mode.
-// grad belongs to the library until then. Push blocks while the window of a
-// server is full; ctx ends that. Cost: one message per block and server, two
-// above 16 KiB, and the answers. Memory from mpi.Alloc is best for tables that
-// large. All errors are reported by Future.Wait.
+// Push sends a gradient of a whole table. The future is done when each server has taken its part: applied in Async
+// mode, added to its step in Sync mode. grad belongs to the library until then. Push blocks while the window of a
+// server is full; ctx ends that. Cost: one message per block and server, two above 16 KiB, and the answers. For
+// tables with blocks that large, memory from mpi.Alloc is best. All errors are reported by Future.Wait.
 func Push[F Float](ctx context.Context, w *Worker, table string, grad []F, c Contribution) *Future {
 	return start(ctx, w, opPush, table, grad, nil, c, 0)
 }
 
-// Pull fetches a whole table into dst, which belongs to the library until the
-// future is done. In Sync mode the values contain the steps that this worker
-// has pushed for; in Async mode a Pull that is to see the worker's own Push is
-// started when that is done. Values that nobody has set yet are waited for.
+// Pull fetches a whole table into dst, which belongs to the library until the future is done. In Sync mode the
+// values contain the steps that this worker has pushed for. In Async mode a Pull that is to contain the worker's
+// own Push must be started after that Push is done. Pull waits for values that nobody has set yet.
 func Pull[F Float](ctx context.Context, w *Worker, table string, dst []F) *Future {
 	return start[F](ctx, w, opPull, table, nil, dst, Contribution{}, 0)
 }
@@ -140,17 +138,17 @@ func PushPull[F Float](ctx context.Context, w *Worker, table string, grad, dst [
 	return start(ctx, w, opPushPull, table, grad, dst, c, 0)
 }
 
-// Fetch is Pull for slot 0 and, for a checkpoint, a pull of the optimizer's
-// vector slot: 1 to Rule.Slots(), in the order of the rule (Momentum: m; Adam: m, v). dst belongs to the library until the
-// future is done.
+// Fetch is Pull if slot is 0. For slots 1 to Rule.Slots() it fetches a vector of the optimizer, for a checkpoint,
+// in the order of the rule (Momentum: m; Adam: m, v). dst belongs to the library until the future is done.
 func Fetch[F Float](ctx context.Context, w *Worker, table string, slot int, dst []F) *Future {
 	return start[F](ctx, w, opPull, table, nil, dst, Contribution{}, slot)
 }
 
-// Set replaces a table's values (slot 0) or an optimizer's vector by src as it
-// is, after version updates. The chief sets every table's values once before training;
-// until then pulls wait. In Sync mode values are refused while their update has gradients. Vectors are set before the values. src belongs to the library until the future is done. Set
-// blocks while the window of a server is full; ctx ends that. Errors are reported by Future.Wait. Cost: as Push.
+// Set replaces a table's values (slot 0) or an optimizer's vector by src as it is; version is how many updates src
+// contains. The chief sets every table's values once before training; until then pulls wait. In Sync mode a block's
+// values are refused once its next update has gradients. Vectors are set before the values. src belongs to the
+// library until the future is done. Set blocks while the window of a server is full; ctx ends that. Errors are
+// reported by Future.Wait. Cost: as Push.
 func Set[F Float](ctx context.Context, w *Worker, table string, slot int, src []F, version int64) *Future {
 	t, err := w.table(opSet, table, TypeOf[F](), slot)
 	if err != nil {
@@ -200,7 +198,7 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 		}
 	}
 	counted := !c.CountStep || o == opPull
-	asked := o == opPull // whether everybody stops, of ps 0: once
+	asked := o == opPull // ps 0 has been asked whether everybody stops: once, by pushes; for pulls see pullHeader
 	for i := range w.shards.blocks[t] {
 		b := &w.shards.blocks[t][i]
 		version := w.next[t][i]
@@ -245,9 +243,9 @@ func start[F Float](ctx context.Context, w *Worker, o op, table string, src, dst
 	return f
 }
 
-// pullHeader asks for a block's values, or a vector of the optimizer, in Sync mode of at least a version. With backup workers the run may
-// have been told to stop while this worker pulled, with no push of its own to hear of it: so the answer of ps 0 for its first
-// block of the table also says that (flagStep).
+// pullHeader asks for a block's values or a vector of the optimizer, in Sync mode of at least the given version.
+// With backup workers the run may be told to stop while this worker only pulls, so that no answer to a push tells
+// it. So the answer of ps 0 for its first block of the table says that, too (flagStep).
 func (w *Worker) pullHeader(b *block, slot int, version int64) header {
 	h := header{op: opPull, slot: uint32(slot)}
 	if w.cfg.Mode == Sync {
@@ -293,17 +291,17 @@ func (w *Worker) AddStep(ctx context.Context, n int64) (int64, error) {
 	return a.Step, err
 }
 
-// Barrier returns when every worker has called it, or is done or lost; it
-// names the ranks of the workers that are lost or are done with a status other than 0 (see Finish), the same to all, as is
-// GlobalStep after it.
+// Barrier returns when every worker has called it, or is done or lost. It returns the ranks of the workers that are
+// lost, or done with a status other than 0 (see Finish). All workers get the same ranks, and the same GlobalStep
+// after it.
 func (w *Worker) Barrier(ctx context.Context) (lost []int, err error) {
 	a, err := w.ask(ctx, 0, header{op: opBarrier})
 	return a.lost, err
 }
 
-// Alive tells every server that this worker is there. One that sends a server nothing for longer than Config.Deadline, since it
-// works or since its requests go to others, and waits for no answer of that server, calls it meanwhile, or the server takes its
-// silence for its end.
+// Alive tells every server that this worker is there. A worker may send a server nothing for longer than
+// Config.Deadline, and wait for no answer of that server, because it computes or because its requests go to other
+// servers. It calls Alive meanwhile; else the server takes its silence for its end.
 func (w *Worker) Alive(ctx context.Context) error {
 	if w.err != nil {
 		return w.err
@@ -328,11 +326,10 @@ func (w *Worker) ask(ctx context.Context, server int, h header) (Answer, error) 
 	return f.Wait(ctx)
 }
 
-// Finish says DONE to every server, waits until all workers have, and passes
-// the final barrier. status is 0 for success; epoch is what the servers log. It
-// returns the ranks of workers that were lost on the way. After it the
-// communicator carries no message of this package any more, and every operation of the worker is ErrClosed of package mpi;
-// but of servers that stay (Config.Forever) the worker may go on to ask.
+// Finish says DONE to every server, waits until all workers have, and passes the final barrier. status is 0 for
+// success; epoch is what the servers log. It returns the ranks of workers that were lost on the way. After it the
+// communicator carries no message of this package any more, and every operation of the worker returns
+// mpi.ErrClosed. Only of servers that stay (Config.Forever) may the worker ask more.
 //
 // A worker that fails by itself also calls Finish, with a status other than 0: in
 // Sync mode that ends the run for all, unless servers stay, in Async mode the others go on.
@@ -370,8 +367,8 @@ func (w *Worker) Finish(ctx context.Context, status, epoch int) (lost []int, err
 // errFinished is what a worker's operations return after Finish: the servers listen to it no more.
 var errFinished = &Error{Op: "worker", Err: mpi.ErrClosed, Detail: "it has said DONE to the servers; nothing follows Finish"}
 
-// broke makes an error of a server's exchange say who is concerned, and is
-// the worker's error from now on.
+// broke makes an error of an exchange with a server name the rank concerned, and keeps it as the worker's error
+// from now on.
 func (w *Worker) broke(ctx context.Context, o op, server int, err error) error {
 	rank := w.cfg.Cluster.Servers[server]
 	var e *Error
