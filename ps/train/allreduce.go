@@ -23,7 +23,7 @@ type allreduce[F Float] struct {
 	stop  bool
 }
 
-// extras are what is added up besides the gradient: weights, and wishes to stop.
+// extras is how many numbers are added up besides the gradient: the weight, and the wish to stop.
 const extras = 2
 
 // newAllreduce returns an exchange that keeps sum, which has room for a gradient and extras.
@@ -74,7 +74,7 @@ func (a *allreduce[F]) barrier(ctx context.Context) (lost []int, global int64, e
 	return nil, a.made, a.broke(ctx, "barrier", collective.Barrier(ctx, a.cfg.Comm))
 }
 
-// state is here already: the worker's own memory.
+// state has nothing to fetch: all of it is in the worker's own memory.
 func (a *allreduce[F]) state(ctx context.Context, params []F, slots [][]F) (int64, error) {
 	return a.made, nil
 }

@@ -21,12 +21,11 @@ func Share(total, parts, i int) (begin, end int) {
 // function of its fields: every rank, and a run that is resumed, computes the
 // same.
 //
-// One seeded permutation of all rows is cut into joint batches, and each of
-// those over the workers by Share. The rows a worker gets that way are its
-// shard; no row is in two shards. In every epoch the worker goes through its
-// shard once, in an order of that epoch, so the workers' batches of one step
-// add up to one joint batch, and one epoch to every row once. Workers that go
-// at their own pace take the shards in turn instead: see Turn.
+// One seeded permutation of all rows is cut into joint batches, and each joint batch is divided over the workers by
+// Share. The rows a worker gets that way are its shard; no row is in two shards. In every epoch the worker goes
+// through its shard once, in an order drawn for that epoch, so the workers' batches of one step are as large as one
+// joint batch together, and an epoch has every row once. In Async mode workers take the shards in turn instead: see
+// Turn.
 type Batches struct {
 	Rows    int    // rows of the training set
 	Batch   int    // rows of one joint batch
@@ -68,10 +67,9 @@ func (b Batches) joint(step int) (begin, end int) {
 	return step * b.Batch, (step + 1) * b.Batch
 }
 
-// Turn is the shard that a worker goes through in its epoch where none waits
-// for another: each time the next one. With a shard of its own the quickest
-// worker would fit the model to its rows alone, and those of a lost one would
-// be trained on no more.
+// Turn is the shard that a worker goes through in an epoch where no worker waits for another: in each epoch the
+// next one. If every worker kept a shard of its own, the quickest would fit the model to its rows alone, and the
+// rows of a lost worker would be trained on no more.
 func (b Batches) Turn(worker, epoch int) int { return (worker + epoch) % b.Workers }
 
 // Shard lists the rows of worker i.
@@ -97,8 +95,8 @@ func (b Batches) Bounds(worker, step int) (begin, end int) {
 	return begin, begin + last - first
 }
 
-// Order is the order in which a worker goes through a shard of n rows, given by
-// whose it is, in an epoch: positions in the shard.
+// Order is the order, as positions in the shard, in which a shard of n rows is gone through in an epoch. It is
+// given by the worker whose shard it is, whoever trains on it.
 func (b Batches) Order(worker, epoch, n int) []int {
 	return rand.New(rand.NewPCG(b.Seed^0x0de5, uint64(worker)<<32|uint64(uint32(epoch)))).Perm(n)
 }

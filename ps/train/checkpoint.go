@@ -37,9 +37,8 @@ func (v vector[F]) infinite() (x float64, found bool) {
 	return 0, false
 }
 
-// save writes the parameters and vectors at hand, which belong to the global
-// step at hand, as the state to resume from. Where training has diverged that is an error, and what was
-// saved before stays.
+// save writes w.params and w.slots, which belong to step w.global, as the state to resume from. If training has
+// diverged, that is an error, and the checkpoint saved before stays.
 func (w *worker[F]) save() error {
 	w.note("saving a checkpoint")
 	for _, v := range w.state() {
@@ -63,7 +62,7 @@ func (w *worker[F]) save() error {
 	meta["step"] = strconv.FormatInt(w.global, 10)
 	meta[stepsPerEpoch] = strconv.FormatInt(w.plan.perEpoch, 10)
 	if err := writeTensors(w.cfg.Checkpoint, meta, tensors); err != nil {
-		if w.cfg.BeforeSave != nil { // who has taken the file over meanwhile may have removed it
+		if w.cfg.BeforeSave != nil { // another run that has taken the file over meanwhile may have removed it
 			if taken := w.cfg.BeforeSave(); taken != nil {
 				return taken
 			}
@@ -78,8 +77,8 @@ func (w *worker[F]) save() error {
 // have another number of workers, or another mode.
 const stepsPerEpoch = "steps_per_epoch"
 
-// identity is what must be equal in the run that resumes: with other numbers
-// the saved ones would mean something else.
+// identity is what must be equal in the run that resumes: with other settings the saved numbers would mean
+// something else.
 func (w *worker[F]) identity() []struct{ what, value string } {
 	return []struct{ what, value string }{
 		{"form", checkpointForm},
@@ -93,8 +92,8 @@ func (w *worker[F]) identity() []struct{ what, value string } {
 	}
 }
 
-// resume brings the state to begin with into the chief's memory, that of the checkpoint
-// if there is one, and returns its step.
+// resume sets the chief's parameters and slots to the state to begin with, that of the checkpoint if there is one,
+// and returns its step.
 func (w *worker[F]) resume() (int64, error) {
 	w.model.Init(w.params, w.cfg.Seed)
 	for _, slot := range w.slots {
@@ -142,7 +141,7 @@ func (w *worker[F]) resume() (int64, error) {
 			return bad("a number of %s is %v: training had diverged; remove the file to begin anew", v.name, x)
 		}
 	}
-	if step == 0 { // rounded down: the optimizer begins anew, as exchanges take for granted of step 0
+	if step == 0 { // rounded down: the optimizer begins anew, since exchanges take its vectors for zero at step 0
 		for _, slot := range w.slots {
 			clear(slot)
 		}

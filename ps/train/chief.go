@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// The longest time between two metrics, since of a long run the hundredth part may be hours: at first firstMetric, so
-// that it shows soon whether training goes well, then twice as long each time up to metricTime.
+// The longest time between two metrics, since a hundredth of a long run may be hours. It is firstMetric at first,
+// to show soon whether training goes well, and then twice as long each time, up to metricTime.
 const (
 	firstMetric = 500 * time.Millisecond
 	metricTime  = 5 * time.Second
 )
 
-// chief is what worker 0, or the first worker that is left, does beside training: measure,
-// report, write.
+// chief is what worker 0, or the first worker that is left, does besides training: measure, report, write.
 type chief[F Float] struct {
 	out            *output
 	evaluateEvery  int64 // steps between evaluations
@@ -40,12 +39,12 @@ func newChief[F Float](ctx context.Context, w *worker[F]) (*chief[F], error) {
 	c.metricEvery = max(1, planned/100)
 	c.nextEvaluation, c.nextMetric = after(w.global, c.evaluateEvery), after(w.global, c.metricEvery)
 	if w.cfg.Out != "" {
-		if err := w.mayWrite(ctx); err != nil { // who takes a lost chief's place may come too late
+		if err := w.mayWrite(ctx); err != nil { // a worker that takes a lost chief's place may come too late
 			return nil, err
 		}
 		since := w.global // a successor goes on with the metrics of the lost chief
 		if w.index == 0 {
-			since = w.resumed // the others may have made steps since
+			since = w.resumed // the other workers may have made steps since the checkpoint
 		}
 		var err error
 		if c.out, err = newOutput(w.cfg.Out, float64(since)/float64(w.plan.perEpoch)); err != nil {
@@ -153,7 +152,7 @@ func (c *chief[F]) write(ctx context.Context, r *Result, w *worker[F]) error {
 	}
 	last := Metric{Step: r.Steps, Steps: w.plan.stop.LastStep, Epoch: float64(r.Steps) / float64(w.plan.perEpoch),
 		Loss: r.TrainLoss, Accuracy: &r.TestAccuracy, SamplesPerSecond: r.SamplesPerSecond, Seconds: r.Seconds}
-	if err := w.mayWrite(ctx); err != nil { // else it would replace its successor's model
+	if err := w.mayWrite(ctx); err != nil { // a worker that was counted as lost would replace its successor's model
 		return err
 	}
 	if w.cfg.Report != nil {
@@ -171,7 +170,7 @@ func (c *chief[F]) write(ctx context.Context, r *Result, w *worker[F]) error {
 	return c.out.close(r)
 }
 
-// replace takes the end of the run back that a writer wrote before it was lost: this worker writes it.
+// replace takes back the end of the metrics, which a writer wrote before it was lost: this worker writes it anew.
 func (c *chief[F]) replace(ctx context.Context, r *Result, w *worker[F]) error {
 	if c.out == nil {
 		return nil
@@ -186,7 +185,7 @@ func (c *chief[F]) replace(ctx context.Context, r *Result, w *worker[F]) error {
 	return nil
 }
 
-// finish writes the result, with those that were lost on the way, as far as they are known, unless mayWrite is an error.
+// finish writes the result, with the lost ranks as far as they are known, unless mayWrite returns an error.
 func (c *chief[F]) finish(r *Result, mayWrite func() error) error {
 	if !r.Evaluated || c.out == nil {
 		return nil

@@ -28,16 +28,17 @@ type Config struct {
 	Model  string // "mlp" if empty
 	Hidden int    // DefaultHidden
 	Epochs int    // DefaultEpochs
-	// Batch is how many samples the workers share at a time (DefaultBatch). In
-	// Sync mode and with collectives they make one update, each worker with a shard of the rows, and all but the chief
-	// keep no others; in Async mode each worker's share does, and workers keep all rows (see Batches.Turn).
+	// Batch is how many samples the workers share at a time (DefaultBatch). In Sync mode and with collectives a
+	// batch makes one update: each worker has a shard of the rows, and all but the chief keep no other rows. In
+	// Async mode each worker's share of a batch makes an update, and workers keep all rows (see Batches.Turn).
 	Batch int
-	// Rule is Momentum if empty, with DefaultRate, rising and then falling linearly to the end of the run. Where
-	// Stop.NumSteps ends it, whose end nobody knows beforehand, the rate stays, unless Updates says over how many it falls.
+	// Rule is Momentum if empty, with DefaultRate, which rises at first and then falls linearly to the end of the
+	// run. With Stop.NumSteps nobody knows the end beforehand: the rate stays, unless Updates says over how many
+	// updates it falls.
 	Rule      ps.Rule
 	Seed      uint64
 	Aggregate int      // see ps.Config
-	Stop      ps.Stop  // if empty, when Epochs passes have been made together
+	Stop      ps.Stop  // if empty, the run ends when all workers together have made Epochs passes
 	Precision ps.DType // Float32
 
 	// StartBarrier keeps workers from beginning before all are there, which
@@ -48,10 +49,10 @@ type Config struct {
 	// whose file exists resumes from it. Only the chief reads and writes it.
 	Checkpoint      string
 	CheckpointEvery int64
-	// Claim makes the file this run's. The chief calls it when all ranks have their data and
-	// are ready to begin. Claim calls resume, once or more, when the file is what the run is to
-	// go on from; an error of resume says that the run cannot, and ends it, as any of Claim's does.
-	// Nil: the file is this run's. It must be nil on all ranks or on none.
+	// Claim makes the checkpoint file this run's. The chief calls it when all ranks have their data and are ready
+	// to begin. Claim calls resume, once or more, when the file holds what the run is to go on from. An error of
+	// resume means that the run cannot go on from it; like any error of Claim it ends the run. Nil: the file is
+	// this run's already. Claim must be nil on all ranks or on none.
 	Claim func(resume func() error) error
 	// BeforeSave is asked before the chief writes the file; an error ends the run
 	// with nothing written. Nil: nobody is asked.
@@ -59,19 +60,19 @@ type Config struct {
 	// BeforeOutput is asked before the chief opens Out, before it writes there and before each Report; an error ends the
 	// run with nothing more written or reported. Nil: nobody is asked.
 	BeforeOutput func() error
-	// Save asks for a checkpoint at each receive, Interrupt for the end of the run
-	// after the next step, when it is closed.
+	// Save asks for a checkpoint with each value received from it; Interrupt, when it is closed, asks for the end
+	// of the run after the next step.
 	Save      <-chan struct{}
 	Interrupt <-chan struct{}
 
-	// Out is a directory for metrics.jsonl, model.safetensors, curve.svg and result.json, written by the chief; the last when
-	// all ranks have finished, in Async mode also before. Empty: nothing is written.
+	// Out is a directory for metrics.jsonl, model.safetensors, curve.svg and result.json, written by the chief: the
+	// last one when all ranks have finished, in Async mode also before. Empty: nothing is written.
 	Out string
 	// EvaluateEvery is after how many steps the chief looks at the test set; 0 is
 	// once per epoch, but at most a hundred times.
 	EvaluateEvery int64
-	// Report is called by the chief, in Run's goroutine: about a hundred times in a run, with each
-	// evaluation, and after half a second without at first, later after up to five seconds.
+	// Report is called by the chief, in Run's goroutine: about a hundred times in a run, with each evaluation, and
+	// when a while has passed without a report: half a second at first, later up to five seconds.
 	Report func(Metric)
 	Hooks  []Hook
 	// Transport is passed on to Result.
@@ -178,9 +179,9 @@ type plan struct {
 	stop     ps.Stop
 }
 
-// stepAfter takes the step at which a run with perEpoch steps in a pass made a checkpoint, and returns this run's step at the
-// same point of the data. Where this run has another number of steps in a pass, that is rounded down to a whole joint batch,
-// so part of a batch may be trained on twice.
+// stepAfter takes the step at which a run with perEpoch steps in a pass made a checkpoint, and returns this run's
+// step at the same point of the data. If this run has another number of steps in a pass, the step is rounded down
+// to a whole joint batch, so part of a batch may be trained on twice.
 func (p plan) stepAfter(step, perEpoch int64) int64 {
 	if perEpoch == p.perEpoch {
 		return step
@@ -195,7 +196,7 @@ func (c *Config) plan(rows int) (plan, error) {
 	if !c.together() {
 		p.each = int64(workers)
 	}
-	if rows < workers { // in the words of who chose the file
+	if rows < workers { // in the words of the user, who chose the file
 		return p, badData(c.Data, 0, "%d rows to train on cannot be shared by %d workers (--workers): want at most one for each row", rows, workers)
 	}
 	p.batches = Batches{Rows: rows, Batch: c.Batch, Workers: workers, Seed: c.Seed}

@@ -62,7 +62,7 @@ func readCSV(src *source) (*samples, error) {
 			s.x = append(s.x, v)
 		}
 		s.lines = append(s.lines, number)
-		hint = "" // which is for the first line
+		hint = "" // the hint is for the first line only
 	}
 	s.features = columns - 1
 	if s.rows() == 0 {
@@ -93,10 +93,10 @@ func splitFields(line []byte, fields [][]byte) [][]byte {
 // labelNames are what a header may call the label's column.
 var labelNames = []string{"label", "class", "target", "y"} // the last only beside other names
 
-// headerLabel tells whether the first line names columns, and which of them
-// is the label. A line with a word for a label is a header, though columns may be numbered
-// (pandas writes 0,1,...,label), but for a y beside numbers, which is a label. Without one only a line without numbers
-// is: else a mistake in the first row would lose it without a word.
+// headerLabel tells whether the first line names columns, and which of them is the label. A line with one of
+// labelNames is a header, even if other columns are named by numbers (pandas writes 0,1,...,label). But a y beside
+// numbers is a label called y. A line without such a name is a header only if it has no number at all: else a
+// mistake in the first row would lose that row without a word.
 func headerLabel(fields [][]byte) (column int, header bool) {
 	words, named := 0, -1
 	for c, f := range fields {
@@ -116,15 +116,15 @@ func headerLabel(fields [][]byte) (column int, header bool) {
 	return named, true
 }
 
-// countsColumns reports whether the first line is a header that pandas writes of columns without names: it would be
-// taken for a sample.
+// countsColumns reports whether the first line is the header that pandas writes for columns without names
+// (0,1,2,...): it would be taken for a sample.
 func countsColumns(fields [][]byte) bool {
 	for c, f := range fields {
 		if string(f) != strconv.Itoa(c) {
 			return false
 		}
 	}
-	const few = 4 // of which a sample may be so
+	const few = 4 // a sample of so few columns may look like that
 	return len(fields) > few
 }
 

@@ -78,8 +78,8 @@ const Optdigits = "optdigits"
 // without a test file.
 const holdOut = 0.2
 
-// maxDenseBytes bounds the dense matrix of a file whose size does not: LIBSVM leaves out zeros, and a header of IDX may claim
-// anything.
+// maxDenseBytes bounds the dense matrix of a file whose own size does not bound it: LIBSVM leaves out zeros, and a
+// header of IDX may claim anything.
 const maxDenseBytes = 16 << 30
 
 // Open reads a data set: the built-in "optdigits", a directory with the four
@@ -127,7 +127,8 @@ func Open(path string, seed uint64) (*Dataset, error) {
 	return assemble(name, train, test)
 }
 
-// textName is the name of a file as the text that JSON, in checkpoints, and XML, in curves, can hold: as it comes back from there.
+// textName is a file's name as text that JSON (in checkpoints) and XML (in curves) can hold, so that it is read
+// back as it was written.
 func textName(name string) string { return strings.ToValidUTF8(name, "\ufffd") }
 
 func openDir(dir string, seed uint64) (*Dataset, error) {
@@ -231,7 +232,7 @@ func assemble(name string, train, test *samples) (*Dataset, error) {
 	}
 	d := &Dataset{Name: textName(name)}
 	d.Labels = classNames(train.labels)
-	if test.file == train.file { // the rows set aside may have all of a class
+	if test.file == train.file { // the rows set aside may be all rows of a class
 		d.Labels = classNames(slices.Concat(train.labels, test.labels))
 	}
 	if len(d.Labels) < 2 {
@@ -302,7 +303,8 @@ func classNames(labels []string) []string {
 	return names
 }
 
-// scales are the factors that bring the largest magnitude to 1. What is so small that there is none, stays as it is.
+// scales are the factors that bring the largest magnitude to 1. Where that is zero, or so small that its factor
+// would be infinite, the factor is 1.
 func scales(s *Split, whole bool) []float32 {
 	largest := make([]float32, s.Features)
 	var all float32

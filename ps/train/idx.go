@@ -70,7 +70,7 @@ func readIDX(src *source) (dims []int, kind byte, x []float32, err error) {
 	switch _, err := src.ReadByte(); {
 	case err == nil:
 		return bad("bytes follow the %v = %d elements that the header promises", dims, total)
-	case err != io.EOF: // as of a checksum
+	case err != io.EOF: // such as a checksum that does not fit
 		return bad("after all %d elements: %v", total, err)
 	}
 	for i, v := range x {
@@ -152,7 +152,7 @@ func findIDX(dir, prefix, what string) (string, bool) {
 	for _, sep := range []string{"-", "."} {
 		matches, _ := filepath.Glob(filepath.Join(globEscape(dir), prefix+"-"+what+sep+"idx*"))
 		for _, m := range matches {
-			if info, err := os.Stat(m); err == nil && info.Mode().IsRegular() { // not an archive's own directory
+			if info, err := os.Stat(m); err == nil && info.Mode().IsRegular() { // not a directory, as archives may have it
 				return m, true
 			}
 		}

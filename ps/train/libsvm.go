@@ -24,7 +24,7 @@ func isLIBSVM(head []byte) bool {
 		index, value, pair := bytes.Cut(words[1], []byte(":"))
 		_, err := strconv.Atoi(string(index))
 		if err == nil && commas {
-			_, err = parseFloat(value) // else CSV with the time of a day
+			_, err = parseFloat(value) // else this is CSV with a time of day
 		}
 		return pair && err == nil
 	}

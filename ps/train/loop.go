@@ -42,8 +42,7 @@ func (w *worker[F]) run(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// sayFailed tells the others of a failure of this worker's own. The servers
-// know of all others.
+// sayFailed tells the others of a failure of this worker itself. The servers know of all other failures.
 func (w *worker[F]) sayFailed(ctx context.Context, err error) {
 	if errors.Is(err, ps.ErrFailed) || errors.Is(err, mpi.ErrPeerLost) || errors.Is(err, mpi.ErrRevoked) {
 		return
@@ -107,12 +106,12 @@ func (w *worker[F]) train(ctx context.Context, r *Result) error {
 	return w.conclude(ctx, r)
 }
 
-// write writes what the run leaves behind, before anybody ends: who has ended does not wait for long. Where the others do
-// without a lost worker they wait until that is done: when whose turn it was is lost in the meantime, the next one looks at
-// the final parameters and writes.
+// write writes what the run leaves behind, before any worker ends: one that has ended does not wait for long. In
+// Async mode, where the run goes on without lost workers, all wait until the writer is done: if the writer is lost
+// meanwhile, the next worker evaluates the final parameters and writes.
 func (w *worker[F]) write(ctx context.Context, r *Result) error {
 	for {
-		writer := w.writer(r.Lost) // not a successor that knows of a loss before it is counted
+		writer := w.writer(r.Lost) // not a successor that knows of a loss which the barrier has not counted yet
 		if w.chief != nil && (w.cfg.together() || writer == w.cfg.Cluster.Workers[w.index]) {
 			err := w.chief.write(ctx, r, w)
 			if err == nil && !w.cfg.together() { // the others end well without this worker
@@ -144,8 +143,8 @@ func (w *worker[F]) write(ctx context.Context, r *Result) error {
 	}
 }
 
-// mayWrite is an error if it is not this worker's to write, or no longer: another run has taken the place of this one, or
-// the servers are out of reach, and they may have counted this worker as lost and have its successor write.
+// mayWrite returns an error if this worker must not write, or not any more: another run has taken the place of this
+// one, or the servers are out of reach. Then they may have counted this worker as lost, and its successor writes.
 func (w *worker[F]) mayWrite(ctx context.Context) error {
 	if err := w.cfg.beforeOutput(); err != nil {
 		return err
@@ -183,8 +182,8 @@ func (w *worker[F]) takeOver(ctx context.Context) (err error) {
 	return err
 }
 
-// conclude looks at the final parameters. The worker that does is the chief or,
-// if that was lost or failed by itself, the first that is left.
+// conclude evaluates the final parameters. That is done by the chief or, if the chief was lost or failed by itself,
+// by the first worker that is left.
 func (w *worker[F]) conclude(ctx context.Context, r *Result) error {
 	r.Steps = w.global
 	if w.chief == nil && !w.firstLeft(r.Lost) {
@@ -199,7 +198,8 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result) error {
 		return err
 	}
 	r.Steps = w.global
-	// Those that joined later, and have steps to make when this worker has made its own, may have been told to stop.
+	// Workers that joined later have steps to make when this worker has made its own; they may have been told to
+	// stop.
 	if n := w.plan.stop.NumSteps; n > 0 && !w.cfg.together() && len(w.cfg.Cluster.Workers) > 1 && w.global-w.joined > n {
 		r.Interrupted = w.x.stopped()
 	}
@@ -222,7 +222,8 @@ func (w *worker[F]) conclude(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// fetch brings the state here as it is. The others may have made steps without this worker, if it is a backup worker.
+// fetch gets the state from the exchange as it is. If this worker is a backup worker, the others may have made
+// steps without it.
 func (w *worker[F]) fetch(ctx context.Context) error {
 	step, err := w.x.state(ctx, w.params, w.slots)
 	if err != nil {

@@ -40,8 +40,8 @@ func newOutput(dir string, epoch float64) (*output, error) {
 
 func (o *output) path(name string) string { return filepath.Join(o.dir, name) }
 
-// recall reads the metrics that are there, for the curve, as far as they stay. What was done after that is done
-// again: the first line of it goes, and what follows; so does a line that was not written whole.
+// recall reads the metrics in the file, for the curve, as long as they stay. It cuts off the first line that does
+// not, or that was not written whole, and all that follow: their steps are done again.
 func (o *output) recall(stays func(Metric) bool) error {
 	info, err := o.metrics.Stat()
 	if err == nil {
@@ -54,7 +54,7 @@ func (o *output) recall(stays func(Metric) bool) error {
 	whole := int64(0) // bytes, to the end of the last line that is good
 	for lines := bufio.NewReader(o.metrics); ; {
 		line, err := lines.ReadBytes('\n')
-		if err != nil && err != io.EOF { // which would be taken for the end, and cost all that follows
+		if err != nil && err != io.EOF { // not taken for the end: that would cut off all that follows
 			return err
 		}
 		var m Metric

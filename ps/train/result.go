@@ -9,8 +9,8 @@ import (
 // Schema names the form of Result as JSON.
 const Schema = "fisterra.train/1"
 
-// Result is what a run has come to. The rank that evaluates has all of it, the
-// others what they know: TestAccuracy and TrainLoss are theirs only.
+// Result is what a run has come to. The rank that evaluates has all of it; the others have what they know, without
+// TestAccuracy, TrainLoss and SamplesPerSecond.
 type Result struct {
 	Schema           string  `json:"schema"`
 	Data             string  `json:"data"`

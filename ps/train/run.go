@@ -52,8 +52,8 @@ func (c *Config) patience(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, c.Deadline)
 }
 
-// ready waits until all ranks have what they need to begin, where something is claimed
-// for the run: not for one that then cannot start.
+// ready waits until all ranks have what they need to begin, if the run has a Claim: nothing is to be claimed for a
+// run that then cannot start.
 func (c *Config) ready(ctx context.Context) error {
 	if c.Claim == nil {
 		return nil

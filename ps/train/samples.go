@@ -139,7 +139,8 @@ func readSamples(src *source) (*samples, error) {
 	}
 }
 
-// canonicalLabel makes +1, 1.0 and 1 the same class. 1_1 is another than 11, though a number to Go.
+// canonicalLabel makes +1, 1.0 and 1 the same class. 1_1 and 11 stay two classes, though Go would read the same
+// number.
 func canonicalLabel(b []byte) []byte {
 	v, err := strconv.ParseFloat(string(b), 64)
 	if err != nil || bytes.IndexByte(b, '_') >= 0 || v != math.Trunc(v) || math.Abs(v) > 1<<53 {

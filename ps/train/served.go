@@ -37,11 +37,11 @@ func (s *served[F]) begin(ctx context.Context, params []F, slots [][]F, step int
 	return global, resumed, err
 }
 
-// set makes the chief's state that of the servers. The other workers are told its step before, so that whoever has the
-// parameters also knows what the result is to say if it takes the chief's place.
+// set gives the servers the chief's state. It first tells the other workers the chief's step, so that a worker that
+// has the parameters also knows which step the result is to name if it takes the chief's place.
 func (s *served[F]) set(ctx context.Context, params []F, slots [][]F, step int64) error {
 	for _, rank := range s.cfg.Cluster.Workers[1:] {
-		_ = mpi.Send(ctx, s.cfg.Comm, []int64{step}, rank, s.cfg.tagStart()) // whom it does not reach is gone: the servers say what that means
+		_ = mpi.Send(ctx, s.cfg.Comm, []int64{step}, rank, s.cfg.tagStart()) // a worker it does not reach is gone: the servers say what that means
 	}
 	if step > 0 { // else slots are zero already
 		for i, slot := range slots {
@@ -57,7 +57,8 @@ func (s *served[F]) set(ctx context.Context, params []F, slots [][]F, step int64
 	return err
 }
 
-// chiefsStep is what the chief has told this worker, which has the parameters. If it was lost and that with it, nobody knows: 0.
+// chiefsStep receives the step that the chief sent before it set the parameters, which this worker has. If the
+// chief was lost and the message with it, nobody knows the step: 0.
 func (s *served[F]) chiefsStep(ctx context.Context) (int64, error) {
 	var step [1]int64
 	chief := s.cfg.Cluster.Workers[0]
@@ -89,7 +90,7 @@ func (s *served[F]) barrier(ctx context.Context) (lost []int, global int64, err 
 }
 
 func (s *served[F]) state(ctx context.Context, params []F, slots [][]F) (step int64, err error) {
-	if !s.together { // asked before the pull: of the steps of the others that go on meanwhile none is claimed that is not in
+	if !s.together { // asked before the pull: the others go on meanwhile, and no step is to be claimed that the parameters do not contain
 		if step, err = s.AddStep(ctx, 0); err != nil {
 			return 0, err
 		}

@@ -16,7 +16,8 @@ import (
 var (
 	gzipMagic = []byte{0x1f, 0x8b}
 	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
-	// zstdSkippable follows a byte 0x50 to 0x5f where a file begins with a frame of the writer's own, as pzstd's do.
+	// zstdSkippable follows a byte 0x50 to 0x5f where a file begins with a frame of the writer's own, as files of
+	// pzstd do.
 	zstdSkippable = []byte{0x2a, 0x4d, 0x18}
 )
 
