@@ -87,8 +87,8 @@ func (e environment) get(name string) string {
 	return v
 }
 
-// version chooses the protocol: forced, else by who serves. Under Slurm PMI_JOBID
-// is JOB.STEP, which the ranks of Hydra's daemons inherit, as they do SLURM_MPI_TYPE.
+// version chooses the protocol: the forced one, else by who serves. Under Slurm PMI_JOBID is JOB.STEP. Ranks of
+// Hydra's daemons inherit that, and SLURM_MPI_TYPE, so they are told apart first.
 func (e environment) version(forced int) (int, error) {
 	switch {
 	case forced == 1 || forced == 2:
@@ -102,8 +102,9 @@ func (e environment) version(forced int) (int, error) {
 	return 1, nil
 }
 
-// ofAnother reports whether Slurm's variables are those of another launcher's daemons, or of a shell in which that was
-// started: an interactive one of salloc is told the site's SLURM_MPI_TYPE, but is served by nobody.
+// ofAnother reports whether Slurm's variables belong to another launcher's daemons, or to a shell in which that
+// launcher was started: an interactive shell of salloc has the site's SLURM_MPI_TYPE, but no process manager serves
+// it.
 func (e environment) ofAnother() bool {
 	_, err := slurm.FromEnv(e.lookup)
 	return errors.Is(err, slurm.ErrDaemonStep) || errors.Is(err, slurm.ErrNoStep)
@@ -144,7 +145,7 @@ func inherited(text string) (connection, error) {
 	if err := syscall.Fstat(int(fd), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {
 		return nil, fmt.Errorf("%w: PMI_FD=%d; the client was opened before, or this process was not started by the launcher itself", ErrNotOpen, fd)
 	}
-	// Children must not keep the socket: the launcher takes its end for ours.
+	// Children must not keep the socket open: the launcher takes its closing for the end of this process.
 	syscall.CloseOnExec(int(fd))
 	// Only a non-blocking descriptor can have deadlines.
 	if err := syscall.SetNonblock(int(fd), true); err != nil {

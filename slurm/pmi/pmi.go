@@ -26,8 +26,8 @@ type Config struct {
 	// FenceTimeout bounds Fence likewise, which waits for the slowest rank; 0 is
 	// 5 min.
 	FenceTimeout time.Duration
-	// Version forces PMI-1 or PMI-2; 0 takes PMI-2 from Slurm and PMI-1 from others,
-	// where each one's fence is a barrier.
+	// Version forces PMI-1 or PMI-2; 0 takes PMI-2 with Slurm and PMI-1 with others, since with these versions a
+	// fence is a barrier.
 	Version int
 }
 
@@ -55,7 +55,7 @@ type identity struct {
 // protocol is what differs between PMI-1 and PMI-2.
 type protocol interface {
 	start(who identity) (identity, error)
-	partBytes(key string) int // of a value that fits one request
+	partBytes(key string) int // how much of a value fits one request
 	put(key, value string) error
 	get(key string) (string, error)
 	fence() error

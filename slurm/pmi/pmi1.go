@@ -37,7 +37,7 @@ func (p *protocol1) start(who identity) (identity, error) {
 	return who, nil
 }
 
-// limitOf reads a limit from an answer; what is not told or beyond ours is ours.
+// limitOf reads a limit from an answer. Where the server tells none, or more than ours, ours holds.
 func limitOf(m message, key string, ours int) int {
 	text, _ := m.get(key)
 	n, err := strconv.Atoi(text)

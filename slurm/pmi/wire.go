@@ -50,9 +50,8 @@ func newMessage(cmd string, pairs ...string) message {
 	return m
 }
 
-// splitFields reads the fields of both protocols: after each one stands
-// the separator in PMI-2, between them in PMI-1. Neither server can escape it
-// within a value, so values must not hold it.
+// splitFields reads the fields of both protocols: in PMI-2 the separator stands after each field, in PMI-1 between
+// fields. Neither server can escape it within a value, so values must not hold it.
 func splitFields(text string, separator byte) (message, error) {
 	var m message
 	for i, item := range strings.FieldsFunc(text, func(r rune) bool { return r == rune(separator) }) {
