@@ -55,8 +55,7 @@ type group struct {
 	count int
 }
 
-// run is numbers that follow each other, all written with at least the first
-// one's digits.
+// run is a sequence of consecutive numbers, all written with at least as many digits as the first.
 type run struct {
 	first, last string
 	hi          uint64

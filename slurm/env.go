@@ -48,12 +48,10 @@ func (j *Job) CPUs() int {
 
 // FromEnv reads the environment of a task that srun started.
 //
-// Variables of the step win over those of the job, which in a step over part of
-// the nodes describe something else. What every task must have and lacks is
-// ErrMissing and names the variable. Values that contradict each other
-// (SLURM_NTASKS against the tasks per node, SLURMD_NODENAME against the node
-// list, a rank against SLURM_GTIDS) are ErrInconsistent: going on would give the
-// task another task's place.
+// Variables of the step win over those of the job, which describe something else if the step has only part of the
+// job's nodes. If a variable is missing that every task has, the error is ErrMissing and names the variable. Values
+// that contradict each other (SLURM_NTASKS against the tasks per node, SLURMD_NODENAME against the node list, a
+// rank against SLURM_GTIDS) are ErrInconsistent: going on would give the task another task's place.
 //
 // Outside a job the error is ErrNotSlurm; in a batch script or a shell of salloc,
 // where SLURM_NTASKS and SLURM_PROCID are set but no step runs, ErrNoStep; under
@@ -105,7 +103,7 @@ func FromEnv(lookup Lookup) (*Job, error) {
 	return j, nil
 }
 
-// sources name the variables that told what a step is, of those that may.
+// sources names the variables that the step's size, nodes and tasks per node were read from.
 type sources struct{ size, nodes, tasks string }
 
 // env reads variables and keeps the first error.
@@ -129,7 +127,7 @@ func (e *env) get(names ...string) string {
 	return v
 }
 
-// which of the variables get reads: the last where none is set.
+// which names the variable that get reads: the last one if none is set.
 func (e *env) which(names ...string) string {
 	for _, name := range names {
 		if v, ok := e.lookup(name); ok && v != "" {
@@ -183,16 +181,15 @@ func (e *env) inStep() bool {
 	return e.has("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_RESV_PORTS")
 }
 
-// otherLauncher names the variable that shows a rank of mpirun, prterun or mpiexec, which
+// otherLauncher names the variable which shows that this process is a rank of mpirun, prterun or mpiexec, which
 // start one Slurm task per node for their own daemons, or of fisterra run, which is a task itself.
 //
-// Ranks of prterun and prun have no more than PMIx's variables to show it; in a task of srun --mpi=pmix the
-// namespace is Slurm's.
+// Ranks of prterun and prun show it by PMIx's variables only; in a task of srun --mpi=pmix the namespace is
+// Slurm's.
 //
-// The daemons of mpiexec (Hydra) come by a plain srun, so that the ranks inherit what a site
-// whose default is pmi2 gives every task. Then it is rank and size that tell, which are
-// Hydra's own: they differ from the task's but where each node has one rank, which is
-// at the task's place.
+// mpiexec (Hydra) starts its daemons by a plain srun, so the ranks inherit what a site whose default is pmi2 gives
+// every task. Then rank and size tell, which are Hydra's own: they differ from the task's unless each node has one
+// rank, and that rank is at the task's place.
 func (e *env) otherLauncher() string {
 	for _, name := range []string{"FISTERRA_RANK", "OMPI_COMM_WORLD_RANK"} {
 		if e.has(name) {
@@ -214,8 +211,8 @@ func (e *env) otherLauncher() string {
 	return ""
 }
 
-// layout reads the step's nodes and the tasks on each. Where TFSERVER stands in for the
-// nodes, told says so.
+// layout reads the step's nodes and the tasks on each. Where TFSERVER stands in for the nodes, it sets told.nodes
+// to that.
 func (e *env) layout(j *Job, size int, told *sources) error {
 	var tasks []int
 	if e.has(told.tasks) {
@@ -280,8 +277,9 @@ func (e *env) ports(j *Job) error {
 	return from("SLURM_STEP_RESV_PORTS", err)
 }
 
-// findNode takes the node's place in the list by its name, where that is there. Slurm sorts the nodes of a heterogeneous step
-// by name, with their numbers of tasks, but numbers them by component, and not every such step says that it is one.
+// findNode sets the node's index by its name, if the list has that name. Slurm sorts the nodes of a heterogeneous
+// step, with their numbers of tasks, by name, but numbers the nodes by component; and not every such step says that
+// it is one.
 func (j *Job) findNode() {
 	if i := slices.Index(j.Layout.Nodes, j.NodeName); i >= 0 && j.Node < len(j.Layout.Nodes) {
 		j.Node = i

@@ -23,11 +23,10 @@ const (
 // commas or white space; empty ones do not count. With three or more brackets
 // Slurm lets the last vary fastest, then the first, then the second and so on.
 //
-// Where scontrol answers something nobody can have meant and exits with 0 (a
-// bracket that is not closed, blanks before a number, a number beyond 64 bits),
-// Expand returns an *Error with the column; blanks behind a comma in brackets, which
-// Slurm counts as digits, do not count. ErrSyntax and ErrTooMany are the
-// sentinels. Cost: linear in the length of the answer.
+// Where scontrol answers something nobody can have meant and exits with 0 (a bracket that is not closed, blanks
+// before a number, a number beyond 64 bits), Expand returns an *Error with the column. Blanks after a comma in
+// brackets, which Slurm counts as digits, are ignored. ErrSyntax and ErrTooMany are the sentinels. Cost: linear in
+// the length of the answer.
 func Expand(expr string) ([]string, error) {
 	p := parser{expr: expr}
 	var names []string

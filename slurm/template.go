@@ -34,10 +34,9 @@ type Batch struct {
 	PS        int
 	Workers   int
 	Placement Placement
-	// Signal is what Slurm sends the tasks before the time limit: "USR1@60" is 60 s
-	// before. The script requeues the job if the tasks end by it and Requeue is set. One that
-	// the program does not act on, or after which the script cannot tell why the tasks
-	// have ended, is ErrSignal.
+	// Signal is what Slurm sends the tasks before the time limit: "USR1@60" is 60 s before. If Requeue is set and
+	// the tasks end by the signal, the script requeues the job. A signal that the program does not act on, or after
+	// which the script cannot tell why the tasks have ended, is ErrSignal.
 	Signal  string
 	Requeue bool // the job starts again after preemption and node failure
 	NoKill  bool // the job goes on with the nodes that are left
@@ -68,9 +67,9 @@ type MemoryRule string
 const (
 	// MemorySite asks for nothing: the site's own default holds.
 	MemorySite MemoryRule = "site"
-	// MemoryPerCPU has the script compute it when the job runs: per CPU what the job was
-	// given (sbatch --mem-per-cpu), else what the partition gives by default (DefMemPerCPU), else an
-	// even share of a node's memory over its CPUs, and no more than the job holds; times the CPUs of a task.
+	// MemoryPerCPU has the script compute it when the job runs: the CPUs of a task times the memory per CPU. That
+	// is what the job was given (sbatch --mem-per-cpu), else what the partition gives by default (DefMemPerCPU),
+	// else an even share of a node's memory over its CPUs, and no more than the job holds.
 	MemoryPerCPU MemoryRule = "per-cpu"
 )
 
@@ -184,9 +183,8 @@ func (b Batch) Trains() bool {
 	return len(b.Command) == 0 || len(b.Command) > 1 && b.Command[1] == "train"
 }
 
-// checkSignal holds the signal against what the program does on it. By an exit code of
-// 128+n the script requeues the job: whatever else ends tasks with that code would
-// requeue it as well.
+// checkSignal checks the signal against what the program does on it. The script requeues the job at an exit code of
+// 128+n, so whatever else ends tasks with that code would requeue it as well.
 func (b *Batch) checkSignal() error {
 	if b.Signal == "" {
 		return nil
@@ -217,7 +215,7 @@ func (b *Batch) checkSignal() error {
 	return refuse("fisterra train does not save on %s; it saves and ends on USR1 and, without --requeue, TERM, and saves and goes on after USR2", name)
 }
 
-// secondsAhead is how long before the time limit sbatch signals, by what stands after @.
+// secondsAhead is how long before the time limit sbatch sends the signal, given the text after @.
 func secondsAhead(text string) int {
 	if text == "" {
 		return 60
@@ -226,8 +224,8 @@ func secondsAhead(text string) int {
 	return n
 }
 
-// limitSeconds is a time limit as sbatch reads it: minutes, and seconds after them, hours before both, or days before
-// hours, rounded up to minutes. 0 is none.
+// limitSeconds is a time limit as sbatch reads it, in seconds, rounded up to minutes: MINUTES[:SECONDS],
+// HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]]. 0 is no limit.
 func limitSeconds(text string) int {
 	days, rest, dayed := strings.Cut(text, "-")
 	if !dayed {

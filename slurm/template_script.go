@@ -85,8 +85,9 @@ func (s *script) directives(b *Batch) {
 	}
 }
 
-// oneRun refuses to be an array by sbatch's own option where its tasks would share what is of one run. That a task's number
-// is in the environment is not enough: a job that is submitted within an array has it, too.
+// oneRun makes the script refuse to run as an array by sbatch's own option, if the tasks of the array would share
+// what belongs to one run. A task number in the environment does not suffice to tell: a job that is submitted from
+// within an array has one, too.
 func (s *script) oneRun(b *Batch) {
 	if b.Array != "" || b.Checkpoint == "" && b.Out == "" && !b.Requeue {
 		return
@@ -107,7 +108,7 @@ func (s *script) modules(modules []string) {
 	}
 }
 
-// memory has the job find out what it may give a task's CPUs.
+// memory makes the script find out how much memory it may ask for per CPU.
 func (s *script) memory(b *Batch) {
 	if b.MemoryPerTask > 0 || b.Memory == MemorySite {
 		return
@@ -140,7 +141,7 @@ func (s *script) memory(b *Batch) {
 
 func (s *script) run(b *Batch) {
 	command := []string{"srun", "--kill-on-bad-exit=0", "--wait=" + strconv.Itoa(b.Wait)}
-	if b.CPUsPerTask > 0 { // srun no longer takes it from sbatch, neither here nor where only sbatch has it
+	if b.CPUsPerTask > 0 { // srun no longer takes the number from sbatch: neither this one nor, below, one that only sbatch was given
 		command = append(command, "--cpus-per-task="+strconv.Itoa(b.CPUsPerTask))
 	}
 	if b.MPI != "" {

@@ -9,10 +9,10 @@ import (
 // separated by any white space. It is how a job script overrides where peers
 // connect, for instance with the addresses of an InfiniBand interface.
 //
-// There must be one address for each of nodes, whose names serve for messages and
-// may be empty; without nodes any number above none is right. A blank line stands
-// for a node that had no address to tell, and is ErrAddress naming the node; so is
-// an empty text. An address given twice is ErrRepeated.
+// There must be one address for each of nodes; their names, which may be empty, serve for messages only. If nodes
+// is empty, any number of addresses from one on is right. A blank line stands for a node that had no address to
+// tell: it is ErrAddress, which names the node. An empty text is ErrAddress, too. An address given twice is
+// ErrRepeated.
 func ParseTFServer(text string, nodes []string) ([]string, error) {
 	node := func(i int) string {
 		if i < len(nodes) && nodes[i] != "" {
