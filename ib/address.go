@@ -28,7 +28,7 @@ type InterfaceAddress struct {
 	Address   netip.Addr
 	Bits      int  // length of the network's prefix
 	Up        bool // the interface is administratively up
-	NoCarrier bool // and yet carries nothing: no cable, no port that is active
+	NoCarrier bool // the interface carries nothing, also if it is up: no cable, or no active port
 	Secondary bool // not the first address of its network on the interface
 }
 
@@ -52,9 +52,8 @@ func (h *Host) addresses() ([]InterfaceAddress, error) {
 	return kernelAddresses()
 }
 
-// CheckOwn reports whether an address or host name is one of this host's: nil if
-// so, ErrNotLocal naming the addresses that it has if not. A host name is looked
-// up and one of its addresses must be here.
+// CheckOwn reports whether an address or host name is one of this host's: nil if so, else ErrNotLocal, which names
+// this host's addresses. A host name is looked up, and one of its addresses must be here.
 func (h *Host) CheckOwn(address string) error {
 	all, err := h.addresses()
 	if err != nil {

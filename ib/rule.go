@@ -12,9 +12,8 @@ import (
 type Rule interface {
 	// String is the text that ParseRule makes the rule from.
 	String() string
-	// Address is the address of any host, by its name. A rule that must ask the
-	// host itself answers for this one only; any other is ErrOtherHost, and the
-	// hosts have to exchange what Own says.
+	// Address is the address of any host, by its name. A rule that must ask the host itself answers for this host
+	// only; for any other the error is ErrOtherHost, and the hosts have to exchange what Own says.
 	Address(host string) (string, error)
 	// Own is this host's address; host is its name.
 	Own(host string) (string, error)

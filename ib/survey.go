@@ -14,8 +14,8 @@ type Finding struct {
 	OK     bool   // as RDMA needs it
 }
 
-// Survey is what a host has for InfiniBand, and what was looked for: the text of
-// the error where InfiniBand is asked for and cannot be had.
+// Survey is what a host has for InfiniBand, and what was looked for. Its text is that of the error where InfiniBand
+// is asked for and cannot be had.
 type Survey struct {
 	Findings []Finding
 	Devices  []Device

@@ -175,7 +175,7 @@ func readPort(dir string, number int, interfaces []portInterface) Port {
 	if p.LinkLayer == "" { // kernels before 2.6.38 knew only InfiniBand
 		p.LinkLayer = "InfiniBand"
 	}
-	over := make(map[string]bool) // by the port's global ids, of which the Ethernet ones name their interfaces
+	over := make(map[string]bool) // interfaces that the port's global ids name, as those of Ethernet do
 	indices, _ := list(filepath.Join(dir, "gid_attrs", "ndevs"))
 	for _, index := range indices[:min(len(indices), maxGIDs)] {
 		over[read(dir, "gid_attrs", "ndevs", index)] = true
