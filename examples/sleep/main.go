@@ -1,6 +1,5 @@
-// Command sleep is the smallest program for a parameter server: the workers
-// share a global step that ps 0 keeps. In each step a worker sleeps and adds 1, and all
-// stop when the step reaches the last. Start it with
+// Command sleep is the smallest program for a parameter server: the workers share a global step that ps 0 keeps. In
+// each step a worker sleeps and adds 1 to it, and all stop when it reaches --last. Start it with
 //
 //	go build -o sleep ./examples/sleep
 //	fisterra run -n 4 -- ./sleep --step 1s
