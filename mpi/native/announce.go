@@ -16,23 +16,21 @@ import (
 // written, over whatever lies behind the buffer (4.1.4: 199,999 bytes of a message of
 // 200,000 received into one). Only short messages, which are copied, are safe.
 //
-// So there long messages are announced: a notice of a few bytes goes in their place, with
-// their communicator and tag, and is matched as they would have been. The message itself
-// follows on a communicator of its own, under a tag that the notice names, and is received
-// there by exactly its length: into the user's buffer, or where that is too short into
-// memory made for it, of which the beginning is copied. That costs a short message more, but for ranks
-// that can read each other's memory (pull.go).
-// UCX and libfabric, by which Open MPI drives InfiniBand and Omni-Path, check lengths
-// themselves and need none of this.
+// So with those transports a long message is announced: a notice of a few bytes is sent in its place, with the same
+// communicator and tag, and is matched as the message would have been. The message itself follows on a communicator
+// of its own, under a tag that the notice names, and is received there with exactly its length: into the user's
+// buffer or, if that is too short, into memory made for it, whose beginning is then copied. That costs one more
+// short message, except between ranks that can read each other's memory (pull.go). UCX and libfabric, by which Open
+// MPI drives InfiniBand and Omni-Path, check lengths themselves and need none of this.
 
 const (
-	// noticeBytes is the length of a notice, by which it is told from a message: one of
-	// just this length is announced, too.
+	// noticeBytes is the length of a notice. It tells a notice from a message, so a message of just this length is
+	// announced, too.
 	noticeBytes = 29
 	// stagedBytes is the least room for a message or notice; shorter buffers are staged.
 	stagedBytes = 32
-	// shortBytes is the longest message that is not announced: less than the eager limit
-	// of 4 KiB and more of transports between ranks, header included.
+	// shortBytes is the longest message that is not announced: less, with its header, than the eager limit of
+	// transports between ranks, which is 4 KiB or more.
 	shortBytes = 3 << 10
 )
 
@@ -42,8 +40,8 @@ type notice struct {
 	bytes       int
 	rank        int     // the sender's, in the world
 	number      int     // tag under which it follows
-	address     uintptr // in the sender's memory, where it is pulled from there; see pull.go
-	message     []byte  // itself, where it was taken without having been announced; see take
+	address     uintptr // of the message in the sender's memory, if it is pulled from there, else 0; see pull.go
+	message     []byte  // the message itself, if it was taken without having been announced; see take
 }
 
 // notification is a notice, or an acknowledgement, on its way. Written by C.
@@ -54,7 +52,7 @@ type notification struct {
 	flag    int32
 }
 
-// readNotice reads what a receive for anything has got.
+// readNotice reads the notice that a receive has got, with its status.
 func readNotice(text *[4]uint64, s Status) notice {
 	b := (*[32]byte)(unsafe.Pointer(text))
 	return notice{
@@ -65,7 +63,7 @@ func readNotice(text *[4]uint64, s Status) notice {
 }
 
 // announcing reports whether long messages must be announced: under Open MPI, by whichever binary interface, unless
-// what moves its messages is known to be something else than ob1. All ranks have the same.
+// its messages are known to be moved by something else than ob1. All ranks find the same.
 func (w *World) announcing() bool {
 	if w.lib.Family != OpenMPI && w.lib.Name != OpenMPI.String() {
 		return false
@@ -83,14 +81,14 @@ func (w *World) announcing() bool {
 	return !strings.Contains(file, "mca_pml_") || strings.Contains(file, "mca_pml_ob1")
 }
 
-// announced reports whether a message to rank dst must be. The world's lock is held.
+// announced reports whether a message to rank dst must be announced. The world's lock is held.
 func (c *Comm) announced(bytes, dst int) bool {
 	w := c.world
 	if !w.announces || dst < 0 {
 		return false
 	}
-	// To this rank itself all are: Open MPI 4.1.4 does not tell that such a message was
-	// too long for a receive that was there first.
+	// All messages to this rank itself are announced: Open MPI 4.1.4 does not report that such a message was too
+	// long for a receive that had been posted before it.
 	return bytes > shortBytes || bytes == noticeBytes || c.worldRank(dst) == w.comm.rank
 }
 
@@ -101,7 +99,8 @@ func (c *Comm) worldRank(r int) int {
 	return c.ranks[r]
 }
 
-// announce starts r, which is ready to be a send, with a notice before it.
+// announce sends the notice of r, a send that has begun, and starts r: as the send of the message that follows or,
+// if the message is pulled, as the receive of the acknowledgement.
 func (c *Comm) announce(r *Request, dst, tag int) error {
 	w := c.world
 	n := w.notification()
@@ -136,7 +135,7 @@ func (c *Comm) announce(r *Request, dst, tag int) error {
 	return r.launch(1)
 }
 
-// notification is one that is not in use.
+// notification returns a notification that is not in use.
 func (w *World) notification() *notification {
 	w.follow()
 	k := len(w.notices)
@@ -148,7 +147,8 @@ func (w *World) notification() *notification {
 	return n
 }
 
-// notify sends n bytes of a notification and keeps it until they are on their way. It returns the library's code.
+// notify sends the first so many bytes of a notification, and keeps it until they have left. It returns the
+// library's code.
 func (w *World) notify(n *notification, bytes int, peer uintptr, tag int, comm handle) int {
 	start := &w.chain.Start
 	start.Fn = w.fn.isend
@@ -212,7 +212,7 @@ func (r *Request) arrived(rc int) (done bool, code int) {
 	return true, rc
 }
 
-// receive makes r receive the message that n announces, or is. The lock is held.
+// receive makes r receive the message that n announces, or holds. The lock is held.
 func (r *Request) receive(n notice) (done bool, code int) {
 	w := r.comm.world
 	r.awaits, r.follows, r.from = false, true, nil
@@ -266,8 +266,8 @@ func (r *Request) settle() {
 	}
 }
 
-// advance looks after the receives that nobody may be waiting for: the sender of a
-// message that is announced to one of them does. The lock is held.
+// advance looks after receives for which nobody may be waiting here: the sender of a message that is announced to
+// one of them does wait. The lock is held.
 func (w *World) advance() {
 	w.follow()
 	for r := w.active; r != nil; {
@@ -279,23 +279,23 @@ func (w *World) advance() {
 	}
 }
 
-// metAt is the place among those met by probes of the first message that fits, or -1.
+// metAt is the index in c.met, the messages that probes have met, of the first that fits, or -1.
 func (c *Comm) metAt(src, tag int) int {
 	return slices.IndexFunc(c.met, func(n notice) bool {
 		return (src == AnySource || src == n.source) && (tag == AnyTag || tag == n.tag)
 	})
 }
 
-// meets completes a probe that has met a message.
+// meets completes r, a probe, which has met the message of n.
 func (r *Request) meets(n notice) bool {
 	r.comm.world.deactivate(r)
 	r.result = Status{Source: n.source, Tag: n.tag, Bytes: n.bytes}
 	return true
 }
 
-// meet takes the notice that r, a probe, has found with status s, and before it all that came earlier from
-// there: what has been met is older than what the library has of its source, and nothing overtakes. It
-// returns the library's code. The lock is held.
+// meet takes the notice that r, a probe, has found with status s, and before it all earlier messages of that
+// source, into c.met. So what has been met is always older than what the library still has from its source, and no
+// message overtakes another. It returns the library's code. The lock is held.
 func (r *Request) meet(s Status) int {
 	c := r.comm
 	for {
@@ -313,7 +313,8 @@ func (r *Request) meet(s Status) int {
 	}
 }
 
-// take receives the message, or its notice, that the library has said is the next from its source. The lock is held.
+// take receives the next message of a source, or its notice, which the library has found and described by s. The
+// lock is held.
 func (c *Comm) take(s Status) (notice, int) {
 	w := c.world
 	n := new(notification)

@@ -53,10 +53,9 @@ func (c *Comm) Send(ctx context.Context, buf []byte, dst, tag int) error {
 	return w.retire(r, nil)
 }
 
-// Recv receives into buf from rank src, or [AnySource], with the given tag, or
-// [AnyTag], and waits for it. It allocates nothing. When ctx ends first the receive is
-// cancelled; if the message had been matched by then it completes and the error is nil, or, where
-// that takes longer than a look, wraps [ErrBusy] as Send's does.
+// Recv receives into buf from rank src, or [AnySource], with the given tag, or [AnyTag], and waits for it. It
+// allocates nothing. When ctx ends first the receive is cancelled. If its message had been matched by then, it
+// completes and the error is nil; if that takes longer than one look, the error wraps [ErrBusy] as Send's does.
 func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, error) {
 	if !c.valid(src, tag, AnySource, AnyTag) {
 		return Status{}, c.mistake(opIrecv, src, tag, AnySource, AnyTag)
@@ -110,8 +109,9 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, src, tag int) (Status, erro
 	return s, w.retire(r, gaveUp)
 }
 
-// giveUp cancels a receive. One that the library refuses to cancel is in flight like one that has been
-// matched: its sender has to be inside the library. How long that is waited for is the caller's affair.
+// giveUp cancels a receive. If the library refuses to cancel it, it stays in flight, like one that has been
+// matched: it completes only when its sender is inside the library. How long to wait for that is left to the
+// caller.
 func giveUp(r *Request, cause error) error {
 	_ = r.Cancel()
 	done, err := r.Test()
@@ -146,8 +146,8 @@ func (w *World) request() *Request {
 	return new(Request)
 }
 
-// retire puts a request that is not in flight back, unlocks, and returns err, or the
-// request's own error.
+// retire puts a request that is not in flight back into the pool, unlocks, and returns err, or the request's own
+// error.
 func (w *World) retire(r *Request, err error) error {
 	if err == nil {
 		err = r.err

@@ -10,9 +10,9 @@ import (
 // not to know of it: no goroutine needs the processor sooner, and a garbage collection can wait.
 const briefBytes = 128 << 10
 
-// brief is how blocking calls move short messages in one direction: a request that they use in turn, and
-// a chain of calls made ready for it, in which only the message's own arguments change. With a message of 8 bytes
-// every nanosecond between the two C calls counts, calls of Go functions, too.
+// brief is what blocking calls move short messages with, in one direction: a request that they use one after the
+// other, and a chain of C calls prepared for it, in which only the message's own arguments change. With a message
+// of 8 bytes every nanosecond between the two C calls counts, even the call of a Go function.
 type brief struct {
 	clib.Chain
 	r *Request // not in flight
@@ -45,7 +45,7 @@ func (b *brief) begin(op opcode, buf []byte, peer int) *Request {
 	return r
 }
 
-// carry readies the chain for n bytes at p, and to ask so often whether they are through.
+// carry prepares the chain for n bytes at p, and for asking up to tries times whether they have been moved.
 func (b *brief) carry(p unsafe.Pointer, n int, peer, tag uintptr, comm handle, tries uintptr) {
 	a := &b.Start.A
 	a[0], a[1], a[3], a[4], a[5] = uintptr(p), uintptr(n), peer, tag, uintptr(comm)
@@ -57,7 +57,7 @@ func (b *brief) answered() bool {
 	return int32(b.Start.R) == 0 && b.r.flag != 0 && int32(b.Poll.R) == 0
 }
 
-// sentAtOnce reports whether a send that is not asked after is over all the same, which the request tells.
+// sentAtOnce reports whether a send that was not asked after is over all the same, as its request tells.
 func (b *brief) sentAtOnce(empty handle) bool {
 	return int32(b.Start.R) == 0 && handle(b.r.request) == empty
 }
@@ -68,7 +68,8 @@ func (b *brief) end() {
 	b.r.buf, b.r.awaits = nil, false
 }
 
-// awaitNotice has a receive on c await a message or its notice, and is where that goes: the buffer, if there is room.
+// awaitNotice makes a receive on c await a message or its notice, and returns where either goes: the buffer, if it
+// has room for a notice.
 func (r *Request) awaitNotice(c *Comm) (at unsafe.Pointer, bytes int) {
 	r.awaits, r.staged = true, r.bytes < stagedBytes
 	if r.staged {
@@ -83,15 +84,16 @@ func (r *Request) awaitNotice(c *Comm) (at unsafe.Pointer, bytes int) {
 // stage is the request's own room for a notice.
 func (r *Request) stage() *[stagedBytes]byte { return (*[stagedBytes]byte)(unsafe.Pointer(&r.text)) }
 
-// behind gives the caller back what a notice was written over and the message that follows is too short for. Only
-// one to this rank itself is so short.
+// behind restores those bytes of the caller's buffer that a notice was written over, if the message that follows is
+// too short to cover them. Only a message to this rank itself is announced although it is so short.
 func (r *Request) behind(bytes int) {
 	if !r.staged && bytes < noticeBytes {
 		copy(unsafe.Slice((*byte)(r.buf), noticeBytes), r.stage()[:noticeBytes])
 	}
 }
 
-// unannounced reports whether what a receive that awaits a notice has got is the message itself, and puts it into buf.
+// unannounced reports whether a receive that awaits a notice has got the message itself, and if so puts it into
+// buf.
 func (r *Request) unannounced(buf []byte, bytes int) bool {
 	switch {
 	case bytes == noticeBytes, r.staged && bytes > len(buf):
@@ -102,8 +104,8 @@ func (r *Request) unannounced(buf []byte, bytes int) bool {
 	return true
 }
 
-// leave makes of the chain's request, which the calls have not completed, one like others, in flight
-// unless it has failed.
+// leave turns the chain's request, which the calls have not completed, into one like others: in flight, unless it
+// has failed. The chain gets another request.
 func (b *brief) leave(c *Comm, tag int, asked bool) (*Request, error) {
 	w, r := c.world, b.r
 	b.aim(w, b.Start.Fn)

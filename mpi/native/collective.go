@@ -17,7 +17,7 @@ import (
 
 func address(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
-// collect readies r and b for a collective over buffers recv and send.
+// collect readies r for a collective over buffers recv and send, and returns the call that is to start it.
 func (c *Comm) collect(r *Request, op opcode, fn uintptr, send, recv []byte) (clib.Block, error) {
 	b := clib.Block{Fn: fn}
 	c.world.lock()
@@ -75,7 +75,7 @@ func (r *Request) fits(what string, haveBytes, wantBytes int) error {
 	return r.fail(0, ErrLength, fmt.Sprintf("%s has %d B, want %d B", what, haveBytes, wantBytes))
 }
 
-// send arguments (buffer, count, type) at index i.
+// put sets the arguments (buffer, count, type) from index i on.
 func (c *Comm) put(b *clib.Block, i int, buffer, count uintptr, t Type) {
 	b.A[i], b.A[i+1], b.A[i+2] = buffer, count, uintptr(c.world.abi.types[t])
 }

@@ -16,7 +16,7 @@ type Comm struct {
 	name       string
 	rank, size int
 	ranks      []int    // in the world; nil: the same
-	met        []notice // messages by probes, in order, and not received yet
+	met        []notice // messages that probes have met, in order, and that have not been received yet
 	freed      bool
 }
 
@@ -69,10 +69,9 @@ func (c *Comm) tag(t int) uintptr {
 	return uintptr(t)
 }
 
-// Isend starts sending buf to rank dst. buf must not change until r is complete. It
-// never blocks; the error is one of the arguments' or of the library's refusal, and
-// then r was not started. MPICH completes a send to this rank itself only when the
-// receive has been posted, whatever its length.
+// Isend starts sending buf to rank dst. buf must not change until r is complete. Isend never blocks; if it returns
+// an error, for its arguments or because the library refuses, r was not started. MPICH completes a send to this
+// rank itself only when the receive has been posted, whatever its length.
 func (c *Comm) Isend(r *Request, buf []byte, dst, tag int) error {
 	if err := c.check(opIsend, dst, tag, 0, 0); err != nil {
 		return err

@@ -12,22 +12,23 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/clib"
 )
 
-// CreateGroup makes a communicator of the given world ranks, in that order. Exactly
-// these ranks call it, with the same arguments; id tells apart groups that are made at
-// the same time and share a rank, and one that was given up. It blocks until all of them have come. If
-// ctx ends before, the error is its cause, and that of the other members is [ErrCancelled].
+// CreateGroup makes a communicator of the given world ranks, in that order. Exactly these ranks call it, with the
+// same arguments; id tells apart groups that are made at the same time and share a rank, and a group from an
+// earlier one that was given up. CreateGroup blocks until all members have come. If ctx ends before that, the error
+// is its cause, and the other members get [ErrCancelled].
 //
-// Round 1: is everybody here, and free to make this group? If one is not free, all try again. Round 2: is everybody still
-// here? ctx counts no longer. Then all enter MPI_Comm_create_group, and nobody leaves any more.
+// Round 1: is everybody here, and free to make this group? If a member is not free, all try again. Round 2: is
+// everybody still here? From then on ctx does not count. Then all enter MPI_Comm_create_group, and nobody leaves
+// any more.
 //
-// That call blocks, under the world's lock: two ranks that entered two of them in different orders would wait for each
-// other for ever, hence round 1. A member that had said yes there and then left would leave the others in it, hence round 2. After
-// both the call takes as long as its few messages.
+// That call blocks, under the world's lock. Two ranks that entered two such calls in different orders would wait
+// for each other for ever: hence round 1. A member that said yes in round 1 and then left would leave the others
+// stuck in the call: hence round 2. After both rounds the call takes no longer than its few messages.
 //
-// Whoever leaves says so to those who wait for it, now or later: they leave, too, with [ErrCancelled]. So all members
-// get the communicator, or none.
+// A member that leaves tells the members that wait for it, now or later, and they leave, too, with [ErrCancelled].
+// So all members get the communicator, or none.
 //
-// To all of that, Close is the end of ctx.
+// Close of the world does to all of this what the end of ctx does.
 func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id int) (*Comm, error) {
 	m := w.meeting(name, ranks, id)
 	if m.me < 0 {
@@ -72,13 +73,13 @@ func (w *World) CreateGroup(ctx context.Context, name string, ranks []int, id in
 			m.leave(err)
 			return nil, err
 		}
-		// Ranks differ in their waits, so that two groups do not keep meeting.
+		// Ranks wait for different times, so that two groups do not get into each other's way again and again.
 		nap(time.Duration(1+(w.comm.rank*7+attempt*13)%64) * 20 * time.Microsecond)
 	}
 }
 
-// LeaveGroup tells the other members of a group that this rank will not call CreateGroup for it, so that theirs
-// ends with [ErrCancelled]. It does not block.
+// LeaveGroup tells the other members of a group that this rank will not call CreateGroup for it, so that their
+// calls end with [ErrCancelled]. It does not block.
 func (w *World) LeaveGroup(ranks []int, id int) {
 	if !w.beginGroup() {
 		return // nobody makes groups any more
@@ -113,8 +114,8 @@ func (w *World) awaitGroups(ctx context.Context) error {
 	}
 }
 
-// meeting is how the members of a group that is being made hear of each other: by messages of one word, under a
-// tag that is this group's alone. What nobody receives of them because a member has left disturbs nobody.
+// meeting is how the members of a group that is being made hear of each other: by messages of one word, under a tag
+// that is this group's alone. Words that nobody receives, because a member has left, disturb nobody.
 type meeting struct {
 	w     *World
 	name  string
@@ -128,7 +129,7 @@ const (
 	sayNo uint32 = iota
 	sayYes
 	sayClosed // the world has closed
-	sayLeft   // or more, by the world rank of who left first
+	sayLeft   // plus the world rank of the member that left first
 )
 
 func (w *World) meeting(name string, ranks []int, id int) *meeting {

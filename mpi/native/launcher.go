@@ -41,7 +41,7 @@ var (
 	anySonames     = []string{"libmpi.so", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1"}
 )
 
-// sonames are the libraries that understand the launcher, and whether that is why: else
+// sonames are the libraries to look for. implied reports whether they are those that understand the launcher; else
 // they are what loaders commonly find.
 func (l Launcher) sonames() (names []string, implied bool) {
 	switch l.Kind {

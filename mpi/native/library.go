@@ -2,14 +2,12 @@
 // C compiler, headers or cgo: Open MPI, MPICH and the libraries of its ABI (Intel MPI,
 // MVAPICH, Cray MPICH), and the standard ABI of MPI 5.0.
 //
-// [Open] finds and classifies a library, [Library.Init] starts it and returns a
-// [World], whose [Comm] offers nonblocking sends, receives, probes and the library's
-// own collectives on caller-owned [Request] values. Nothing here blocks inside MPI: a
-// wait polls, gives the core away with sched_yield and at last sleeps in the kernel. The
-// exception is [World.CreateGroup], for which MPI has only a blocking call: it is entered when
-// all members have said that they enter it now, and ends when they have, whatever their contexts do meanwhile.
-// The library is asked for MPI_THREAD_SERIALIZED, and one lock is held around each
-// call; any goroutine may call anything.
+// [Open] finds and classifies a library, [Library.Init] starts it and returns a [World], whose [Comm] offers
+// nonblocking sends, receives, probes and the library's own collectives on caller-owned [Request] values. Nothing
+// here blocks inside MPI: a wait polls, gives the core away with sched_yield and at last sleeps in the kernel. The
+// exception is [World.CreateGroup], for which MPI has only a blocking call: its members enter the call when all
+// have said that they will, and it ends when all have entered, whatever their contexts do meanwhile. The library is
+// asked for MPI_THREAD_SERIALIZED, and one lock is held around each call; any goroutine may call anything.
 //
 // What MPI cannot do is in [Caps]: it does not tell which peer was lost (the launcher
 // ends the job instead), it cannot take back a send, and it has no descriptor to sleep
@@ -67,13 +65,11 @@ func (l *Library) String() string {
 	return l.Name + " " + l.Version
 }
 
-// Open loads an MPI library into this process, where it stays: cfg.Path if it is named, else the first
-// that is there of those whose ranks cfg.Launcher can start, else, where it implies none, of
-// what the loader finds by the usual names. It is told by the
-// symbols it exports, not by its name. Signal actions that loading changed are put
-// back, and variables that keep UCX and libfabric from taking signals, or from trusting
-// their registration caches about Go's heap, are set in the environment unless the user
-// has set them.
+// Open loads an MPI library into this process, where it stays: cfg.Path if that is set, else the first that it
+// finds of those whose ranks cfg.Launcher can start or, if the launcher implies none, of the usual names. The
+// symbols that a library exports tell its kind, not its name. Signal actions that loading changed are put back, and
+// variables that keep UCX and libfabric from taking signals, or from trusting their registration caches about Go's
+// heap, are set in the environment unless the user has set them.
 //
 // The errors wrap [ErrNoLibrary], [ErrUnknownLibrary] or [ErrTwoLibraries]; they list
 // what was tried.

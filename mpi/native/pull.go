@@ -7,16 +7,18 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 )
 
-// A message that is announced to a rank which can read this process's memory is not sent: its notice says where it lies, and
-// the receiver has the kernel copy it into its buffer, as much as that has room for, and acknowledges. That is two short
-// messages for a long one, as many as in the library's own protocol between ranks that read each other's memory.
+// A message that is announced to a rank which can read this process's memory is not sent. Its notice says where it
+// lies; the receiver has the kernel copy as much of it as there is room for into the receiver's buffer, and
+// acknowledges. That makes two short messages for a long one, as many as in the library's own protocol between
+// ranks that read each other's memory.
 
-// pulledBytes is the longest message that is pulled: reading keeps other goroutines from the library, and of
-// the price of longer ones a notice is nothing.
+// pulledBytes is the longest message that is pulled: reading keeps other goroutines from the library, and what a
+// notice costs is nothing beside a longer message.
 const pulledBytes = 1 << 20
 
-// ReadFrom says whose memory this rank can read and who can read this one's, by rank in the world: the processes of the former,
-// 0 for others. All ranks have called it before any sends to those. It is of use where long messages are announced.
+// ReadFrom says, by rank in the world, whose memory this rank can read (processes: their process ids, 0 for other
+// ranks) and which ranks can read this one's (readers). All ranks have called it before any rank sends to one that
+// reads. It is of use where long messages are announced.
 func (w *World) ReadFrom(processes []int, readers []bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -26,8 +28,8 @@ func (w *World) ReadFrom(processes []int, readers []bool) {
 // readableBy reports whether a rank of the world pulls the messages that are announced to it. The lock is held.
 func (w *World) readableBy(rank int) bool { return w.readers != nil && w.readers[rank] }
 
-// pulls reports whether a message announced to a rank of the world is pulled: not one that is announced for another reason
-// than its length, whose sender need not wait for the receiver. The lock is held.
+// pulls reports whether a message announced to a rank of the world is pulled. A message that is announced for
+// another reason than its length is not: its sender need not wait for the receiver. The lock is held.
 func (w *World) pulls(bytes, rank int) bool {
 	return bytes > shortBytes && bytes <= pulledBytes && w.readableBy(rank)
 }
@@ -49,7 +51,7 @@ func (r *Request) awaitPull(to, number int) error {
 	return r.launch(1)
 }
 
-// pull makes r, a receive, have the message that n announces. The lock is held.
+// pull reads the message that n announces into the buffer of r, a receive, and acknowledges it. The lock is held.
 func (r *Request) pull(n notice) {
 	w := r.comm.world
 	room := min(n.bytes, r.bytes)

@@ -52,11 +52,11 @@ type Request struct {
 	counts    []int32 // counts and displacements of the v collectives
 
 	// Of receives where long messages are announced.
-	awaits        bool // a message, or the notice of one
-	staged        bool // into text, the buffer being too short for a notice
+	awaits        bool // awaits a message, or the notice of one
+	staged        bool // receives into text, since the buffer is too short for a notice
 	follows       bool // the notice is in, its message follows
 	source, under int  // the rank and tag of the message that follows
-	length        int  // and its own, which may be more than bytes
+	length        int  // and its length, which may be more than bytes
 	text          [4]uint64
 	spill         []byte // for a message longer than the user's buffer
 	user          unsafe.Pointer
@@ -85,11 +85,11 @@ func (r *Request) begin(c *Comm, op opcode, buf unsafe.Pointer, bytes, peer, tag
 	return nil
 }
 
-// refuses: the world is closed, or closing: then only Close itself starts operations, and the calls of CreateGroup that it
-// waits for.
+// refuses reports whether no operation may start: the world is closed, or it is closing, and c is not the
+// communicator of Close itself and of the calls of CreateGroup that Close waits for.
 func (c *Comm) refuses() bool { return c.world.closed || c.world.closing && c != c.world.system }
 
-// takenBack is the error of what was cancelled, by Close too.
+// takenBack is the error of an operation that was cancelled, by Cancel or by Close.
 func (r *Request) takenBack() error {
 	if r.comm.world.closing {
 		return r.fail(0, ErrClosed, "")
@@ -147,7 +147,8 @@ func (r *Request) Cancel() error {
 	return r.comm.world.Cancel(r)
 }
 
-// Cancel is r's Cancel for who does not know whether r has begun, as another goroutine may begin it at the time.
+// Cancel is r's Cancel for callers that do not know whether r has begun, since another goroutine may be beginning
+// it.
 func (w *World) Cancel(r *Request) error {
 	w.lock()
 	defer w.mu.Unlock()

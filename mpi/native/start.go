@@ -40,8 +40,8 @@ func (r *Request) launch(tries uintptr) error {
 	return nil
 }
 
-// answered concludes r, which is not active, if a poll that returned rc said
-// anything of it, and reports whether it did.
+// answered concludes r, which is not active, if the poll that returned rc found it over or failed, and reports
+// whether that was so.
 func (r *Request) answered(rc int) bool {
 	if rc == 0 && r.flag == 0 {
 		return false
@@ -54,7 +54,7 @@ func (r *Request) answered(rc int) bool {
 	return true
 }
 
-// conclude finishes r, which is not active, or makes it so.
+// conclude finishes r, which is not active, if it is done; else it makes r active.
 func (r *Request) conclude(done bool, rc int) {
 	if !done {
 		r.comm.world.activate(r)

@@ -9,10 +9,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/osyield"
 )
 
-// How long the polling goroutine spins, where every rank has a core and where not, and then gives the
-// core to other ranks, before it sleeps in the kernel; in polls of about 25 ns and 0.4 µs. MPI has no
-// descriptor to sleep on, and a sleep costs at least 20 µs, so the second phase covers the
-// transfer of a few megabytes.
+// How long the polling goroutine spins (where every rank has a core, and where not), and how long it then gives the
+// core to other ranks, before it sleeps in the kernel. Both are counted in polls, which take about 25 ns while it
+// spins and 0.4 µs after that. MPI has no descriptor to sleep on, and a sleep costs at least 20 µs, so the second
+// phase covers the transfer of a few megabytes.
 const (
 	spinsAlone   = 1024
 	spinsCrowded = burst
@@ -60,10 +60,10 @@ var errNothing = errors.New("native: no request to wait for")
 // What pollAny has found where no request is complete.
 const (
 	pending = -1 // one is in flight
-	nothing = -2 // none is: they have not been started, or blocking calls that others are in have given them back
+	nothing = -2 // none is in flight: none has been started, or blocking calls of other goroutines have given them back
 )
 
-// pollAny returns the index of a completed request, or what else there is.
+// pollAny returns the index of a completed request, or else pending or nothing.
 func pollAny(rs []*Request, tries uintptr) int {
 	found := nothing
 	for i, r := range rs {
@@ -255,9 +255,9 @@ func (w *World) Progress() {
 	b.Call()
 }
 
-// Called reports whether the program has called the library, by more than Progress, since the last Called, or
-// waits in it: then progress is being made. But where long messages are announced, not every call looks after the
-// receives that nobody waits for.
+// Called reports whether the program itself makes progress: it waits in the library or, since the last Called, has
+// called it other than by Progress. Where long messages are announced, calls do not count while a receive is in
+// flight: not every call looks after the receives that nobody waits for.
 func (w *World) Called() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,8 +22,9 @@ type Options struct {
 	// Registrations says when the library is told that a finished transfer's buffer may
 	// be unmapped.
 	Registrations Registrations
-	// Fence, where there is one, is called when MPI_Init_thread has returned, and returns when it has on all ranks:
-	// a message comes after it. For libraries that let ranks out of there while others are still inside.
+	// Fence, if set, is called when MPI_Init_thread has returned, and returns when that has returned on all ranks:
+	// no message is sent before. It is for libraries that let ranks out of MPI_Init_thread while others are still
+	// inside.
 	Fence func(ctx context.Context) error
 }
 
@@ -42,7 +43,7 @@ const (
 	ForgetNever
 )
 
-// Caps says what the library as a device can do. What MPI itself cannot is false with all of them.
+// Caps says what the library as a device can do. What MPI itself cannot do is false for every library.
 type Caps struct {
 	MaxTag         int
 	CancelsSends   bool // a send that has not been matched can be taken back
@@ -76,7 +77,7 @@ type World struct {
 	mu       sync.Mutex
 	wanted   atomic.Int32 // goroutines other than the polling one that wait for mu
 	calls    uint64       // times that the program has taken mu
-	seen     uint64       // of which Called knows
+	seen     uint64       // calls at the last Called
 	closing  bool         // all ranks have called Close
 	closed   bool
 	chain    clib.Chain // the call under way
@@ -93,16 +94,16 @@ type World struct {
 
 	// Where long messages are announced; see announce.go.
 	announces        bool
-	long             *Comm // by which they follow
+	long             *Comm // on which announced messages follow
 	announcements    int
 	notices          []*notification // not in use
 	notifying        []*notification // on their way
 	processes        []int           // by rank: whose memory this one reads; see pull.go
 	readers          []bool          // by rank: who reads this one's
-	acknowledgements *Comm           // of who has read
+	acknowledgements *Comm           // on which receivers acknowledge what they have read
 
 	unmapFn uintptr // UCX's entry for unmapped memory, 0 without UCX
-	forgets bool    // buffers outside kept memory, after each transfer
+	forgets bool    // drop registrations of buffers outside kept memory after each transfer
 	kept    []span
 }
 
@@ -244,7 +245,7 @@ func (w *World) lockLater() {
 	w.wanted.Add(-1)
 }
 
-// Crowd says that there are more ranks than cores on this host: who waits gives its core away sooner.
+// Crowd says that there are more ranks than cores on this host: a waiting rank gives its core away sooner.
 func (w *World) Crowd() {
 	w.lock()
 	w.spins = spinsCrowded
@@ -328,12 +329,11 @@ func (w *World) meet(ctx context.Context) error {
 	return w.finishCollective(ctx, r)
 }
 
-// Close ends MPI in this process. All ranks call it; it waits for all of them, polling.
-// From then on calls are [ErrClosed]; receives, probes and [World.CreateGroup] still in flight end with that, also
-// where goroutines wait for them, and sends and collectives, which MPI cannot take back, are
-// waited for. Then it calls MPI_Finalize. After ctx ends it
-// returns although the library has not: the process should exit then, by [World.Abort]
-// if the others must not go on.
+// Close ends MPI in this process. All ranks call it; it waits for all of them, polling. From then on calls return
+// [ErrClosed]. Receives, probes and calls of [World.CreateGroup] still in flight end with [ErrClosed], also where
+// goroutines wait for them; sends and collectives, which MPI cannot take back, are waited for. Then Close calls
+// MPI_Finalize. After ctx ends it returns although the library has not: the process should exit then, by
+// [World.Abort] if the others must not go on.
 func (w *World) Close(ctx context.Context) error {
 	w.lock()
 	closing, closed := w.closing, w.closed
