@@ -79,10 +79,10 @@ func (c *Client) load(names []string) error {
 	return nil
 }
 
-// trial has the library lay an attribute out, and compares.
+// trial has the library lay an attribute out, and compares that with what encode makes.
 func (c *Client) trial(infoLoad uintptr) error {
 	const seconds = 1234567
-	theirs := make([]byte, infoBytes+64) // should their structure be larger
+	theirs := make([]byte, infoBytes+64) // in case their structure is larger
 	key, value := clib.Bytes(attrTimeout), new(int32)
 	*value = seconds
 	status := int32(clib.Call(infoLoad, uintptr(unsafe.Pointer(&theirs[0])), uintptr(unsafe.Pointer(&key[0])),

@@ -172,10 +172,10 @@ func (c *Client) put(ctx context.Context, key string, name, value []byte, n int)
 	return c.check("put", key, -1, status)
 }
 
-// Fence waits until all ranks have called it; what they put before can be got after. It always carries data:
-// under Slurm's plugin (22.05) one without is over when the ranks of the own node have come. A
-// rank that ended without calling it is [ErrLost] where the server notices (Open MPI's
-// does, or forgets the rank: then its values are not found); else the others wait until ctx ends, or Config.Timeout if it has no deadline.
+// Fence waits until all ranks have called it; what they put before can be got after. It always carries data: under
+// Slurm's plugin (22.05) a fence without data is over when the ranks of this node have come. If a rank ended
+// without calling it, the error is [ErrLost] where the server notices (Open MPI's does, or forgets the rank: then
+// its values are not found). Else the others wait until ctx ends, or for Config.Timeout if ctx has no deadline.
 func (c *Client) Fence(ctx context.Context) error {
 	status, err := c.call(ctx, "fence", "", -1, func(left time.Duration) uintptr {
 		if status := clib.Call(c.fn.commit); int32(status) != statusSuccess {
@@ -254,10 +254,10 @@ func (c *Client) Finalize(ctx context.Context) error {
 	return c.check("finalize", "", -1, status)
 }
 
-// call runs f, which blocks inside the library, until it returns, ctx ends, or Config.Timeout is over where ctx has
-// no deadline: a caller that names one may have to wait longer for ranks that start late.
-// One call is under way at a time; one that overstayed keeps its turn until it returns,
-// so that later ones time out instead of piling up threads.
+// call runs f, which blocks inside the library, until f returns, ctx ends or, if ctx has no deadline,
+// Config.Timeout is over. A deadline of ctx may be later than that: ranks may start late. One call is under way at
+// a time. A call that overstayed keeps its turn until it returns, so that later ones time out instead of piling up
+// threads.
 func (c *Client) call(ctx context.Context, op, key string, rank int, f func(left time.Duration) uintptr) (int, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
