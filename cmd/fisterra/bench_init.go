@@ -67,7 +67,8 @@ prints the time from then to the last rank ready, which holds the launcher's own
 			begin := 0.0
 			if since != "" {
 				var err error
-				// What lies ahead is of another unit; that clocks differ by an hour is not for this command to say.
+				// A time far ahead is in another unit. Clocks that differ by less than an hour are not for this
+				// command to refuse.
 				ahead := float64(time.Now().Add(time.Hour).Unix())
 				if begin, err = strconv.ParseFloat(since, 64); err != nil || !(begin > 0 && begin < ahead) {
 					return usageError(fmt.Errorf("--since %q: want seconds since 1970, as date +%%s.%%N prints them", since))
@@ -140,8 +141,8 @@ func (r *initReport) print(env environment, format string) error {
 	return nil
 }
 
-// processAge is how long this process exists, to the kernel's 10 ms: from
-// its fork on, so that loading the program counts.
+// processAge is how long this process has existed, to the kernel's 10 ms. It counts from the fork, and so the
+// loading of the program.
 func processAge() (time.Duration, error) {
 	stat, err := os.ReadFile("/proc/self/stat")
 	if err != nil {

@@ -108,8 +108,8 @@ func (s *siteFlags) write(w *mpi.World, measure func() (*collective.Site, error)
 	})
 }
 
-// kept is the site to which is added what is measured: that of --site with its rules, or one without any. It is read before
-// measuring, which may take long.
+// kept is the site that the measured figures are added to: that of --site with its rules, or one without any. It is
+// read before measuring, which may take long.
 func (s *siteFlags) kept() (*collective.Site, error) {
 	cfg := collective.Config{Site: &collective.Site{Name: "measured"}}
 	err := s.readSite(&cfg)
@@ -188,7 +188,7 @@ func (s *siteFlags) model(ctx context.Context, env environment, w *mpi.World) (*
 	return m, benchError(err)
 }
 
-// check measures a model and what it prices by turns, and prints both.
+// check measures, by turns, a model and the plans that the model prices, and prints both.
 func (s *siteFlags) check(ctx context.Context, env environment, w *mpi.World, kinds []plan.Kind, sizes []int) (*plan.Model, error) {
 	m, k, err := bench.CheckModel(ctx, w.Comm(), "measured", names(kinds), bench.Options{Sizes: sizes, Budget: s.budget})
 	if err != nil {

@@ -47,7 +47,7 @@ type scaleFlags struct {
 	perNode                                       int
 }
 
-// simulation is what they say.
+// simulation is what scaleFlags ask for.
 type simulation struct {
 	bench.ScaleOptions
 	cyclic bool
@@ -183,7 +183,7 @@ func (s *scaleFlags) simulate(ctx context.Context, env environment, x *simulatio
 			return nil
 		}
 		fmt.Fprintf(t, "%d\t%d\t%s\t%v\t%v\t%.2f\t%v\t%d\t%v\t\n", p.Ranks, p.Bytes, p.Plan, p.Simulated, p.Bound, p.Ratio(), nodeBound(p), p.Messages, p.Wall.Round(time.Millisecond))
-		if len(points)%len(x.sizes) == 0 { // all of these ranks
+		if len(points)%len(x.sizes) == 0 { // all sizes of this number of ranks
 			t.Flush()
 		}
 		return nil

@@ -21,11 +21,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/slurm"
 )
 
-// owner is who saves into a checkpoint directory. Slurm requeues the job of a node
-// that it cannot reach, on which the ranks may live on and go on saving: the directory
-// belongs to the run that began last, and never to a job's earlier incarnation. Each owner
-// saves into a file of its own, so that one that has not heard yet of its successor, or hears of
-// it between looking and writing, replaces nothing that the successor goes on from.
+// owner is the run that saves into a checkpoint directory. Slurm requeues the job of a node that it cannot reach,
+// on which the ranks may live on and go on saving. So the directory belongs to the run that began last, and never
+// to an earlier incarnation of a job. Each owner saves into a file of its own: an owner that has not heard of its
+// successor yet, or hears of it between looking and writing, replaces nothing that the successor goes on from.
 type owner struct {
 	Job     int    `json:"job,omitempty"`
 	Restart int    `json:"restart"` // SLURM_RESTART_COUNT
@@ -42,8 +41,8 @@ func (o owner) String() string {
 	return fmt.Sprintf("job %d, restart %d, process %d on %s", o.Job, o.Restart, o.PID, o.Host)
 }
 
-// claimant is this process as an owner. What it knows of the job is the batch script's
-// view, which a rank has also where the step is that of another launcher's daemons.
+// claimant is this process as an owner. It knows the job as the batch script does; a rank knows that much even
+// where the step is that of another launcher's daemons.
 func claimant(env environment) (owner, error) {
 	o := owner{PID: os.Getpid(), Token: rand.Text()}
 	o.Host, _ = os.Hostname() // for messages only
@@ -57,8 +56,8 @@ func claimant(env environment) (owner, error) {
 	return o, nil
 }
 
-// stateLink is the name under which users find the owner's file. A run whose
-// directory has none begins anew. A file that a user puts in its place is what the next run goes on from.
+// stateLink is the name under which users find the owner's file. A run whose directory lacks this name begins anew.
+// If a user puts a file in its place, the next run goes on from that file.
 const stateLink = "state.safetensors"
 
 // claim is a directory that a run has made its own, or is about to (take).
@@ -72,10 +71,9 @@ func newClaim(dir string, own owner) claim {
 	return claim{dir, own}
 }
 
-// take makes the directory if need be, and the run its owner. resume reads what the
-// owner before has saved last and says whether this run can go on from it: if
-// not, the owner before stays, and may still save. resume is called twice where the owner
-// before has saved meanwhile.
+// take makes the directory if need be, and this run its owner. resume reads what the previous owner saved last, and
+// reports whether this run can go on from it: if not, the previous owner stays, and may still save. resume is
+// called twice if the previous owner has saved meanwhile.
 func (c claim) take(resume func() error) error {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return directoryError(fmt.Errorf("--checkpoint: %w", err))
@@ -98,7 +96,7 @@ func (c claim) take(resume func() error) error {
 // errGone: another run has taken over meanwhile.
 var errGone = errors.New("the owner has changed")
 
-// replace makes the run the owner in another's place.
+// replace makes this run the owner in place of before.
 func (c claim) replace(before owner, resume func() error) error {
 	read := c.saved(before)
 	err := c.inherit(before)
@@ -112,7 +110,7 @@ func (c claim) replace(before owner, resume func() error) error {
 		os.Remove(c.state())
 		var data *train.DataError
 		if errors.As(err, &data) && data.File == c.state() {
-			data.File = c.path(stateLink) // which stays, and is what a user may remove
+			data.File = c.path(stateLink) // the link stays, and is what a user may remove
 		}
 		return err
 	}
@@ -129,7 +127,7 @@ func (c claim) replace(before owner, resume func() error) error {
 		return directoryError(err)
 	}
 	if before.State != "" {
-		if err := syncDirectory(c.dir); err != nil { // or after a crash neither file may be there
+		if err := syncDirectory(c.dir); err != nil { // else neither file may be there after a crash
 			return directoryError(fmt.Errorf("--checkpoint: %w", err))
 		}
 		if err := os.Remove(c.path(before.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -140,7 +138,7 @@ func (c claim) replace(before owner, resume func() error) error {
 	return nil
 }
 
-// enter writes the run into the owner's file, unless that has changed hands.
+// enter writes this run into the owner file, unless the directory has changed hands.
 func (c claim) enter(before owner) error {
 	if now, err := c.owner(); err == nil && now.Token != before.Token {
 		return errGone
@@ -185,8 +183,8 @@ func syncDirectory(dir string) error {
 	return nil
 }
 
-// source is where the state to go on from is found: in a file that a user has put there, or
-// in the owner's own.
+// source is where the state to go on from is found: in a file that a user has put there, or in that of the previous
+// owner.
 func (c claim) source(before owner) string {
 	if file, ok := c.placed(before); ok {
 		return file
@@ -197,14 +195,14 @@ func (c claim) source(before owner) string {
 	return c.path(before.State)
 }
 
-// placed is a file that a user has put under the name of the link, or has linked there. A
-// link to the owner's file, or to that of another run, is none.
+// placed is a file that a user has put under the name of the link, or has linked there. A link to the owner's file,
+// or to that of another run, does not count.
 func (c claim) placed(o owner) (string, bool) {
 	link := c.path(stateLink)
 	if target, err := os.Readlink(link); err == nil && (target == o.State || leftFile.MatchString(target)) {
 		return "", false
 	}
-	file, err := filepath.EvalSymlinks(link) // a hard link to a link would follow the next change of it
+	file, err := filepath.EvalSymlinks(link) // resolved: a hard link to a symbolic link would follow its next change
 	return file, err == nil
 }
 
@@ -225,19 +223,19 @@ func (c claim) saved(before owner) fs.FileInfo {
 	return info
 }
 
-// inherit makes what the owner before saved last this run's own file too. At no moment is
-// there none, also where it replaces what was inherited earlier.
+// inherit makes what the previous owner saved last this run's own file, too. At no moment is that file missing, not
+// even while it replaces what was inherited earlier.
 func (c claim) inherit(before owner) error {
 	if _, err := os.Lstat(c.path(stateLink)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	temp := c.path("." + c.own.State + ".0")
-	defer os.Remove(temp)                                // a link that is renamed to another of the same file stays
-	from, err := filepath.EvalSymlinks(c.source(before)) // a hard link to a link would lead out of the run's own file
+	defer os.Remove(temp)                                // renaming a hard link to another one of the same file leaves it there
+	from, err := filepath.EvalSymlinks(c.source(before)) // resolved: a hard link to a symbolic link would lead out of the run's own file
 	if err == nil {
 		err = os.Link(from, temp)
 	}
-	if errors.Is(err, fs.ErrNotExist) { // never saved, unless it was there a moment ago
+	if errors.Is(err, fs.ErrNotExist) { // never saved, or removed by a new owner a moment ago
 		if now, err := c.owner(); err == nil && now.Token != before.Token {
 			return errGone
 		}
@@ -262,16 +260,16 @@ func (c claim) inherit(before owner) error {
 // killed.
 var leftFile = regexp.MustCompile(`^\.?state-[A-Z2-7]{26,}\.safetensors(\.[0-9]+)?$`)
 
-// leftName is what was to become the owner's file or the link when a run was killed.
+// leftName is the name of a file or link that was to be renamed to the owner's file, or to stateLink, when its run
+// was killed.
 var leftName = regexp.MustCompile(`^(owner\.json|state\.safetensors)\.[A-Z2-7]{26,}$`)
 
-// claimTime is more than the moment for which such a name is there while its run lives.
+// claimTime is longer than such a name is there while its run lives.
 const claimTime = time.Minute
 
-// sweep removes what runs have left that own the directory no more: a file that one was
-// writing when it was killed, and one that it wrote after it had been replaced. A run that is about to
-// take over has a link to the state that this one went on from: it costs nothing, and stays.
-// What cannot be removed stays, too.
+// sweep removes what runs have left that no longer own the directory: a file that such a run was writing when it
+// was killed, and one that it wrote after it had been replaced. A run that is about to take over has a link to the
+// state that this run went on from: the link costs nothing, and stays. What cannot be removed stays, too.
 func (c claim) sweep() {
 	entries, _ := os.ReadDir(c.dir)
 	if now, err := c.owner(); err != nil || now.Token != c.own.Token {
@@ -293,8 +291,8 @@ func (c claim) sweep() {
 	}
 }
 
-// show lets the users' name stand for this run's file. A file that a user has put there stays for the
-// next run, unless it is the one that this run has read.
+// show makes stateLink, the name that users know, lead to this run's file. A file that a user has put there stays
+// for the next run, unless it is the one that this run has read.
 func (c claim) show(read fs.FileInfo) error {
 	if target, err := os.Readlink(c.path(stateLink)); err == nil && target == c.own.State {
 		return nil
@@ -342,12 +340,12 @@ func (c claim) owner() (o owner, err error) {
 	return o, nil
 }
 
-// check is held, and shows users this run's file.
+// check does what held does, and shows users this run's file.
 func (c claim) check() error {
 	if err := c.held(); err != nil || c.dir == "" {
 		return err
 	}
-	return c.show(nil) // of two that took over at a time, the other may have come last
+	return c.show(nil) // of two runs that took over at the same time, the other may have set the link last
 }
 
 // held fails when another run has taken the directory over.

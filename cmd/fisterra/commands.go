@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Words where a command is expected: those that name none are errors, also after cobra's own commands.
+// Words where a command is expected: a word that names no command is an error, also after cobra's own commands.
 
 // onlyCommands refuses a word that is none of the commands which cmd consists of.
 func onlyCommands(cmd *cobra.Command, args []string) error {
@@ -19,8 +19,8 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	return usageError(fmt.Errorf("unknown command %q; %s --help lists the commands", args[0], cmd.CommandPath()))
 }
 
-// strict has cobra's own commands refuse what is no command: help prints that of the last word that is one, and
-// completion its own help.
+// strict makes cobra's own commands refuse words that are no commands. Else help prints the help of the last word
+// that is a command, and completion its own help.
 func strict(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

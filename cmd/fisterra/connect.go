@@ -44,7 +44,7 @@ func (c *connectFlags) add(f *pflag.FlagSet) {
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "log how ranks meet and what is chosen")
 }
 
-// addPlanning adds what decides how a collective goes, for which ranks need not meet.
+// addPlanning adds the flags that decide how a collective is done. They make sense without ranks that meet, too.
 func (c *connectFlags) addPlanning(f *pflag.FlagSet) {
 	f.StringVar(&c.transport, "transport", "auto", "auto (mpi where --infiniband finds a usable device, else shared memory within a host and TCP between hosts), shm, tcp, mpi (the system's library)")
 	f.StringVar(&c.site, "site", "", "site file of fisterra bench tune, which says which plan is best for a collective")
@@ -100,7 +100,8 @@ func (c *connectFlags) config(env environment, layout []mpi.LayoutField) (*mpi.C
 	}, nil
 }
 
-// orNever is the time of a flag for a Config, which has its default for 0, and never for what is negative.
+// orNever turns the time of a flag, for which 0 is never, into that of a Config, for which 0 is the default and a
+// negative time is never.
 func orNever(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
@@ -118,7 +119,7 @@ func (c *connectFlags) checkPlanning() error {
 	return nil
 }
 
-// checkHere finds what ranks that this command starts itself would refuse, each in the same words.
+// checkHere finds what all ranks that this command starts itself would refuse, each in the same words.
 func (c *connectFlags) checkHere(ctx context.Context, env environment) error {
 	if err := c.check(env); err != nil {
 		return err

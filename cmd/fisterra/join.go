@@ -109,14 +109,15 @@ func (j *job) join(ctx context.Context) error {
 	var exit *exitError
 	switch {
 	case unanimous:
-		// The others come to it, too, also those that are still joining and would take this one's end for the reason.
+		// All ranks come to this error. Those that are still joining would take the end of this rank for the reason
+		// if it did not say goodbye.
 		closeWorld(ctx, w, goodbyeTime)
 	case err == nil, errors.As(err, &exit) && exit.err == nil:
 		if closeErr := closeWorld(ctx, w, goodbyeTime); err == nil {
 			err = closeErr
 		}
 	case errors.Is(err, mpi.ErrPeerLost), errors.Is(err, mpi.ErrRevoked), errors.Is(err, ps.ErrFailed):
-		// The others fail for the same reason, and have the time to say so before this rank is one more that is lost.
+		// The others fail for the same reason. They get the time to say so before this rank counts as lost, too.
 		closeWorld(ctx, w, failedGoodbyeTime)
 	default:
 		w.Abort(codeOf(ctx, err), err.Error())

@@ -50,8 +50,8 @@ func usageError(err error) error {
 	return &exitError{exitUsage, err}
 }
 
-// directoryError is for what cannot be written to or read from where the user said: his mistake, unless the file system
-// is what fails.
+// directoryError is for files that cannot be written or read where the user said: a usage error, unless it is the
+// file system that fails.
 func directoryError(err error) error {
 	for _, host := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE} {
 		if errors.Is(err, host) {
@@ -61,11 +61,11 @@ func directoryError(err error) error {
 	return usageError(err)
 }
 
-// mayBeEmpty is the annotation of flags of which an empty value says something.
+// mayBeEmpty is the annotation of flags whose empty value means something.
 const mayBeEmpty = "fisterra_may_be_empty"
 
-// noEmptyFlag refuses a flag with nothing in it, as of a shell variable that is not set: it would count as not given, and
-// a run would save nowhere.
+// noEmptyFlag refuses a flag with an empty value, as a shell variable that is not set gives it. It would count as
+// not given, and a run would save nowhere.
 func noEmptyFlag(flags *pflag.FlagSet) (err error) {
 	flags.Visit(func(f *pflag.Flag) {
 		if _, may := f.Annotations[mayBeEmpty]; f.Value.String() == "" && !may {
@@ -112,8 +112,7 @@ func run(args []string, env environment) int {
 	return codeOf(ctx, err)
 }
 
-// codeOf is the exit code for an error. One that comes of SIGTERM, which ends ctx, is no fault
-// of the command's.
+// codeOf is the exit code for an error. An error that SIGTERM caused, by ending ctx, is no fault of the command.
 func codeOf(ctx context.Context, err error) int {
 	var e *exitError
 	coded := errors.As(err, &e)

@@ -12,17 +12,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// requests tells the SIGTERM or Ctrl-C that asks a process to end from the ones that belong to it, and from those of
-// somebody who asks again, by either, and has lost patience.
+// requests tells apart the SIGTERM or Ctrl-C that first asks a process to end, the signals that belong to the same
+// request, and those of somebody who has lost patience and asks again, by either.
 type requests struct {
-	// insistent are the signals that count again. SIGTERM is not one in a job of Slurm's: preemption, srun
-	// and the daemon of each node tell a task of the same end, seconds apart, and what does not end in
-	// KillWait gets SIGKILL. SIGHUP is none either: the terminal and the shell may both tell of one hang-up.
+	// insistent are the signals that count when they come again. SIGTERM is not one in a job of Slurm's:
+	// preemption, srun and the daemon of each node tell a task of the same end, seconds apart, and a task that does
+	// not end within KillWait gets SIGKILL. SIGHUP never is: the terminal and the shell may both tell of one
+	// hang-up.
 	insistent []syscall.Signal
 	first     time.Time
 }
 
-// requestsTo are those to a process with this environment, which says whether it is in a job of Slurm's.
+// requestsTo are the requests to a process with this environment, which says whether it is in a job of Slurm's.
 func requestsTo(lookup func(string) (string, bool)) requests {
 	if _, in := lookup("SLURM_JOB_ID"); in {
 		return requests{insistent: []syscall.Signal{syscall.SIGINT}}
@@ -54,8 +55,9 @@ func (r *requests) take(number syscall.Signal, now time.Time) request {
 	return asksSame
 }
 
-// hearsSIGTERM is the annotation of commands that have ranks to end, or are one. The others have nothing to put in order,
-// and SIGTERM ends them by itself: what computes, or writes to who does not read, would not look at a context.
+// hearsSIGTERM is the annotation of commands that have ranks to end, or are a rank. The others have nothing to put
+// in order, and SIGTERM ends them by itself: a command that computes, or writes to a pipe that nobody reads, would
+// not look at a context.
 const hearsSIGTERM = "fisterra_hears_sigterm"
 
 func hearing(cmd *cobra.Command) *cobra.Command {
@@ -78,20 +80,22 @@ func untilAsked(lookup func(string) (string, bool)) (ctx context.Context, stop f
 	return ctx, stop
 }
 
-// toEnd are the signals that ask this process to end. A hang-up does not if whoever started it has had it ignored, as
-// nohup does, nor an interrupt, as a shell without job control does for what it starts in the background.
+// toEnd are the signals that ask this process to end. SIGHUP and SIGINT are not among them where whoever started
+// the process has had it ignore them, as nohup does with the first, and a shell without job control with the second
+// for what it starts in the background.
 func toEnd() []os.Signal {
 	all := []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP}
 	return slices.DeleteFunc(all, func(s os.Signal) bool { return s != syscall.SIGTERM && signal.Ignored(s) })
 }
 
-// endOfRanks hears until stop what asks the starter of ranks to end them, and then what asks again. ctx has ended
-// if somebody had asked before. unread asks, too, as SIGPIPE, which no more ends the process by itself: its ranks would
-// die with it and save nothing. They must not be without the signal, as they would be if it was ignored.
+// endOfRanks hears, until stop, the signals that ask the starter of ranks to end them, and then those that ask
+// again; it sends both to asked. If ctx has ended, somebody had asked before. unread is a request, too, by SIGPIPE.
+// SIGPIPE itself no longer ends the process, since its ranks would die with it and save nothing. It is heard, not
+// ignored: ranks would inherit that, and must not be without the signal.
 func endOfRanks(ctx context.Context, lookup func(string) (string, bool)) (asked <-chan syscall.Signal, unread, stop func()) {
 	from, to := make(chan os.Signal, 4), make(chan syscall.Signal, 2)
 	signal.Notify(from, toEnd()...)
-	pipes := make(chan os.Signal, 1) // of any file, such as the input of a rank that does not read it: nobody listens
+	pipes := make(chan os.Signal, 1) // SIGPIPE of any file, such as the input of a rank that does not read it: nobody listens
 	signal.Notify(pipes, syscall.SIGPIPE)
 	if ctx.Err() != nil {
 		from <- syscall.SIGTERM

@@ -106,9 +106,9 @@ func launchHere(ctx context.Context, env environment, cfg launch.Config) (launch
 	return o, startError(err)
 }
 
-// startError is a usage error if ranks cannot be started as they were asked for: there is no such program, or file, or it cannot be run, or
-// there are never so many.
-// What the host has too little of, such as processes, is none of the user's.
+// startError makes it a usage error if ranks cannot be started as they were asked for: there is no such program or
+// file, it cannot be run, or there are never so many ranks. That the host has too little of something, such as
+// processes, is no mistake of the user.
 func startError(err error) error {
 	for _, usage := range []error{launch.ErrRanks, exec.ErrNotFound, exec.ErrDot, fs.ErrNotExist, fs.ErrPermission,
 		syscall.ENOTDIR, syscall.EISDIR, syscall.ENOEXEC, syscall.ELOOP, syscall.ENAMETOOLONG} {
@@ -142,7 +142,7 @@ func guardCommand(env environment) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		Run: func(*cobra.Command, []string) {
-			// What is meant for all processes of the command's name is not for it.
+			// Signals that are sent to all processes of the command's name are not meant for the guard.
 			signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
 			launch.RunGuard(env.stdin)
 		},

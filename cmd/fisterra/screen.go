@@ -89,7 +89,8 @@ func (s *screen) report(m train.Metric) {
 	text := fmt.Sprintf(" %3.0f %%  step %d/%d  loss %.4f  %.0f samples/s%s", 100*share, m.Step, m.Steps, m.Loss, m.SamplesPerSecond, accuracy)
 	width := max(s.columns-len(text)-3, 10)
 	full := min(int(share*float64(width)), width)
-	// The launcher passes text on up to the last \r or \n: at the end it lets this report through, not the one before.
+	// The launcher passes text on up to the last \r or \n. With the \r at its end this report comes through at
+	// once, not with the next one.
 	fmt.Fprintf(s.out, "[%s%s]%s\x1b[K\r", strings.Repeat("#", full), strings.Repeat(".", width-full), text)
 }
 

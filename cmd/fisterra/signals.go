@@ -13,9 +13,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/ps/train"
 )
 
-// signals are what Slurm sends to a task: SIGTERM before the end, and what
-// --signal asks for. A terminal says SIGHUP. Whoever sends an insistent one a second time waits no longer for the step
-// to end, which may be waiting itself: for data, for a server, for a library.
+// signals are those that Slurm sends to a task: SIGTERM before the end, and the one that --signal asks for. A
+// terminal sends SIGHUP. An insistent signal that comes a second time ends the process without waiting for the end
+// of the step, which may itself be waiting for data, a server or a library.
 type signals struct {
 	save      chan struct{}
 	interrupt chan struct{}
@@ -24,7 +24,8 @@ type signals struct {
 	log       atomic.Pointer[slog.Logger]
 }
 
-// watchSignals hears signals until stop. It reads of the environment whose they are. ctx has ended if SIGTERM came before.
+// watchSignals hears signals until stop. The environment tells which are insistent. If ctx has ended, SIGTERM came
+// before.
 func watchSignals(ctx context.Context, lookup func(string) (string, bool)) *signals {
 	s := hearSignals(lookup)
 	signal.Notify(s.from, append(toEnd(), syscall.SIGUSR1, syscall.SIGUSR2)...)
@@ -77,23 +78,22 @@ func signalNames(all []syscall.Signal) string {
 	return strings.Join(text, " or ")
 }
 
-// endBy ends this process as the signal does that nobody handles, so that whoever waits for it
-// sees which it was.
+// endBy ends this process as the signal does where nobody handles it, so that whoever waits for the process sees
+// which signal it was.
 func endBy(number syscall.Signal) {
 	signal.Reset(number)
 	_ = syscall.Kill(os.Getpid(), number) // it may always signal itself
 }
 
-// report has what comes from now on written to a log.
+// report has the signals that come from now on written to a log.
 func (s *signals) report(log *slog.Logger) { s.log.Store(log) }
 
-// signalSpread is how much later than to another rank a signal of Slurm's may
-// come to this one.
+// signalSpread is how much later a signal of Slurm's may come to this rank than to another.
 const signalSpread = 5 * time.Second
 
-// why is the signal that ended the run. Slurm sends it to every rank, but the run may
-// be over before this one has it: srun's exit code is the ranks' highest, so all must name
-// the same. SIGTERM stands for one that only another rank got.
+// why is the signal that ended the run. Slurm sends it to every rank, but the run may be over before this rank has
+// got it. So why waits for it: srun's exit code is the ranks' highest, and all must name the same signal. SIGTERM
+// stands for a signal that only another rank got.
 func (s *signals) why() int {
 	select {
 	case <-s.interrupt:

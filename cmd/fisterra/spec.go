@@ -143,8 +143,8 @@ type asking struct {
 // told is one host's answer.
 type told struct{ Host, Address, Error string }
 
-// tell is this host's answer. host is its name in the step, which it may itself not go by:
-// many have their domain in theirs.
+// tell is this host's answer. host is its name in the step, which may differ from what it calls itself: many hosts
+// have their domain in their own name.
 func tell(rule ib.Rule, host string) told {
 	address, err := rule.Own(host)
 	if err != nil {
@@ -195,8 +195,8 @@ func (a *asking) addresses(ctx context.Context, env environment, job *slurm.Job,
 	}, nil
 }
 
-// exchange gives every rank what all tell. Of an error that is too long, as one that lists the addresses of many interfaces, it
-// is the beginning: the others would wait for a rank that could not tell it.
+// exchange gives every rank what all ranks tell. An error that is too long, as one that lists the addresses of many
+// interfaces, is cut to its beginning: the others would wait for a rank that could not tell it.
 func exchange(ctx context.Context, w *mpi.World, own told, patience time.Duration) ([]told, error) {
 	const room = 2 << 10
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -233,8 +233,7 @@ func setMemory(b *slurm.Batch, text string) error {
 	return nil
 }
 
-// setRoles takes a list or counts. A count that is not given follows from the
-// other and the number of ranks.
+// setRoles takes a list or counts. A count that is not given follows from the other count and the number of ranks.
 func (t *templateFlags) setRoles(b *slurm.Batch) error {
 	counted := t.flags.Changed("ps") || t.flags.Changed("workers")
 	if t.roles != "" {
@@ -289,8 +288,8 @@ func (t *templateFlags) checkProgram(b *slurm.Batch, args []string) error {
 // Without a loss all ranks end together.
 const libraryWait = 120
 
-// checkTraining is the check that every rank would make. The data are left to it: they need
-// not be where the script is written.
+// checkTraining makes the check that every rank would make. It leaves the data to the ranks: they need not be where
+// the script is written.
 func checkTraining(b *slurm.Batch, args []string) error {
 	var ranks trainFlags
 	env := environment{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, lookup: os.LookupEnv}
@@ -311,7 +310,7 @@ func checkTraining(b *slurm.Batch, args []string) error {
 			return fmt.Errorf("after --: --%s is a flag of template slurm, too, which hands it on: give it before --", name)
 		}
 	}
-	// Ranks may be over the library where that is left open, and the site may start them by pmi2.
+	// Ranks may go over the library where the flags leave that open and the site may start them by pmi2.
 	open := ranks.transport == "auto" && ranks.infiniband != "off" && (b.MPI == "pmi2" || b.MPI == "")
 	together := ranks.mode == string(ps.Sync) && ranks.aggregate == 0 // else others go on when a worker is lost
 	if open && together || ranks.transport == "mpi" || ranks.infiniband == "on" {

@@ -35,8 +35,8 @@ func (t *templateFlags) setProgram(b *slurm.Batch) error {
 	return nil
 }
 
-// goRuns is where go run builds programs: in a directory that goes with it or, when it has
-// built the same before, in its cache.
+// goRuns is where go run builds programs: in a directory that it removes afterwards or, when it has built the same
+// before, in its cache.
 var goRuns = regexp.MustCompile(`/go-build[0-9]+/b[0-9]+/exe/[^/]+$|/[0-9a-f]{2}/[0-9a-f]{64}-d/[^/]+$`)
 
 func isGoRuns(program string) bool { return goRuns.MatchString(program) }

@@ -115,7 +115,7 @@ func (t *trainFlags) check(workers int) error {
 	if t.epochs < 1 || t.batch < 1 || t.hidden < 1 {
 		return fmt.Errorf("--epochs %d --batch %d --hidden %d: want at least 1 of each", t.epochs, t.batch, t.hidden)
 	}
-	if t.epochs > math.MaxInt32 { // whose steps can be counted, however many rows there are
+	if t.epochs > math.MaxInt32 { // the steps of fewer can be counted, however many rows there are
 		return fmt.Errorf("--epochs %d: want at most %d", t.epochs, math.MaxInt32)
 	}
 	if _, err := train.NewModel[float32](t.model, train.Shape{Features: 1, Classes: 2, Hidden: t.hidden}); err != nil {
@@ -153,13 +153,13 @@ func (t *trainFlags) checkWithoutServers() error {
 	return nil
 }
 
-// checkData opens the data set where the ranks will: what they cannot read is said once, and not by each of them.
+// checkData opens the data set as the ranks will: what they cannot read is said once, and not by each of them.
 func (t *trainFlags) checkData() error {
 	if t.data == train.Optdigits {
 		return nil
 	}
 	if info, err := os.Stat(t.data); err == nil && info.IsDir() {
-		return nil // its files are found by their names, for which nobody has to list it
+		return nil // its files are found by their names, so nobody has to be able to list it
 	}
 	f, err := os.OpenFile(t.data, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for its writer
 	if err != nil {
@@ -277,7 +277,8 @@ func (t *trainFlags) start(ctx context.Context, j *job) error {
 	return nil
 }
 
-// makeDirectories finds what cannot be written before there are ranks that fail of it.
+// makeDirectories makes the directories of --out and --checkpoint: what cannot be written is found before there are
+// ranks that would fail.
 func (t *trainFlags) makeDirectories() error {
 	for _, d := range []struct{ flag, dir string }{{"--out", t.out}, {"--checkpoint", t.checkpoint}} {
 		if d.dir == "" {
@@ -290,8 +291,8 @@ func (t *trainFlags) makeDirectories() error {
 	return nil
 }
 
-// codeOf is the exit code of ranks with these roles. Where the others go on without a
-// worker, those that were killed do not matter if some have finished, or were asked to end.
+// codeOf is the exit code of a job whose ranks had these roles. Where a run goes on without lost workers, workers
+// that were killed do not matter if others have finished, or were asked to end.
 func (t *trainFlags) codeOf(o launch.Outcome, roles slurm.Roles) int {
 	if !t.outlivesWorkers(len(roles)) || o.TimedOut {
 		return o.Code
@@ -374,7 +375,7 @@ func (t *trainFlags) rank(ctx context.Context, env environment, w *mpi.World, s 
 		log.Info("the run failed", "error", err) // and on stderr, at the end
 		return trainError(err)
 	}
-	if result.Evaluated { // the chief, or who has taken its place
+	if result.Evaluated { // this rank is the chief, or has taken its place
 		screen.result(result)
 	}
 	if result.Interrupted {
