@@ -10,11 +10,11 @@
 //
 // # Who calls what
 //
-// Every method of Provider and of what it may implement besides, except Close, Sleeper.Wake and those of Mapper, is called with the
-// world's lock held, by one goroutine at a time, and none of them during or after Close. A provider calls back into
-// its Sink only from inside Poll. Methods never block: a step that may take
-// long (dialling, a handshake) runs on a goroutine of the provider's own and
-// hands its result over through Poll, waking the rank by a descriptor in Set.
+// The engine calls every method of Provider, and of the further interfaces that a provider may implement, with the world's
+// lock held, by one goroutine at a time, and never during or after Close. The exceptions are Close itself, Sleeper.Wake and
+// the methods of Mapper. A provider calls back into its Sink only from inside Poll. Methods never block: a step that may take
+// long (dialling, a handshake) runs on a goroutine of the provider's own and hands its result over through Poll, waking the
+// rank by a descriptor in Set.
 //
 // # Ordering
 //
@@ -42,8 +42,8 @@ type Header struct {
 	Aux     uint64 // names an operation at the sender of this header, or an offset
 }
 
-// Kind is a protocol step. Providers look at it for one purpose only: the
-// payload of a Data message is read straight to where Sink.Place points (and of others if the sink is a Claimer).
+// Kind is a protocol step. Providers look at it for one purpose only: they read the payload of a Data message straight to
+// where Sink.Place points. If the sink is a Claimer, they may do so with other long messages.
 type Kind uint8
 
 // Data marks a message whose payload goes to memory that the engine names by
@@ -59,8 +59,8 @@ const (
 	// Full: nothing was taken; offer the same message again after a Poll.
 	// Back-pressure is a state, not an error.
 	Full
-	// Gone: the peer is lost or has said goodbye; nothing was taken. What the sink has
-	// not been told of is reported as Lost by the next Poll.
+	// Gone: the peer is lost or has said goodbye; nothing was taken. A loss that the sink has not been told of yet is
+	// reported as Lost by the next Poll.
 	Gone
 )
 
@@ -149,9 +149,8 @@ type Provider interface {
 // Memory is implemented by providers that copy straight between the memory of
 // two ranks (one copy instead of two).
 type Memory interface {
-	// Expose lets peer pull buf, once, unless another way is better. The returned key travels in the
-	// payload of a message of the engine's. The memory belongs to the provider until
-	// Withdraw has returned.
+	// Expose lets peer pull buf, once. It reports false where another way is better. The engine sends the returned key in the
+	// payload of a message of its own. The memory belongs to the provider until Withdraw has reported true.
 	Expose(peer int, buf []byte) (Key, bool)
 
 	// Pull copies the memory named by key, exposed by peer, into dst and
@@ -171,13 +170,12 @@ type Key [24]byte
 // Taker is implemented by providers whose arrivals lie in memory: a receive that
 // waits for one peer can take its message from there, past Poll and the sink.
 type Taker interface {
-	// Take looks up to the given number of times for the next message of peer
-	// and copies its payload into buf if it has the kind, context and tag of
-	// want, neither Token nor Aux, and fits. Any other message is left to Poll. The
-	// sender's room grows as if it had been polled.
+	// Take looks up to the given number of times for the next message of peer. If that message has the kind, context and tag
+	// of want, neither Token nor Aux, and fits into buf, Take copies its payload there. It leaves any other message to Poll.
+	// The sender gets its room back as if Poll had taken the message.
 	Take(peer int, want *Header, buf []byte, looks int) (bytes int, found Find)
-	// Pass lets the time pass that is best between two looks for what a peer sends, by Take or, while nobody else is
-	// waited for, by Poll.
+	// Pass pauses for as long as is best between two looks for a message of peer, by Take or, while this rank waits for
+	// nobody else, by Poll.
 	Pass(peer int)
 }
 
@@ -193,14 +191,13 @@ const (
 	Other
 )
 
-// ErrGone is what operations on memory complete with, wrapped, that the peer's end or a broken
-// connection has cut short. That is before the peer is reported as Lost.
+// ErrGone is wrapped by the error of an operation on memory that the peer's end or a broken connection has cut short. Such
+// operations complete before the peer is reported as Lost.
 var ErrGone = errors.New("the peer is gone")
 
-// Crowder is implemented by providers that do better otherwise where the ranks
-// outnumber the processors.
+// Crowder is implemented by providers that do better another way where the ranks outnumber the processors.
 type Crowder interface {
-	// Crowd says that this is so here, before the first message.
+	// Crowd says that the ranks outnumber the processors here. It is called before the first message.
 	Crowd()
 }
 
@@ -208,11 +205,11 @@ type Crowder interface {
 // (memory from mpi.Alloc) into their own address space. Its methods may be called by any goroutine,
 // without the world's lock, also while Poll runs and after Close.
 type Mapper interface {
-	// Export registers a segment, a memfd that this rank has mapped whole as mem, so that peers can import
-	// it by the returned handle for as long as it stays exported, and the provider may have peers map it for messages out of
-	// mem and into it. Descriptor and mapping stay the caller's, to be closed after Unexport.
+	// Export registers a segment: a memfd that this rank has mapped whole as mem. Until Unexport, peers can import it by the
+	// returned handle, and the provider may have peers map it for messages whose buffers lie in mem. Descriptor and mapping
+	// stay the caller's, to be closed after Unexport.
 	Export(fd int, mem []byte) (handle []byte, err error)
-	// Unexport ends that, unless Close has ended it already.
+	// Unexport ends the export, unless Close has ended it already.
 	Unexport(handle []byte)
 	// Import maps a peer's segment. It may do a short round trip on a socket,
 	// bounded by ctx and the provider's handshake timeout. The mapping is the caller's to unmap, and outlasts Close.
@@ -236,9 +233,8 @@ type Sleeper interface {
 // Sink is the engine's side: where arrivals and completions go. It is called
 // only from inside Poll.
 type Sink interface {
-	// Message hands over a message. payload is a view that is valid until
-	// Message returns. The header may be kept by value only. The sink may
-	// detach the peer meanwhile, for what it says.
+	// Message hands over a message. payload is a view that is valid until Message returns. The header may be kept by value
+	// only. The sink may detach the peer from inside Message, because of what the message says.
 	Message(peer int, h *Header, payload []byte)
 
 	// Place asks where the next bytes of a Data payload go, offset counting
@@ -247,7 +243,7 @@ type Sink interface {
 	// returned slice. nil: discard the rest of the payload.
 	Place(peer int, h *Header, offsetBytes, sizeBytes int) []byte
 
-	// Placed says that the payload of a Data message has arrived whole. Of one that is discarded nothing is said.
+	// Placed says that the payload of a Data message has arrived whole. It is not called for a payload that was discarded.
 	Placed(peer int, h *Header)
 
 	// Complete ends the use of the memory of a SendFrom or a Pull.
@@ -263,16 +259,16 @@ type Sink interface {
 	Outside(work func())
 }
 
-// Claimer is implemented by sinks that have memory for the payload of a long message of another kind than Data while it is coming, so
-// that the provider need not put it together.
+// Claimer is implemented by sinks that can name the memory for the payload of a long message of another kind than Data while
+// the payload is still arriving, so that the provider need not put it together.
 type Claimer interface {
-	// Claim asks for that when the header is there, and the payload of sizeBytes not all. If it reports true, Place tells where the
-	// payload goes and Placed ends it, as for Data; they are given h with the Token that Claim may have set. Else the message
-	// comes by Sink.Message, whole.
+	// Claim asks for that memory once the header has arrived, but not the whole payload of sizeBytes. If it reports true,
+	// Place tells where the payload goes and Placed ends it, as for Data; both are given h with the Token that Claim may have
+	// set. Otherwise the message comes by Sink.Message, whole.
 	Claim(peer int, h *Header, sizeBytes int) bool
 }
 
-// Batcher is implemented by sinks to which messages that differ only in their payloads are better given at once.
+// Batcher is implemented by sinks that do better when messages that differ only in their payloads come in one call.
 type Batcher interface {
 	// Batch hands over count messages under one header, each h.Bytes long, the i-th at payloads[i*strideBytes:]. It returns how
 	// many of them, from the first on, the sink has taken; the others come by Sink.Message.

@@ -103,17 +103,15 @@ func (h host) apart(other host) error {
 	return nil
 }
 
-// SameHost reports whether ranks that publish these addresses can meet, as far as those tell.
+// SameHost reports whether ranks that publish these addresses can meet, as far as the addresses tell.
 func SameHost(a, b []byte) bool {
 	one, err := parseAddress(a)
 	other, err2 := parseAddress(b)
 	return err == nil && err2 == nil && one.host.apart(other.host) == nil
 }
 
-// announce binds a socket that never carries anything: that it can be found under
-// a rank's name proves to the others that the rank lives in this kernel and
-// namespace. Boot ids alone do not: virtual machines resumed from one
-// snapshot share theirs.
+// announce binds a socket that never carries anything. Peers that find it under the rank's name know that the rank lives in
+// this kernel and namespace. Equal boot ids alone do not prove that: virtual machines resumed from one snapshot share theirs.
 func (a address) announce() (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -2,13 +2,11 @@ package shm
 
 import "github.com/fisterra-hpc/fisterra/internal/memcopy"
 
-// byteRing hands out contiguous pieces of the memory that carries payloads too
-// long for a cell. Only the sender knows it: a cell names the piece, and a
-// piece is free again when the cell that carried it has been credited. It starts
-// without memory, and grows when it is full, or has to leave gaps, by going on into new memory where
-// it would have wrapped. It does not turn back to memory that is free again, but goes
-// through all of it: what the peer read last lies in its caches, and is
-// dearer to write than what has left them. Of 2 MiB most has.
+// byteRing hands out contiguous pieces of the memory that carries payloads too long for a cell. Only the sender knows it: a
+// cell names its piece, and the piece is free again when that cell has been credited. The ring starts without memory. When it
+// is full, or has to leave gaps, it grows: it goes on into new memory where it would have wrapped. While pieces are live it
+// does not turn back to memory that is free, but goes on through the rest: what the peer read last lies in the peer's caches
+// and is dearer to write than what has left them. Of 2 MiB most has.
 type byteRing struct {
 	more func(from, to uint32) error // backs the ring with memory up to a new size
 	most uint32                      // the largest size
@@ -29,13 +27,13 @@ type piece struct {
 
 const (
 	pieceAlign = 64
-	// gapRing is the least size of a ring with gaps between its pieces (memcopy.ReadAheadBytes), gapFrom the length of a piece from
-	// which one follows it. Shorter ones gained nothing.
+	// gapRing is the least size of a ring that leaves gaps between its pieces (memcopy.ReadAheadBytes). gapFrom is the least
+	// length of a piece that a gap follows: gaps behind shorter ones gained nothing.
 	gapRing = 256 << 10
 	gapFrom = 256
 )
 
-// gapAfter is what is left free behind a piece of n bytes in a ring that may become so large.
+// gapAfter is how many bytes stay free behind a piece of n bytes, in a ring that may grow to most bytes.
 func gapAfter(n int, most uint32) uint32 {
 	if n < gapFrom || most < gapRing {
 		return 0
@@ -92,7 +90,7 @@ func (b *byteRing) enlarge(to uint32) bool {
 	return true
 }
 
-// ahead is where in the ring's memory the next payload of n bytes will be, unless the ring turns back before it: then it is nothing.
+// ahead is the part of the ring's memory where the next payload of n bytes will lie; nil if the ring turns back before it.
 func (b *byteRing) ahead(mem []byte, n int) []byte {
 	if uint64(b.write)+uint64(n) > uint64(b.size) {
 		return nil
@@ -103,7 +101,8 @@ func (b *byteRing) ahead(mem []byte, n int) []byte {
 const (
 	// firstRing is the ring's size once it is used.
 	firstRing = 64 << 10
-	// hostRings bounds the rings of all pairs of a host together, down to firstRing each.
+	// hostRings bounds the memory of the rings of all pairs of a host together; no ring is made smaller than firstRing for
+	// it.
 	hostRings = 256 << 20
 )
 
@@ -128,7 +127,7 @@ func (b *byteRing) place(need uint32) (offset uint32, ok bool) {
 	}
 	tail := b.live[b.first&cellMask].start
 	switch {
-	case tail >= b.write: // wrapped: free is what lies between, and never all of it
+	case tail >= b.write: // wrapped: the bytes between the two are free, and are never all used
 		return b.write, need < tail-b.write
 	case need <= b.size-b.write:
 		return b.write, true

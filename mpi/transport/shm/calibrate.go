@@ -13,18 +13,19 @@ import (
 // when the provider is opened (procmem.PerByte).
 
 const (
-	// ringOverCopy is how many times longer than a copy within one core a payload of 64 KiB takes through the ring
-	// between near cores, as was measured on an AMD EPYC (Zen 3), whose kernel takes 3 to 5.5 times as long.
-	// process_vm_* of both ranks takes about as long as one such call on a rank's own memory.
+	// ringOverCopy is how many times longer than a copy within one core a payload of 64 KiB takes through the ring between
+	// near cores. It was measured on an AMD EPYC (Zen 3), whose kernel takes 3 to 5.5 times as long as such a copy.
+	// process_vm_* of both ranks at once takes about as long as one such call on a rank's own memory.
 	ringOverCopy = 3
-	// kernelOverCopy stands for the kernel's time where it lets nobody copy.
+	// kernelOverCopy stands in for the measured time of the kernel's copies where the kernel does not allow them.
 	kernelOverCopy = 8
 
 	// Messages of at least this size are not sent eagerly. Shorter ones that have just been written take twice as long to pull
 	// where the peer is far: each line comes out of the writer's caches.
 	pullFrom   = 16 << 10
 	streamFrom = eagerBytes
-	// farPullBytes is the shortest that is pulled where the peer is far: shorter ones take less time past the caches.
+	// farPullBytes is the length of the shortest message that is pulled where the peer is far: shorter ones take less time
+	// through a ring that is written past the caches.
 	farPullBytes = 2 << 20
 )
 
@@ -35,12 +36,12 @@ const neverPull = math.MaxInt
 type habit struct {
 	rendezvousBytes int // from here they are not eager
 	pullBytes       int // from here they may be pulled
-	// slow is how long a byte takes into the ring of a peer that is far, in nanoseconds (memcopy.Crossing): as long as a copy by
-	// the kernel, half of which it takes near, or longer.
+	// slow is how many nanoseconds a byte takes at least into the ring of a peer that is far (memcopy.Crossing): as many as
+	// in a copy by the kernel. Into the ring of a near peer it takes half as many.
 	slow float64
 	// once is how long a byte of a copy within this rank takes, in nanoseconds.
 	once float64
-	// paced: long messages are pulled only from where the ring shows that that is quicker.
+	// paced: the kernel copies long messages only where the pace of the ring shows that this is quicker.
 	paced bool
 }
 

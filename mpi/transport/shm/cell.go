@@ -9,7 +9,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
-// cell is one cache line of a ring and carries one message or one step of one.
+// cell is one cache line of a ring. It carries one message, several short ones (formRun), or one step of a longer transfer.
 //
 // Word 0 holds, from the low end, the sequence number (32 bits), the message's
 // kind (8), the form of the cell (8) and the length of the payload inside the
@@ -36,11 +36,11 @@ const (
 	formChunk
 	// formAbort: the payload ends before all of it was sent.
 	formAbort
-	// formHelp: word 1 slot and generation of an exposure that is being pulled,
-	// word 2 where to, word 3 how many bytes, words 4 and 5 the place of that if the exposing rank has mapped it.
+	// formHelp: word 1 slot and generation of an exposure that is being pulled, word 2 address of the destination, word 3 its
+	// length in bytes, words 4 and 5 its segment and the offset there, if the exposing rank has that mapped.
 	formHelp
-	// formRun: word 1 context and tag, from word 2 on payloads of one length, each beginning a
-	// word, to which the sender may add. Length (8 bits) and number (8) are in word 0.
+	// formRun: word 1 context and tag, from word 2 on payloads of one length, each beginning at a word. The sender may add
+	// more. Their length (8 bits) and number (8) are in word 0.
 	formRun
 )
 
@@ -70,9 +70,9 @@ func (c *cell) bytes(word, n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&c[word])), n)
 }
 
-// envelope is word 1 of a message's cell. Context and tag have mostly just been written, one after the other. A load of both, which the compiler
-// would make of a shift, is not served until these stores have reached the cache, and they wait there for
-// earlier ones, to cells that the receiver has; two loads are served at once.
+// envelope is word 1 of a message's cell. Context and tag have mostly just been stored, one after the other. With a shift the
+// compiler would make one load of both. That load is not served until the two stores have reached the cache, and they wait
+// for earlier stores, to cells that the receiver has. Two separate loads are served at once.
 func envelope(h *transport.Header) uint64 {
 	return uint64(h.Context) | bits.RotateLeft64(uint64(uint32(h.Tag)), 32)
 }
@@ -102,10 +102,10 @@ func spanIn(ring []byte, w uint64) ([]byte, error) {
 	return ring[offset : offset+n : offset+n], nil
 }
 
-// ringPayload is what a formRing cell carries. Senders go through their ring in order, and messages are often as long as the
-// one before, so that the span is mostly the one that is expected. The processor guesses so, and looks there while the
-// cell's line is on its way: else it would wait for that, and only then for the payload's lines, 0.05 µs more.
-// After Lipasti, Wilkerson, Shen, "Value locality and load value prediction", 1996.
+// ringPayload is the payload of a formRing cell. A sender goes through its ring in order, and a message is often as long as
+// the one before, so the span is mostly the one that is expected. The processor predicts that, and reads the payload there
+// while the cell's line is on its way. Otherwise it would wait for the cell, and only then for the payload's lines, 0.05 µs
+// more. After Lipasti, Wilkerson, Shen, "Value locality and load value prediction", 1996.
 func (in *inbox) ringPayload(c *cell) ([]byte, error) {
 	if at := c[5]; at != in.expected {
 		in.expect(at)
@@ -118,7 +118,7 @@ func (in *inbox) ringPayload(c *cell) ([]byte, error) {
 	return payload, err
 }
 
-// expect is called rather than written out so that what comes after it reads memory that does not depend on the cell.
+// expect is not inlined, so that the code after it loads in.expected: that load does not depend on the cell.
 //
 //go:noinline
 func (in *inbox) expect(at uint64) { in.expected = at }

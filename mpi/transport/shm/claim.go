@@ -1,18 +1,17 @@
 package shm
 
-// claim is the state of an exposure while two ranks copy it: the puller takes
-// units from the front, the exposing rank from the back, and nobody touches a
-// unit that he has not claimed. One word holds it, so that a claim is one
+// claim is the state of an exposure while two ranks copy it: the puller takes units from the front, the exposing rank from
+// the back, and neither touches a unit that it has not claimed. One word holds the state, so that a claim is one
 // compare-and-swap, and either rank can finish alone when the other is stopped.
 //
-// Bits 62-63 are the phase. phaseExposed holds the generation below,
-// phasePulling and phaseClosed the two ends: 31 bits each, in units.
+// Bits 62-63 are the phase. Below them phaseExposed has the generation, and phasePulling and phaseClosed have the two ends,
+// in units, 31 bits each.
 type claim uint64
 
 type phase uint8
 
 const (
-	// phaseFree: the slot is nobody's; after a pull its puller puts it there.
+	// phaseFree: the slot is nobody's. After a pull the puller sets it to this phase.
 	phaseFree phase = iota
 	// phaseExposed: the memory may be pulled.
 	phaseExposed
@@ -29,7 +28,7 @@ const endMask = 1<<31 - 1
 
 func exposed(gen uint32) claim { return claim(phaseExposed)<<62 | claim(gen) }
 
-// ends is a claim in a phase that has them.
+// ends is a claim in a phase that has two ends.
 func ends(p phase, front, back uint32) claim {
 	return claim(p)<<62 | claim(front)<<31 | claim(back)
 }
@@ -66,10 +65,9 @@ const (
 	mostBytes  = 1 << 20  // largest claim: bounds how long one copy takes
 )
 
-// portion is how many units to claim next of left unclaimed ones out of total:
-// half of a short transfer, since then both ranks make one system call, and a
-// third of what is left of a long one, so that both finish at the same time
-// although they started apart.
+// portion is how many of the left unclaimed units, out of total, to claim next. Of a short transfer it is half, so that each
+// rank makes one system call; of a long one a third of what is left, so that both ranks finish at the same time although they
+// did not start together.
 func portion(left, total uint32) uint32 {
 	n := left / 3
 	if total <= 4*leastBytes*2/unitBytes {

@@ -85,7 +85,7 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// flush sends what streams have left.
+// flush sends the rest of all streams, until the deadline.
 func (p *Provider) flush(deadline time.Time) {
 	p.waitUntil(deadline, func() bool {
 		for _, ep := range p.live {

@@ -84,7 +84,7 @@ func (p *Provider) hear() (n int) {
 			e.link.close()
 		default:
 			ep.attach(e.link)
-			ep.heed() // that may have been told before
+			ep.heed() // the link's end may have been told before the link
 			p.live = append(p.live, ep)
 			if p.hotCount < hotPeers {
 				p.warm(ep)
@@ -186,8 +186,8 @@ func (p *Provider) call(rank int, to address, deadline time.Time) (*link, error)
 	return l, err
 }
 
-// reach connects to a peer's socket. Where more connections wait there than the kernel
-// keeps it tries again: Go does not wait for that.
+// reach connects to a peer's socket. Where more connections wait there than the kernel keeps, reach tries again: Go's dialler
+// does not wait for room.
 func (p *Provider) reach(to address, deadline time.Time) (*net.UnixConn, error) {
 	d := net.Dialer{Deadline: deadline}
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
@@ -200,14 +200,15 @@ func (p *Provider) reach(to address, deadline time.Time) (*net.UnixConn, error) 
 		}
 		again := time.NewTimer(pause)
 		select {
-		case <-p.ctx.Done(): // DialContext says so
+		case <-p.ctx.Done(): // the next DialContext returns the error
 			again.Stop()
 		case <-again.C:
 		}
 	}
 }
 
-// end ends a meeting that from has brought to its end, unless another has.
+// end ends a meeting with the link or the error of the goroutine that dialled or accepted, as from says, unless the meeting
+// is no longer that goroutine's.
 func (p *Provider) end(rank int, t *encounter, from meetPhase, l *link, err error) {
 	p.meetings.mu.Lock()
 	if t.phase != from || p.meetings.closed {
@@ -262,7 +263,7 @@ func (p *Provider) refuse(rank int) {
 	}
 }
 
-// forget lets go of a link that is closed.
+// forget drops a rank's link, which the caller closes.
 func (p *Provider) forget(rank int) {
 	p.meetings.mu.Lock()
 	defer p.meetings.mu.Unlock()

@@ -7,8 +7,7 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 )
 
-// copier is one copy between the memory of this process and of a peer's, in a
-// form that Sink.Outside can run without an allocation.
+// copier is one copy between this process's memory and a peer's, in a form that Sink.Outside can run without an allocation.
 type copier struct {
 	pid    int
 	write  bool // to the peer; else from it

@@ -13,13 +13,11 @@ import (
 
 // board is what a rank shows to all its local peers: whether it sleeps.
 //
-// A sender publishes a cell and then looks at the board; a rank that wants to
-// sleep writes the board and then looks at its cells. One of the two must see
-// the other, which needs a full fence between the store and the load on both
-// sides. Senders leave theirs out, and the rank that goes to sleep runs one on every
-// processor that runs a rank (package fence).
-// That interrupts the others, so a rank that sleeps often asks for fences on
-// its board instead, until it has polled for a while without sleeping.
+// A sender publishes a cell and then looks at the board; a rank that wants to sleep writes the board and then looks at its
+// cells. One of the two must see the other, which needs a full fence between the store and the load on both sides. Senders
+// leave theirs out; the rank that goes to sleep runs one on every processor that runs a rank, for both sides (package fence).
+// That interrupts the other ranks. So a rank that sleeps often uses its board to ask senders for fences of their own
+// (boardFence), until it has polled for a while without sleeping.
 type board struct {
 	word atomic.Uint64
 	_    [120]byte
@@ -28,11 +26,11 @@ type board struct {
 const (
 	boardArmed = 1 << 0 // ring the bell
 	boardFence = 1 << 1 // fence between publishing and reading the board
-	boardStep  = 1 << 2 // generation of the arming, so that a late ringer clears only the one he saw
+	boardStep  = 1 << 2 // counts the armings, so that a late ringer clears only the one it saw
 
 	boardBytes = 4096
 
-	// calmPolls is after how many polls without an Arm senders need not fence.
+	// calmPolls is how many polls without an Arm end the asking for fences.
 	calmPolls = 1 << 13
 )
 
@@ -72,8 +70,7 @@ func newDoorbell() (d *doorbell, err error) {
 	return d, nil
 }
 
-// arm shows that this rank is about to sleep. Cells that were published without
-// a bell ringing are visible to loads after it.
+// arm shows that this rank is about to sleep. Cells whose senders did not ring are visible to loads after it.
 func (d *doorbell) arm(polls uint64) {
 	d.armedAt = polls
 	if d.board == nil { // closed
@@ -106,7 +103,7 @@ func (d *doorbell) disarm() {
 	}
 }
 
-// calm stops asking for fences when this rank has not slept for long.
+// calm stops asking senders for fences when this rank has polled calmPolls times without sleeping.
 func (d *doorbell) calm(polls uint64) {
 	if polls-d.armedAt < calmPolls || !d.barrier || d.board == nil {
 		return
@@ -155,8 +152,8 @@ func (ep *endpoint) notify() {
 	}
 }
 
-// wake rings the peer's bell first and clears its board then, so that a rank
-// stopped between the two leaves the others ringing. It is never written out where it is called, as a profile would have it: notify is then.
+// wake rings the peer's bell first and clears its board afterwards: if this rank is stopped in between, the other ranks still
+// ring. It is never inlined, as a profile would have it, so that notify is.
 //
 //go:noinline
 func (ep *endpoint) wake() {

@@ -69,9 +69,9 @@ type outbox struct {
 	mem    []byte // the ring's whole range
 	ring   byteRing
 
-	run        run    // what the cell written last may take more of
+	run        run    // the run in the cell written last, if that may take more
 	unanswered int    // short messages since heard changed
-	heard      uint64 // position of the peer's next cell at the last of them
+	heard      uint64 // how far this rank had read the peer's messages at the last of them
 
 	blocked   bool // there was no room: find out about credit before sleeping
 	streams   []departure
@@ -84,23 +84,23 @@ type inbox struct {
 	cells    *[cells]cell
 	next     uint64 // position of the next cell
 	credited uint64 // position at the last credit
-	due      uint64 // position at which the next one is due
-	parts    int    // of the run at next, read already
-	run      uint64 // its word 0 without the count
+	due      uint64 // position at which the next credit is due
+	parts    int    // messages of the run at next that have been read
+	run      uint64 // word 0 of that run, without the count
 	bytes    int    // taken from the byte ring since the last credit
 	credit   *atomic.Uint64
 	want     *atomic.Uint32
 	mem      []byte
 	most     uint32 // how large the byte ring may become, the same for both directions
-	expected uint64 // span of the next payload, as likely as not
+	expected uint64 // span that the next payload most likely has (ringPayload)
 	header   transport.Header
 
 	stream arrival
 }
 
 const (
-	// creditCells and creditBytes: how much a receiver takes before it tells the
-	// sender. What may be left untold must never be what a sender waits for.
+	// creditCells and creditBytes are how much a receiver reads before it gives the sender credit. A sender must never have
+	// to wait for credit that the receiver may hold back.
 	creditCells = cells / 4
 	creditBytes = firstRing / 4
 )
@@ -139,7 +139,7 @@ func (ep *endpoint) attach(l *link) {
 	ep.state = up
 }
 
-// room reports whether n more cells can be written, after asking for credit.
+// room reports whether n more cells can be written. If not, it asks the peer for credit.
 func (ep *endpoint) room(n uint64) bool {
 	out := &ep.out
 	if out.next+n <= out.limit {
@@ -201,10 +201,9 @@ func (ep *endpoint) piece(n int) (offset uint32, ok bool) {
 }
 
 const (
-	// aheadCells is how far before its use a cell is fetched from the reader, who had
-	// it last.
+	// aheadCells is how many cells before its use a cell's line is fetched from the reader, who had it last.
 	aheadCells = 8
-	// ownAheadBytes is the shortest payload after which as much of the ring is fetched for the next.
+	// ownAheadBytes is the length of the shortest payload after which the ring's lines for another one as long are fetched.
 	ownAheadBytes = 512
 )
 
@@ -276,7 +275,7 @@ func (ep *endpoint) sendNext(h *transport.Header, payload []byte) transport.Outc
 	return transport.Sent
 }
 
-// refused is Full, or Gone when the attempt showed that the peer is no use.
+// refused is Full, or Gone if the attempt has shown that the peer is broken.
 func (ep *endpoint) refused() transport.Outcome {
 	if ep.broken != nil {
 		return transport.Gone
@@ -291,7 +290,7 @@ func (ep *endpoint) advance() {
 	}
 }
 
-// step leaves the cell that has been read, and reports whether the sender is to hear of it.
+// step leaves the cell that has been read, and reports whether credit is due to the sender.
 func (in *inbox) step() (due bool) {
 	in.next++
 	return in.next >= in.due || in.bytes >= creditBytes

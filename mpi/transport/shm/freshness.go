@@ -2,11 +2,11 @@ package shm
 
 import "time"
 
-// Whoever reads what another processor has just written takes the lines out of that one's caches, and the writer has to
-// have each back before it writes there again. Where the two are far from each other, that costs more than a
-// second copy, through a ring that is written past the caches. Only the reader can see it: what is read
-// for the second time, or comes from near, it copies nearly as quickly as memory of its own. It leaves its pace in the
-// slot of the pull, and the sender uses the ring while what it sends is fresh and far.
+// Whoever reads what another processor has just written takes the lines out of the writer's caches, and the writer has to get
+// each back before it writes there again. Where the two are far from each other, that costs more than a second copy, through
+// a ring that is written past the caches. Only the reader can see it: it copies memory that it reads for the second time, or
+// that comes from near, nearly as quickly as its own. The reader leaves its pace in the slot of the pull, and the sender uses
+// the ring while what it sends is fresh and far.
 
 // pace is how quickly a pull has copied out of mapped memory.
 type pace uint64
@@ -18,14 +18,15 @@ const (
 )
 
 const (
-	// slowOverCopy is how many times longer than a copy within one core a copy of fresh lines from a far one takes at least.
+	// slowOverCopy is how many times as long as a copy within one core a copy of fresh lines from a far core takes at least.
 	slowOverCopy = 2.7
-	// slowPulls in a row before the ring is used: an interrupt slows one, and the first of memory that went through the ring
-	// before has far to go.
+	// slowPulls is how many slow pulls in a row switch to the ring. A single one may have been interrupted; and the first
+	// pull of memory that went through the ring before has to fetch it from far away.
 	slowPulls = 8
-	// So much goes through the ring before pulling is tried again: leastPassBytes, and twice as much each time that it has been in vain.
+	// leastPassBytes go through the ring before pulling is tried again; twice as much, up to mostPassBytes, each time that
+	// the trial was in vain.
 	leastPassBytes, mostPassBytes = 16 << 20, 1 << 30
-	// timedPulls: of so many pulls that are shorter than timedBytes one is timed.
+	// timedPulls: of pulls shorter than timedBytes, one in so many is timed.
 	timedPulls = 4
 	timedBytes = 128 << 10
 )
@@ -36,7 +37,7 @@ func (ep *endpoint) times(n int) bool {
 	return n < farPullBytes && (n >= timedBytes || ep.mappedPulls%timedPulls == 0)
 }
 
-// paceOf judges a copy, where one within this rank takes once nanoseconds a byte.
+// paceOf judges a copy of nBytes by the time it took. once is how many nanoseconds a byte takes in a copy within this rank.
 func paceOf(took time.Duration, nBytes int, once float64) pace {
 	if float64(took.Nanoseconds()) > slowOverCopy*once*float64(nBytes) {
 		return paceSlow
@@ -44,17 +45,17 @@ func paceOf(took time.Duration, nBytes int, once float64) pace {
 	return paceQuick
 }
 
-// diverts reports whether the next message out of mapped memory, of n bytes, goes through the ring.
-// Kernel copies read fresh lines as any others, and are no way around.
+// diverts reports whether the next message out of mapped memory, of n bytes, goes through the ring. Where the kernel is to
+// copy messages of that length it does not: the kernel's copies read fresh lines like any others, and are no way around.
 func (ep *endpoint) diverts(n int) bool {
 	return n < farPullBytes && !ep.copyable(n) && ep.out.freshness.around(n)
 }
 
 // freshness is what the paces of a peer's pulls have shown.
 type freshness struct {
-	slow      int // in a row
-	ringBytes int // that still go through the ring
-	passBytes int // that went through it the last time
+	slow      int // slow pulls in a row
+	ringBytes int // still to go through the ring
+	passBytes int // what was to go through the ring the last time
 }
 
 func (f *freshness) judge(p pace) {

@@ -134,16 +134,16 @@ func (p *party) sameUser() error {
 	return nil
 }
 
-// probe finds out whether another process can copy to and from this one. It lies in memory of its own, which stays mapped
-// unless the peer has said that it is done: one that was stopped on its way writes the mark when it goes on, long after the
-// handshake has failed.
+// probe finds out whether another process can copy to and from this one. It lies in a mapping of its own, which is unmapped
+// only when the peer has said that it is done: a peer that was stopped midway writes the mark when it goes on, perhaps long
+// after the handshake has failed.
 type probe struct {
 	secret [2]uint64
 	mark   [2]atomic.Uint64 // the peer copies the secret here
 }
 
-// probeAt is what the peer gets to know of a probe. The hash makes sure that it
-// found the right process before it writes.
+// probeAt is what the peer gets to know of a probe. By the hash the peer makes sure, before it writes, that it has found the
+// right process.
 type probeAt struct {
 	Secret, Mark uint64
 	Hash         [32]byte

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel does not refuse shared memory that is not to be had: it kills a
-// process for it, of this job or another. So what is free is looked at first.
+// The kernel does not refuse shared memory that it does not have: it kills a process to get it, of this job or another. So a
+// rank looks at what is free before it asks.
 
 // afford returns an error if nBytes more of shared memory would exceed what
 // the machine has free, or what the job's control group may use.
@@ -61,7 +61,8 @@ func headroom(files readFS) (free int64, where string) {
 			if !ok || !known {
 				continue // "max": no limit here
 			}
-			// The kernel gives back what it keeps of files, also of those that are read again and again.
+			// Cached files count as free: the kernel gives their memory back, also that of files that are read again and
+			// again.
 			inactive, _ := field(files, path.Join(dir, "memory.stat"), total+"inactive_file")
 			active, _ := field(files, path.Join(dir, "memory.stat"), total+"active_file")
 			if left := max(0, most-used+inactive+active); left < free {

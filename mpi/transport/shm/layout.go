@@ -5,9 +5,8 @@ import (
 	"unsafe"
 )
 
-// Layout of the segment that two ranks share, once per direction where it says
-// so. Direction 0 is from the lower rank to the higher. What is not in the
-// base is backed by memory only when it is first used.
+// Layout of the segment that two ranks share. What stands here with "2 ×" is there once for each direction; direction 0 is
+// from the lower rank to the higher. Everything but the base is backed by memory only when it is first used.
 //
 //	base     4 KiB             pairHead: counters of both directions
 //	         2 × cells × 64 B  message cells
@@ -30,7 +29,7 @@ const (
 	pairBytes = ringsAt + 2*ringBytes
 )
 
-// pairHead starts a pair's segment. Each line has one writer.
+// pairHead starts a pair's segment. Each of its words has cache lines of its own.
 type pairHead struct {
 	direction [2]struct {
 		credit atomic.Uint64 // consumer: cells taken so far
@@ -46,7 +45,7 @@ type slot struct {
 	state  atomic.Uint64 // a claim
 	helped atomic.Uint64 // units that the exposing rank has written, helpFailed on top
 	at     spot          // of the exposed memory, if the puller has mapped it
-	pace   pace          // of the pull; the puller's to say before the slot is free
+	pace   pace          // of the pull; the puller writes it before it frees the slot
 	_      [24]byte
 	read   atomic.Uint64 // units that the pulling rank has read
 	_      [56]byte

@@ -27,8 +27,8 @@ func newLink(conn *net.UnixConn) *link {
 	return &link{memory: -1, bell: -1, conn: conn, asked: make(chan struct{}, mostAsked), ended: make(chan struct{}), failed: make(chan struct{})}
 }
 
-// mostAsked bounds the questions that a peer has yet to answer, whoever still waits for that: neither they nor the answers fill the
-// socket, which would make one rank take the other for lost.
+// mostAsked bounds the questions that a peer has yet to answer, including those whose asker no longer waits. So neither
+// questions nor answers fill the socket, which would make one rank take the other for lost.
 const mostAsked = 64
 
 // heard makes room for another question, since one has been answered.

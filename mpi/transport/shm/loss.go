@@ -19,7 +19,7 @@ type hangup struct{}
 
 func (hangup) Error() string { return "its process ended, or closed its shared memory" }
 
-// Is makes it known to the engine as the peer's end.
+// Is lets the engine recognise a hangup as the peer's end.
 func (hangup) Is(target error) bool { return target == transport.ErrGone }
 
 // fail marks the peer as lost; the next Poll reports it.
@@ -47,8 +47,8 @@ func (ep *endpoint) leave(err error) {
 	ep.hangUp()
 }
 
-// hangUp ends this rank's side of the socket, from which on the peer relies on it that
-// this rank does not touch the peer's memory.
+// hangUp closes this rank's side of the socket, unless a copy is under way: from then on the peer relies on this rank not to
+// touch the peer's memory.
 func (ep *endpoint) hangUp() {
 	if ep.copying == 0 {
 		ep.link.conn.CloseWrite()
@@ -62,12 +62,12 @@ func (ep *endpoint) stopCopy() {
 	}
 }
 
-// buriable reports whether bury would get further with the peer.
+// buriable reports whether bury could do something about the peer now.
 func (ep *endpoint) buriable() bool {
 	return ep.state < leaving || ep.link == nil || !ep.reading && ep.quiet()
 }
 
-// quiet reports whether nobody touches the other's memory any more.
+// quiet reports whether neither rank touches the other's memory any more.
 func (ep *endpoint) quiet() bool { return ep.pulls == 0 && ep.exposuresQuiet() }
 
 // bury reports losses and gives back what was shared with peers that are no more.

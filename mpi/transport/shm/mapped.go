@@ -13,17 +13,16 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/procmem"
 )
 
-// Between segments that both ranks have mapped, a large message is a copy within
-// each of them: neither the kernel nor a ring is in between. The first message out of an exported segment, or
-// into one, has its rank offer the segment to the peer, and goes another way; the
-// peer maps what it is offered and says so.
+// Between segments that both ranks have mapped, a large message is a copy that each rank makes in its own address space, with
+// neither the kernel nor a ring in between. At the first message out of an exported segment, or into one, the rank offers the
+// segment to the peer, and sends that message another way. The peer maps what it is offered, and says so.
 
 const (
 	// mappedFrom is the shortest message that takes less time so than eagerly.
 	mappedFrom = 16 << 10
 	// mappedHelpBytes: below this the puller copies alone.
 	mappedHelpBytes = 128 << 10
-	// mixedHelpBytes: below this, too, if the peer needs the kernel to help.
+	// mixedHelpBytes: likewise, where the peer could help only by copies of the kernel.
 	mixedHelpBytes = 512 << 10
 	// mostMapped bounds how many segments of a peer are mapped at the same time.
 	mostMapped = 1024
@@ -48,7 +47,8 @@ func areaOf(mem []byte, segment uint64) area {
 	return area{uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), segment}
 }
 
-// areas are those of all segments, by address. They are looked up without a lock, and so replaced, never changed.
+// areas are those of all exported segments, sorted by address. They are looked up without a lock, so a change makes a new
+// slice.
 type areas []area
 
 // find says where in an exported segment buf lies whole.
@@ -99,10 +99,11 @@ type part struct {
 	mem []byte
 }
 
-// there reports whether there is one.
+// there reports whether p is a part at all.
 func (p part) there() bool { return p.of != nil }
 
-// shown is where in a segment that the peer has mapped buf lies. If it lies in another, that is offered.
+// shown is where buf lies in a segment that the peer has mapped. A segment with buf that the peer has not been offered is
+// offered now.
 func (ep *endpoint) shown(buf []byte) spot {
 	at := ep.p.exports.areas.Load().find(buf)
 	if at.segment == 0 || ep.p.cfg.Copies == 2 {
@@ -130,7 +131,7 @@ func (x *exports) offer(l *link, number uint64) {
 		return
 	}
 	s := &l.sharing
-	s.mu.Lock() // the answer waits
+	s.mu.Lock() // taken, which handles the peer's answer, waits
 	defer s.mu.Unlock()
 	b := binary.BigEndian.AppendUint64([]byte{packetOffer}, number)
 	err := sendPacket(l.conn, binary.BigEndian.AppendUint64(b, uint64(len(e.mem))), e.fd)
@@ -151,7 +152,7 @@ func (l *link) withdraw(number uint64) {
 	delete(s.offered, number)
 	s.mu.Unlock()
 	if offered {
-		_ = sendPacket(l.conn, binary.BigEndian.AppendUint64([]byte{packetWithdraw}, number)) // else it stays mapped until the link ends
+		_ = sendPacket(l.conn, binary.BigEndian.AppendUint64([]byte{packetWithdraw}, number)) // on failure it stays mapped until the link ends
 	}
 }
 
@@ -164,7 +165,7 @@ func (s *sharing) taken(number uint64) {
 	}
 }
 
-// accept maps a segment that the peer offers, and tells it. What cannot be mapped, or told of, goes other ways.
+// accept maps a segment that the peer offers, and tells the peer. Where either fails, messages go other ways.
 func (p *Provider) accept(l *link, number, sizeBytes uint64, fd int) error {
 	mem, err := mapSegment(fd, int(sizeBytes))
 	if err != nil {

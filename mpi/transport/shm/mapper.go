@@ -51,7 +51,7 @@ type export struct {
 	mem []byte
 }
 
-// errNoDescriptor: the kernel leaves out what this process may not open.
+// errNoDescriptor: the kernel leaves out descriptors beyond what this process may have open.
 var errNoDescriptor = errors.New("this process has no descriptor left for it (check ulimit -n)")
 
 type imported struct {
@@ -99,7 +99,7 @@ func (p *Provider) Unexport(handle []byte) {
 	}
 }
 
-// remove has a segment neither sent nor offered any more. It reports whether there was one.
+// remove ends the sending and offering of a segment, and reports whether there was one.
 func (x *exports) remove(number uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -116,7 +116,7 @@ func (x *exports) remove(number uint64) bool {
 // or HandshakeTimeout has passed. The mapping is the caller's to unmap.
 func (p *Provider) Import(ctx context.Context, peer int, handle []byte) ([]byte, error) {
 	mem, err := p.importFrom(ctx, peer, handle)
-	if err != nil && p.ctx.Err() != nil { // whatever it has seen of that
+	if err != nil && p.ctx.Err() != nil { // whatever error Close has led to here
 		err = errClosed
 	}
 	if err != nil {
@@ -194,7 +194,7 @@ func (p *Provider) linked(ctx context.Context, peer int) (*link, error) {
 		return nil, err
 	}
 	select {
-	case <-t.ended: // first, so that an ended context hides no link that there is
+	case <-t.ended: // first, so that an ended context does not hide a link that exists
 		return p.outcome(t)
 	default:
 	}
@@ -216,7 +216,7 @@ func (p *Provider) outcome(t *encounter) (*link, error) {
 	return t.link, nil
 }
 
-// take finds and removes who asked a question.
+// take removes a question, and returns where the asker waits for the answer; nil if nobody does.
 func (x *exports) take(question uint64) chan imported {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -225,9 +225,8 @@ func (x *exports) take(question uint64) chan imported {
 	return reply
 }
 
-// attend reads the socket of a link until its end, which it tells the next Poll. What
-// goes wrong before is told, too, but the peer lives then, and may be
-// writing to this rank's memory: its end is awaited all the same.
+// attend reads the socket of a link until its end, and tells the next Poll of the end. An error before that is told, too, but
+// then the peer is alive and may be writing to this rank's memory: its end is awaited all the same.
 func (p *Provider) attend(rank int, l *link) {
 	buf := make([]byte, maxPacket)
 	for {

@@ -235,8 +235,8 @@ func flag(b bool) byte {
 	return 0
 }
 
-// write sends a packet. Where the user has too many descriptors in flight, those that
-// any of its processes has sent and nobody has received, it tries again, until the deadline of the socket.
+// write sends a packet. Where the user has too many descriptors in flight (sent by any of the user's processes, and not yet
+// received), it tries again until the deadline of the socket.
 func (p *party) write(b []byte, fds ...int) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 10*time.Millisecond) {
 		err := writePacket(p.conn, b, fds...)
@@ -251,8 +251,8 @@ func (p *party) write(b []byte, fds ...int) error {
 // refuse tells the dialler why not.
 func (p *party) refuse(why error) { p.write(append([]byte{statusRefused}, why.Error()...)) }
 
-// read takes a packet with most descriptors, or with fewer, which are the caller's. The kernel leaves out what
-// this process may not open.
+// read takes a packet with no more descriptors than most, which become the caller's. There are fewer where this process may
+// open no more: the kernel leaves them out.
 func (p *party) read(most int) ([]byte, []int, error) {
 	b, fds, err := readPacket(p.conn, make([]byte, maxPacket))
 	if len(fds) > most {

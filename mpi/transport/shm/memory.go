@@ -9,8 +9,8 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
-// errWithdrawn: the peer took its memory back before it was pulled. Only one that ends, or has lost this rank, does so:
-// else it waits to hear that nobody pulls.
+// errWithdrawn: the peer took its memory back before it was pulled. Only a peer that ends, or that has lost this rank, does
+// so: any other waits to hear that nobody pulls.
 var errWithdrawn = fmt.Errorf("%w: it withdrew the memory", transport.ErrGone)
 
 // exposures are what a peer may pull from this rank.
@@ -32,7 +32,7 @@ type exposure struct {
 	buf      []byte
 	dst      uintptr // where the peer pulls it to
 	n        int     // how much of it
-	into     part    // which is that, if it is mapped here
+	into     part    // the peer's destination, if it is mapped here
 }
 
 // pull is a transfer from a peer's memory into this rank's.
@@ -66,8 +66,8 @@ func keyParts(k transport.Key) (src uintptr, n uint64, gen uint32, number uint16
 		binary.NativeEndian.Uint32(k[16:]), binary.NativeEndian.Uint16(k[20:])
 }
 
-// Expose lets a peer pull buf: memory that the peer has mapped, or such as the kernel lets the
-// two processes copy (see Path). It is refused before they have met, and while another way is quicker.
+// Expose lets a peer pull buf, if the peer has it mapped or the kernel lets the two processes copy each other's memory (see
+// Path). It refuses before the two have met, and while another way is quicker.
 func (p *Provider) Expose(peer int, buf []byte) (transport.Key, bool) {
 	ep := p.endpoint(peer)
 	if ep.state != up {
@@ -146,8 +146,7 @@ func (x *exposures) reap() {
 	})
 }
 
-// shut lets nobody claim any more of the memory and reports whether the peer
-// reads none of it.
+// shut lets nobody claim any more of the memory, and reports whether neither rank copies out of it any more.
 func (e *exposure) shut() bool {
 	for {
 		c := claim(e.slot.state.Load())
@@ -270,9 +269,9 @@ func (p *Provider) Pull(peer int, key transport.Key, dst []byte, op uint64) tran
 	return transport.Sent
 }
 
-// shares reports whether the peer is asked to copy a part of a pull to a place. A short one is not worth that;
-// where ranks share processors this one would take the core from the peer to wait for it; and
-// one that is sent something meanwhile has as much to copy itself.
+// shares reports whether the peer is asked to copy a part of a pull to a place. A short pull is not worth that. Where ranks
+// share processors, this rank would only take the core from the peer to wait for it. And a peer to which this rank has
+// exposed memory has as much to copy itself.
 func (ep *endpoint) shares(pl *pull, to spot) bool {
 	if ep.p.crowded || ep.exposures != nil && ep.exposures.live > 0 {
 		return false
@@ -399,7 +398,7 @@ func (p *Provider) settle() {
 		pl.ep.link.sharing.drop(pl.from)
 		pl.ep.pulls--
 		if err != nil {
-			pl.ep.notify() // it may wait for its memory
+			pl.ep.notify() // the peer may wait for its memory
 		}
 		p.complete(pl.op, err)
 		*pl = pull{}

@@ -12,7 +12,7 @@ const (
 	drainCells = 64
 	// hotPeers are looked at by every Poll: those that sent last.
 	hotPeers = 8
-	// sweepPeers are looked at besides by each Poll, the others in turn.
+	// sweepPeers is how many of the other peers each Poll looks at besides, in turn.
 	sweepPeers = 4
 )
 

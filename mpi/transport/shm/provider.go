@@ -55,14 +55,14 @@ type Config struct {
 }
 
 const (
-	// UsualTimeout is how long a rank may take to connect or to be asked for memory, unless Config says otherwise: it
-	// may be starved by others of the host.
+	// UsualTimeout is how long a rank may take to connect, or to answer an Import, unless Config says otherwise: other
+	// processes of the host may starve it.
 	UsualTimeout = 30 * time.Second
-	// eagerBytes fit into the first size of the byte ring, wherever in it lies what its receiver may leave untold: less
-	// than creditBytes, each payload rounded up to pieceAlign. In the middle it leaves half of the rest on either side, and
-	// where the sender has turned back there may be a gap of a piece besides.
+	// eagerBytes fit into a byte ring of its first size, wherever in it the payloads lie whose credit the receiver may hold
+	// back: less than creditBytes, each payload rounded up to pieceAlign. If they lie in the middle, half of the rest is free
+	// on either side, and where the sender has turned back there may be a gap of a piece besides.
 	eagerBytes = (firstRing-creditBytes-creditCells*pieceAlign)/2 - pieceAlign
-	_          = uint((gapRing-creditBytes-creditCells*(pieceAlign+memcopy.ReadAheadBytes))/2 - pieceAlign - eagerBytes) // so do they with gaps
+	_          = uint((gapRing-creditBytes-creditCells*(pieceAlign+memcopy.ReadAheadBytes))/2 - pieceAlign - eagerBytes) // they fit with gaps, too
 	// creditLimit is what one rank may leave unconsumed at another.
 	creditLimit = 4 << 20
 
@@ -94,7 +94,7 @@ type Provider struct {
 
 	pulls     []*pull
 	helps     []*exposure // of which peers want help
-	awaited   []*exposure // that were to be withdrawn while the peer was reading
+	awaited   []*exposure // that Withdraw could not end yet, since the peer was reading
 	freePulls []*pull
 	copiers   *copier
 	copying   sync.WaitGroup // copies outside the lock
@@ -202,8 +202,8 @@ func (p *Provider) Caps() transport.Caps {
 	}
 }
 
-// Crowd has messages that do not fit into the ring at once copied by the kernel, where that is possible: through
-// the ring both ranks would have to wait for their turn on a processor, again and again. The rings stay small.
+// Crowd has the kernel copy messages that do not fit into the ring at once, where that is possible: through the ring both
+// ranks would have to wait for their turn on a processor again and again. The rings stay small.
 func (p *Provider) Crowd() { p.crowded = true }
 
 // Address is where peers find this rank.
@@ -276,7 +276,7 @@ func (p *Provider) SendFrom(peer int, h *transport.Header, payload []byte, op ui
 	return ep.sendFrom(h, payload, op)
 }
 
-// sendApart takes nothing: it begins to connect, or knows better.
+// sendApart takes nothing: it begins to connect and is Full, or it is Gone because the peer is.
 func (p *Provider) sendApart(peer int) transport.Outcome {
 	ep := p.endpoint(peer)
 	if ep.broken != nil || ep.state >= leaving {

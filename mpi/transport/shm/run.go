@@ -8,16 +8,15 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
-// Small messages in a stream, alike but for their payload, share cells. A cache line that travels
-// from processor to processor costs more than the handling of a message; a cell that is not
-// full can take more of them, and then one travels for all. The sender adds to the cell that it
-// wrote last by storing word 0 again, with one more in its count, and nobody else ever writes there: it need not wait
-// for the line to come back from the receiver. The receiver reads a run as far as it goes and leaves it once it is full
-// or the next cell is there; what was added before that cell was begun is visible by then.
+// Small messages of a stream that are alike but for their payloads share cells. A cache line that travels from processor to
+// processor costs more than the handling of a message: a cell with room takes more of them, and one line then travels for
+// all. The sender adds to the cell that it wrote last by storing word 0 again, with a count one higher. Nobody else ever
+// writes to that cell, so the sender need not wait for the line to come back from the receiver. The receiver reads a run as
+// far as it goes, and leaves it once it is full or the next cell is there; what was added before the next cell was begun is
+// visible by then.
 //
-// Where messages are answered one by one none waits with another, and to add to a cell that has been
-// read would only fetch the line back: cells take runs only after some messages to a peer from whom
-// nothing has come meanwhile.
+// Where messages are answered one by one, none waits together with another, and adding to a cell that has been read would
+// only fetch its line back. So cells take runs only after some messages to a peer from which nothing has come meanwhile.
 
 const (
 	// runAfter is how many messages go unanswered before cells take runs.
@@ -27,7 +26,7 @@ const (
 	runBytes = runWords / 2 * 8
 )
 
-// run is what the sender has in the cell that it wrote last, so that it need not look.
+// run is what the sender knows of the cell that it wrote last, so that it need not look there.
 type run struct {
 	w0       uint64 // 0: the cell takes no more
 	cell     *cell
@@ -35,12 +34,13 @@ type run struct {
 	kind     transport.Kind
 	length   int      // of each payload
 	words    []uint64 // of the cell, for payloads
-	next     int      // of words
+	next     int      // index in words for the next payload
 	stride   int      // from one payload to the next
 }
 
-// begin is that of a cell with one payload. It sets field by field what is read so: a struct put together elsewhere is copied by loads of two
-// fields at once, which wait until the stores of both have reached the cache (see envelope).
+// begin makes r the run of a cell with one payload. It sets the fields one by one, as they are read later: a struct composed
+// elsewhere would be copied by loads of two fields at once, which wait until the stores of both have reached the cache (see
+// envelope).
 func (r *run) begin(c *cell, seq uint32, kind transport.Kind, envelope uint64, n int) {
 	r.w0 = word0(kind, formRun, runInline(n, 1)) | uint64(seq)
 	r.cell, r.words, r.envelope, r.kind = c, c[len(cell{})-runWords:], envelope, kind
@@ -78,8 +78,8 @@ func (ep *endpoint) streaming() bool {
 	return out.unanswered > runAfter
 }
 
-// extend adds a message to the cell written last, and reports false if that takes no more, or
-// not this one, or has been answered.
+// extend adds a message to the cell written last. It reports false if that cell takes no more, or not this message, or if the
+// peer has answered.
 func (ep *endpoint) extend(h *transport.Header, payload []byte) bool {
 	out := &ep.out
 	r, n := &out.run, len(payload)
@@ -90,7 +90,7 @@ func (ep *endpoint) extend(h *transport.Header, payload []byte) bool {
 		r.w0 = 0
 		return false
 	}
-	if n == 8 { // neither by a call nor by a look at the cell, which the receiver may have just now
+	if n == 8 { // no call, and no load from the cell, whose line the receiver may have by now
 		r.words[r.next] = binary.NativeEndian.Uint64(payload)
 	} else {
 		copy(r.cell.bytes(len(cell{})-runWords+r.next, n), payload)
@@ -134,7 +134,7 @@ func (ep *endpoint) lookFurther() (uint64, bool) {
 		if _, begun := in.cells[(in.next+1)&cellMask].ready(uint32(in.next + 2)); !begun {
 			return w0, false
 		}
-		// The last addition came before the next cell, perhaps after the look.
+		// The last addition came before the next cell was begun, but perhaps after word 0 was loaded above.
 		if w0, _ = in.cells[in.next&cellMask].ready(0); w0 != in.run|uint64(in.parts)*oneMore {
 			return w0, true
 		}
@@ -153,7 +153,7 @@ func (c *cell) runPart(w0 uint64, i int) ([]byte, error) {
 	return c.bytes(2+i*stride(n), n), nil
 }
 
-// handOver gives the sink the messages of a run that have not been read, and stays in it.
+// handOver gives the sink those messages of a run that have not been read, and stays at its cell.
 func (ep *endpoint) handOver(s transport.Sink, c *cell, w0 uint64) error {
 	in := &ep.in
 	in.run = w0 &^ countBits

@@ -23,8 +23,8 @@ const (
 	HugePages           // of which the system has a pool
 )
 
-// CreateSegment makes a segment of sizeBytes, whole pages, whose first backedBytes are there. The
-// descriptor is the caller's to close.
+// CreateSegment makes a segment of sizeBytes, whole pages, of which the first backedBytes have memory. The descriptor is the
+// caller's to close.
 func CreateSegment(name string, sizeBytes, backedBytes int, pages Pages) (fd int, err error) {
 	flags, reserve := unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING, back
 	if pages == HugePages {
@@ -102,8 +102,8 @@ func mapSegment(fd, sizeBytes int) ([]byte, error) {
 // HugePageBytes is the size of a huge page.
 const HugePageBytes = 2 << 20
 
-// Map maps sizeBytes of a segment from its beginning on, for Unmap: from an address on that huge pages need, if it
-// has room for one.
+// Map maps the first sizeBytes of a segment; Unmap ends that. If they have room for a huge page, they begin at an address
+// where one may.
 func Map(fd, sizeBytes int) ([]byte, error) {
 	size := uintptr(sizeBytes)
 	place := func(at unsafe.Pointer, flags int) (unsafe.Pointer, error) {

@@ -74,7 +74,7 @@ func (p *Provider) Pass(peer int) {
 	}
 }
 
-// lookTimed looks for something that has not been read, so often at most, and learns how near the peer is.
+// lookTimed looks for something that has not been read, at most so many times, and learns how near the peer is.
 func (ep *endpoint) lookTimed(looks int) (found bool) {
 	return ep.pause.Look(looks, ep.arrived)
 }

@@ -127,7 +127,7 @@ func (pl *pull) copied(c *copier) {
 		pl.shut(c.err)
 	}
 	if claim(pl.slot.state.Load()).phase() == phaseClosed {
-		pl.ep.notify() // it may wait for its memory
+		pl.ep.notify() // the peer may wait for its memory
 	}
 }
 
