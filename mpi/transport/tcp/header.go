@@ -13,9 +13,8 @@ import (
 //	bytes 8, unless equal to the payload length | token 8, unless 0 | aux 8, unless 0 |
 //	padding: as many bytes as said
 //
-// followed by the payload: as it is, or for Data in chunks, each after a word
-// with its length in the first four bytes, so that a sender can give up in the middle: a
-// word of zero ends the message before its time.
+// followed by the payload: as it is, or for Data in chunks. Each chunk follows a word (wordBytes) with its length in the
+// first four bytes. A word of zero ends the message early, so that a sender can give up in the middle.
 //
 // The padding makes every message a multiple of a cache line. The kernel lays
 // the stream into its pages without gaps, so payloads stay aligned there, and copying 64 KiB in

@@ -25,9 +25,9 @@ type input struct {
 	chunk   int    // bytes left of the chunk of a Data payload, or of one that the engine claimed
 	discard bool   // the engine does not want the rest
 
-	// idle is how much the next read between messages asks for, from what came
-	// last: before a Data payload little, since what comes with its header is copied once more. Of other long messages as much as
-	// there is: a read that only brings the header costs more than to copy 64 KiB in the cache.
+	// idle is how much the next read between messages asks for, judged by the last long message. Before a Data payload that
+	// is little, since what comes with its header is copied once more. Before other long messages it is as much as a read may
+	// bring: a read that brings only the header costs more than copying 64 KiB in the cache.
 	idle int
 }
 
@@ -126,9 +126,8 @@ func (c *conn) claimed(s transport.Sink) bool {
 	return ok && by.Claim(c.peer, &in.h, int(in.length))
 }
 
-// collect begins to put a payload together whose first bytes are b, the end
-// of what was read. A large one is left where it is, in the staging buffer, and
-// the provider takes another: the rest is read behind it.
+// collect begins to put a payload together; b, the end of what was read, is its beginning. If the payload is large, b stays
+// where it is, in the staging buffer, the rest is read in behind it, and the provider takes another staging buffer.
 func (c *conn) collect(b []byte) {
 	in, p := &c.in, c.p
 	in.state, in.at = inBody, uint64(len(b))
@@ -231,12 +230,13 @@ func (c *conn) arrived(n int, s transport.Sink) int {
 const (
 	// stagingBytes is what one read may bring of headers and eager messages.
 	stagingBytes = 64 << 10
-	// claimBytes is the size of a payload from which what does not come with the header is read to where it belongs.
+	// claimBytes is the size from which the sink is asked to claim a payload: what did not come with the header is then read
+	// to where it belongs.
 	claimBytes = 16 << 10
 	// adoptBytes is the size from which a payload that begins in the staging buffer
 	// stays there.
 	adoptBytes = 16 << 10
-	// tailBytes is what a read straight into a payload's memory may bring of what follows.
+	// tailBytes is how many of the bytes behind a payload a read straight into its memory may bring.
 	tailBytes = 4 << 10
 	// readBudget bounds what one Poll reads from one connection.
 	readBudget = 512 << 10

@@ -69,10 +69,9 @@ func (p *Provider) dial(peer int) transport.Outcome {
 	return transport.Full
 }
 
-// connect runs on a goroutine of its own until there is a connection, made by
-// either side, or ConnectTimeout is over. Only an answer ends it before: nobody listens
-// there, or this rank is not wanted. What the network or this host cannot do now (a link is
-// down, no descriptor is left) it may do a moment later.
+// connect runs on a goroutine of its own until there is a connection, made by either side, or ConnectTimeout is over. It
+// gives up earlier only on an answer: nobody listens there, or this rank is not wanted. After any other failure it tries
+// again: what the network or this host cannot do now (a link is down, no descriptor is left) it may do a moment later.
 func (p *Provider) connect(peer int, to netip.AddrPort, up <-chan struct{}) {
 	self, ok := p.self(p.ctx.Done())
 	if !ok {
@@ -193,8 +192,8 @@ func (p *Provider) giveUp(peer int, err error) {
 	}
 }
 
-// post hands an arrival to the next Poll and wakes a sleeping rank. It rings under the lock: rung after the arrival had been adopted,
-// the bell would keep ringing until the next one, and the rank awake.
+// post hands an arrival to the next Poll and wakes a sleeping rank. It rings under the lock: a bell rung after adopt has
+// taken the arrival would stay readable, and keep the rank awake, until the next arrival.
 func (p *Provider) post(a arrival) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,8 +230,7 @@ func (p *Provider) adopt(s transport.Sink) int {
 	return len(arrived)
 }
 
-// attach makes a connection of a socket. Also where it fails the socket is the connection's,
-// which drop closes.
+// attach makes a connection of a socket. The connection owns the socket even where attach fails: drop closes it.
 func (p *Provider) attach(peer, fd int) error {
 	c := &conn{p: p, peer: peer, fd: fd, index: len(p.conns)}
 	p.conns = append(p.conns, c)
@@ -251,7 +249,7 @@ func (p *Provider) attach(peer, fd int) error {
 
 // registerAll makes the epoll set, of all connections or not at all.
 func (p *Provider) registerAll() (err error) {
-	p.unwatch() // of each; the next Arm has the set watched
+	p.unwatch() // each socket; the next Arm has the Set watch the epoll set
 	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("tcp: epoll: %w", err)
 	}
@@ -273,7 +271,7 @@ func (c *conn) register() error {
 	return nil
 }
 
-// lose reports a peer as lost, once, after ending what it still had to carry.
+// lose reports a peer as lost, once, after completing the operations that were still under way with it.
 func (p *Provider) lose(s transport.Sink, peer int, err error) {
 	l := &p.links[peer]
 	if l.gone {

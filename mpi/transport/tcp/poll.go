@@ -103,7 +103,7 @@ func (p *Provider) bury(s transport.Sink) int {
 	return events
 }
 
-// sweep reads the connections that have something, the last one first.
+// sweep reads the connections that have something, first the one that had something last.
 func (p *Provider) sweep(s transport.Sink) int {
 	events := 0
 	if p.hot != nil {

@@ -47,12 +47,12 @@ func setIovec(v *unix.Iovec, b []byte) {
 	v.SetLen(len(b))
 }
 
-// sharePort has the kernel choose the port of a socket that is bound to an address when it is
-// connected, so that connections to other peers may have the same. Else each takes one of
-// the host's for itself, of which the ranks of a large node need more than there are.
+// sharePort has the kernel choose the port of a socket that is bound to an address only when the socket is connected, so that
+// connections to different peers may share a port. Otherwise each connection takes one of the host's ports for itself, of
+// which the ranks of a large node need more than there are.
 func sharePort(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) // it does for a smaller job without
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) // without it a smaller job still works
 	})
 }
 
@@ -81,10 +81,10 @@ func (p *Provider) takeSocket(conn net.Conn) (int, error) {
 	return fd, err
 }
 
-// tune makes both ends of a connection alike, the dialled and the accepted one. Go has set keepalive probes, but a
-// connection that nothing is to be sent on does not end by itself: the world finds out who is
-// silent for too long, by PeerTimeout. The socket's buffers are left to the kernel, which grows them as they fill: of
-// fixed sizes from 128 KiB to 2 MiB none was quicker.
+// tune makes both ends of a connection alike, the dialled and the accepted one. It turns off the keepalive probes that Go has
+// turned on: a connection on which nothing is to be sent shall not end by itself, since the world finds out by PeerTimeout
+// who is silent for too long. The socket's buffers are left to the kernel, which grows them as they fill: of fixed sizes from
+// 128 KiB to 2 MiB none was quicker.
 func (p *Provider) tune(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (p *Provider) tune(fd int) error {
 	return nil
 }
 
-// CongestionControl picks the algorithm, wanted or by the rule of Config.
+// CongestionControl picks the algorithm: wanted, or if that is empty the one by the rule of Config.CongestionControl.
 func CongestionControl(wanted string) (string, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -131,9 +131,9 @@ func CongestionControl(wanted string) (string, error) {
 	return "", fmt.Errorf("tcp: congestion control %q: %w (this host offers: %s)", wanted, err, strings.TrimSpace(string(known)))
 }
 
-// writable reports whether the socket takes a good deal more, or is broken. The question takes no lock of the socket's, for which a
-// write in vain would vie with whoever delivers the peer's acknowledgements, and what little room a write finds as soon as
-// there is any makes small segments.
+// writable reports whether the socket takes a good deal more, or is broken. To ask takes no lock of the socket's. A write in
+// vain would take one, and vie for it with whoever delivers the peer's acknowledgements; and a write as soon as there is any
+// room finds little of it, which makes small segments.
 func writable(fd int) bool {
 	f := unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
 	var now unix.Timespec

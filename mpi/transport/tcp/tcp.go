@@ -241,8 +241,7 @@ var (
 	errAbandoned = errors.New("tcp: abandoned")
 )
 
-// Close stops accepting and dialling, lets messages that were accepted leave for at
-// most a second, and closes every connection.
+// Close stops accepting and dialling, waits at most a second for accepted messages to leave, and closes every connection.
 func (p *Provider) Close() error {
 	if p.closed {
 		return nil

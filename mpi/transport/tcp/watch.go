@@ -5,23 +5,24 @@ import "golang.org/x/sys/unix"
 // Falling asleep and waking up: what the world's Set watches, and for how long. How an awake rank looks is in poll.go.
 //
 // A sleeping rank is woken by its connections or, if there are many, by their own epoll set, and by sockets that take more
-// again. An awake rank looks for itself, and a message to it costs the kernel a third of a microsecond more while its socket is
-// watched. So what is watched when the rank falls asleep stays so when it wakes, but not if it then finds many messages.
+// again. An awake rank looks for itself, and a message to it costs the kernel a third of a microsecond more while its socket
+// is watched. So what is watched when the rank falls asleep stays watched when it wakes, until it has found many messages
+// while awake.
 
 // wakeups is what a provider knows of its rank's sleep.
 type wakeups struct {
 	armed   bool
 	watched bool // the Set watches everything
 	lively  int  // polls that found something since the rank was asleep
-	failed  bool // it has been said that the Set cannot
+	failed  bool // the log has been told that the Set cannot watch
 }
 
-// livelyPolls that found something since the rank was asleep last show that it is awake to stay. They pay for a few system
-// calls.
+// livelyPolls is how many polls since the rank last slept have to find something to show that it is awake to stay. So many
+// are worth the few system calls that end the watching.
 const livelyPolls = 64
 
-// Arm implements transport.Provider. It reports what only Poll can hand over, and a connection that cannot be watched: the rank
-// has to stay awake then.
+// Arm implements transport.Provider. It reports true where there is something that only Poll can hand over, or where a
+// connection cannot be watched: the rank has to stay awake then.
 func (p *Provider) Arm() bool {
 	p.wakeups.armed = true
 	err := p.watch()
@@ -64,7 +65,7 @@ func (p *Provider) noteLively() {
 	}
 }
 
-// unwatch has the Set watch nothing. After a watch that failed there may be something, too.
+// unwatch has the Set watch nothing. It also undoes a watch that failed midway.
 func (p *Provider) unwatch() {
 	p.wakeups.watched = false
 	if p.epoll >= 0 {
@@ -77,7 +78,7 @@ func (p *Provider) unwatch() {
 	}
 }
 
-// wakes is for which events of its socket a connection wakes the rank.
+// wakes are the events of its socket for which a connection wakes the rank.
 func (c *conn) wakes() (events uint32) {
 	if c.p.epoll < 0 {
 		events = unix.EPOLLIN
@@ -104,7 +105,8 @@ func (c *conn) watch(events uint32) error {
 	return nil
 }
 
-// rewatch is watch for what now wakes the rank: nothing if not everything is watched, be it that a watch has failed.
+// rewatch has the Set watch the socket for what wakes the rank now: for nothing unless the Set watches everything, as it does
+// not after a watch that failed.
 func (c *conn) rewatch() error {
 	if !c.p.wakeups.watched {
 		return c.watch(0)
