@@ -41,16 +41,14 @@ func (l *Link) Time(nBytes int) time.Duration {
 // the other, in chunks between which it looks at what else has arrived. Memory
 // bandwidth is not shared.
 //
-// Between nodes each node has one adapter that its ranks share, full duplex.
-// It sends messages one after the other, each holding it for max(g, n·G); the
-// first byte arrives L later; and the adapter at the other end takes them in one
-// after the other, too. What fits one packet waits only for its like, unless a longer message between the
-// same two ranks is before it, as adapters serve their queue pairs in turn. So a node that sends to many is limited at the source, and one that
-// many send to at the destination. Switches are assumed not to block. A
-// payload lent by SendFrom is the sender's again one L after it has arrived, as with a
-// reliable connection of InfiniBand, whose completions wait for the
-// acknowledgement. A pull is a remote read: o and L for the request, which the
-// other side's processor knows nothing of, then the payload as above.
+// Between nodes each node has one adapter that its ranks share, full duplex. It sends messages one after the other, each
+// holding it for max(g, n·G); the first byte arrives L later; and the adapter at the other end takes them in one after the
+// other, too. Adapters serve their queue pairs in turn, so a message that fits one packet waits only for others that do,
+// unless a longer message between the same two ranks is before it. So a node that sends to many is limited at the source, and
+// one that many send to at the destination. Switches are assumed not to block. A payload lent by SendFrom is the sender's
+// again one L after it has arrived, as with a reliable connection of InfiniBand, whose completions wait for the
+// acknowledgement. A pull is a remote read: o and L for the request, which the other side's processor knows nothing of, then
+// the payload as above.
 type Network struct {
 	Name         string
 	RanksPerNode int

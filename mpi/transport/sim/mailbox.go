@@ -55,8 +55,8 @@ type message struct {
 	cause error // lendingRecall: why
 }
 
-// message returns one for Send. SendFrom's are not used again, since their
-// senders keep them too.
+// message returns a message for Send, new or used before. Those of SendFrom are not used again, since their senders keep them
+// too.
 func (f *Fabric) message() *message {
 	m, _ := f.free.Get().(*message)
 	if m == nil {
@@ -84,9 +84,9 @@ type lending uint8
 const (
 	lendingIdle    lending = iota
 	lendingRead            // the receiver copies out of it right now
-	lendingRecall          // and must give it back when it has finished the chunk
+	lendingRecall          // it does, and must give it back when it has finished the chunk
 	lendingOver            // completion is on its way: nobody touches the memory again
-	lendingAwaited         // dropped on a cut link: nobody reads it, and nobody says so
+	lendingAwaited         // the message was dropped on a cut link: nobody reads the memory, and nobody reports its completion
 )
 
 // note is an arrival that is not a message.

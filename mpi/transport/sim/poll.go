@@ -71,8 +71,8 @@ func (p *Provider) perish(s transport.Sink, n *note) int {
 	return events
 }
 
-// release completes the operations with a peer that is gone. It reports false
-// if one of them has yet to wait for a copy that is going on.
+// release completes the operations with a peer that is gone. It reports false if one of them still has to wait for a copy
+// that is under way.
 func (p *Provider) release(s transport.Sink, peer int, err error) bool {
 	calm := true
 	for _, op := range p.opsWith(peer) {
@@ -170,9 +170,8 @@ func (p *Provider) recalled(m *message) bool {
 	return m.state == lendingOver && !m.copied
 }
 
-// read copies the next len(dst) bytes of a payload. It reports false if the
-// sender took its memory back before or meanwhile. It keeps the world's lock: what Place gave may be its caller's
-// again as soon as that is free.
+// read copies the next len(dst) bytes of a payload. It reports false if the sender took its memory back before or meanwhile.
+// It keeps the world's lock: once that is free, the memory that Place gave may be its owner's again.
 func (p *Provider) read(m *message, dst []byte) bool {
 	if !m.lent {
 		copy(dst, m.data[m.offset:])
@@ -206,8 +205,7 @@ func (p *Provider) read(m *message, dst []byte) bool {
 	return !recalled
 }
 
-// settle says what has become of lent memory that is not being read. Over
-// completes the send with err.
+// settle sets the state of lent memory that is not being read. lendingOver completes the send with err.
 func (p *Provider) settle(m *message, state lending, err error) {
 	if !m.lent {
 		return

@@ -243,9 +243,8 @@ func (p *Provider) Abandon(op uint64) {
 	}
 }
 
-// recall takes the memory of an operation back. It reports false if the
-// completion is on its way already, or will be as soon as the chunk has been read that is
-// being read.
+// recall takes the memory of an operation back. It reports false if the completion is on its way already, or will be as soon
+// as the chunk that is being read has been.
 func (p *Provider) recall(o *operation, err error) bool {
 	if o.pull != nil {
 		return o.pull.recall(err)
@@ -291,8 +290,8 @@ func (p *Provider) die(err error) bool {
 	return true
 }
 
-// Close implements transport.Provider. It does not wait: of memory that is
-// lent to messages under way the fabric takes a copy.
+// Close implements transport.Provider. It does not wait until messages have left: the fabric takes a copy of the memory that
+// is lent to them. It waits only for chunks of this rank's memory that are being read.
 func (p *Provider) Close() error {
 	killed := !p.die(errClosed)
 	f := p.fabric

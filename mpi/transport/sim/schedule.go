@@ -11,15 +11,13 @@ import (
 	"time"
 )
 
-// Virtual time is a discrete-event simulation. Each rank has a clock of its
-// own, which its calls and Compute move on; the fabric has a queue of events.
-// A rank runs until it sleeps; then the earliest event happens. Events are a message's
-// entering its node's adapter, its reaching the other node's, and a rank's
-// going on, so adapters serve messages in the order of time even though a rank that
-// computes has its clock ahead of the others'. Ranks are coroutines (iter.Pull): a
-// change from one to another costs about a fifth of a hand-over between goroutines.
+// Virtual time is a discrete-event simulation. Each rank has a clock of its own, which its calls and Compute move on; the
+// fabric has a queue of events. A rank runs until it sleeps; then the earliest event happens: a message enters its node's
+// adapter, it reaches the other node's, or a rank goes on. So adapters serve messages in the order of time even though a rank
+// that computes has its clock ahead of the others'. Ranks are coroutines (iter.Pull): a change from one to another costs
+// about a fifth of a hand-over between goroutines.
 
-// Task is a rank as the schedule sees it.
+// task is a rank as the schedule sees it.
 type task struct {
 	clock    int64 // nanoseconds
 	running  bool
@@ -61,8 +59,8 @@ type Stats struct {
 	Resumes  uint64 // of ranks
 }
 
-// pollTime is what a fruitless poll costs once a rank polls without
-// sleeping, so that programs that test in a loop make time pass.
+// pollTime is what a poll without an event costs after freeBarren of them without a sleep, so that programs that test in a
+// loop make time pass.
 const (
 	pollTime   = 100 // ns
 	freeBarren = 16
@@ -227,7 +225,7 @@ func (s *schedule) condemn(cause error) error {
 	return fmt.Errorf("after %v of virtual time, ranks %v%s: %w", time.Duration(s.now), shown, more, cause)
 }
 
-// pause makes a rank that does not run go on at a time, unless it will sooner.
+// pause has a rank that does not run go on at a time, unless notify has it go on sooner.
 func (s *schedule) pause(p *Provider, at int64) {
 	p.sleeping, p.wakeAt = true, at
 	p.pledge++
@@ -285,7 +283,7 @@ func (s *schedule) sleep(p *Provider, lock sync.Locker, deadline time.Time) {
 	lock.Unlock()
 	defer lock.Lock()
 	if at <= p.clock && p.dead.Load() != nil {
-		panic(errUnwind) // it does not look at what it is told
+		panic(errUnwind) // it ignores that its operations fail
 	}
 	s.suspend(p, max(at, p.clock))
 	p.barren = 0

@@ -27,7 +27,7 @@ func (e *event) route() (from, to, sizeBytes int) {
 	return e.sent.from.rank, e.sent.to.rank, e.sent.size
 }
 
-// queued: it waits for what other ranks have given to the adapter before.
+// queued reports whether the payload waits for what other ranks have given to the adapter before.
 func (e *event) queued() bool {
 	if x := e.pull; x != nil {
 		return len(x.dst) > packetBytes

@@ -5,8 +5,8 @@ package sim
 // adapter is a node's network adapter.
 type adapter struct{ send, recv lane }
 
-// lane is one direction of an adapter: when it will have served all that has
-// come to it so far, and when all short messages.
+// lane is one direction of an adapter. free is when it will have served all that has come to it so far, shortFree when all
+// short messages.
 type lane struct{ free, shortFree int64 }
 
 // serve is when a message that holds the lane for some time gets its turn.
@@ -61,9 +61,8 @@ func (s *schedule) request(x *pull) {
 	s.push(event{at: at, kind: eventInject, pull: x})
 }
 
-// chargeCopy moves the reader's clock on by the next chunk of a pull, and
-// returns the chunk's length. It reports false if other ranks have yet to do what they do before
-// the reader's time: then they have done it, and what has arrived goes first.
+// chargeCopy moves the reader's clock on by the next chunk of a pull, and returns the chunk's length. It reports false if
+// other ranks had events to come before the reader's time: it has let those happen, and what they have brought goes first.
 func (s *schedule) chargeCopy(x *pull) (length int, ok bool) {
 	n := s.f.cfg.Network
 	p := x.reader

@@ -95,9 +95,9 @@ func (m *member) pullFrom(mem transport.Memory, peer, round, n int) error {
 	return m.send(peer, transport.Header{Kind: kindPulled, Tag: int32(round)}, nil)
 }
 
-// testWithdraw takes exposed memory back while it is being pulled: the pull
-// completes, once, by transport.ErrGone unless this rank gave it up, and what it copied is what the memory
-// held before Withdraw.
+// testWithdraw takes exposed memory back while it is being pulled. The pull completes, once. If it succeeds, it has copied
+// what the memory held before Withdraw; if it fails, it does so with transport.ErrGone, unless the pulling rank gave it up
+// itself.
 func testWithdraw(t *testing.T, factory Factory) {
 	const n = 8 << 20
 	w := open(t, factory, 2)

@@ -123,8 +123,8 @@ func testWake(t *testing.T, factory Factory) {
 	}
 }
 
-// testMallocs counts allocations of small messages back and forth, of several stretches in that with the fewest: the
-// whole process is counted, and what else is in it may still be ending.
+// testMallocs counts the allocations of small messages back and forth, in several stretches, of which the one with the fewest
+// counts: the whole process is counted, and what else is in it may still be ending.
 func testMallocs(t *testing.T, factory Factory) {
 	const warm, stretches, rounds = 500, 8, 500
 	w := open(t, factory, 2)
@@ -152,7 +152,8 @@ func testMallocs(t *testing.T, factory Factory) {
 				if m.rank == 0 {
 					send()
 				}
-				// It sleeps soon: who only polls keeps the processor from the other where there are fewer.
+				// It sleeps soon: where there are fewer processors than ranks, a rank that only polls keeps the other from
+				// running.
 				for tries := 0; !came(); tries++ {
 					if tries < 100 {
 						m.Provider.Poll(c)

@@ -230,7 +230,7 @@ func (s *soaker) message(peer int, h *transport.Header, payload []byte) {
 	}
 }
 
-// arrival counts a message, or a payload of which the first byte is about to come: they keep their order.
+// arrival counts a message, or a Data payload whose first byte is about to come: both keep their place in the order.
 func (s *soaker) arrival(peer int) {
 	s.came[peer]++
 	if s.ended[peer] {

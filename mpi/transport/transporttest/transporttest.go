@@ -6,10 +6,9 @@
 //
 // where the function opens n providers of one world in this process.
 //
-// The suite sleeps as the engine does: it polls, arms, and then waits in the
-// kernel (or in the provider's Sleeper) until something wakes it. A provider that
-// forgets to ring makes a test run into its deadline, and the message says what each rank was
-// waiting for. Room after transport.Full counts as something that wakes.
+// The suite sleeps as the engine does: it polls, arms, and then waits in the kernel (or in the provider's Sleeper) until
+// something wakes it. A provider that forgets to ring makes a test run into its deadline, and the message says what each rank
+// was waiting for. Room after transport.Full has to wake a rank, too.
 package transporttest
 
 import (
