@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasEnded is true for a child that has ended by itself, also before anybody has waited for it.
+// hasEnded reports whether a child has ended, also before anybody has waited for it.
 func hasEnded(pid int) bool {
 	var ended unix.Siginfo
 	err := unix.Waitid(unix.P_PID, pid, &ended, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return ended.Signo != 0 || err == unix.ECHILD
 }
 
-// ends tells of children that have ended. All take one descriptor together and one goroutine: what is watched are the pidfds that
-// Go has anyway. waitid(2) would hold a thread for each rank, and a Go program crashes that has 10,000.
+// ends tells of children that have ended. It takes one descriptor and one goroutine for all of them, and watches the pidfds
+// that Go has anyway. waitid(2) would hold a thread for each rank, and a Go program with 10,000 threads crashes.
 type ends struct {
 	fd   int // epoll(7), which Go's poller watches
 	file *os.File
@@ -48,7 +48,8 @@ func watchEnds() (*ends, error) {
 // Close ends the watching; nobody may await an end any more.
 func (e *ends) Close() error { return e.file.Close() }
 
-// tell takes all events there are: Go's poller says only when there are new ones. It never has what it waits for.
+// tell takes all events there are, since Go's poller tells only of new ones. It always reports false, by which the poller
+// goes on waiting.
 func (e *ends) tell(uintptr) bool {
 	var events [64]unix.EpollEvent
 	for {

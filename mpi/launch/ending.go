@@ -14,8 +14,8 @@ type ending struct {
 	left     int              // ranks that have not ended
 	asked    bool             // they have been told to end
 	pressed  bool             // somebody wants the job to end
-	late     <-chan time.Time // they are killed
-	patience <-chan time.Time // they are asked
+	late     <-chan time.Time // when it fires, they are killed
+	patience <-chan time.Time // when it fires, they are asked to end
 	said     *notices
 }
 
@@ -88,7 +88,7 @@ func (e *ending) ask(why string) {
 	e.late = time.After(e.cfg.Grace)
 }
 
-// one rank has ended.
+// one notes the end of one rank.
 func (e *ending) one(x Exit) {
 	e.left--
 	e.exits[x.Rank] = x
@@ -109,7 +109,7 @@ func (e *ending) one(x Exit) {
 
 func (e *ending) timedOut() {
 	e.press()
-	if e.asked { // what it ends for says more than that it took long
+	if e.asked { // the reason why it ends already says more than that it took long
 		return
 	}
 	e.out.TimedOut = true
@@ -167,7 +167,8 @@ func (e *ending) hear(timeout <-chan time.Time, done <-chan struct{}) {
 	}
 }
 
-// sayWhatIsMissing tells of output that has gone nowhere, and whether logs lack some.
+// sayWhatIsMissing tells of output that was not taken to its end and of incomplete logs, and reports whether there are such
+// logs.
 func (e *ending) sayWhatIsMissing() (unlogged bool) {
 	var cut, logs []Exit
 	for _, x := range e.exits {

@@ -18,14 +18,14 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/wire"
 )
 
-// The guard is a small process that outlives a launcher killed by SIGKILL: it reads
-// from its standard input the name of the job, and then which process groups of ranks there are, and when that ends without
-// a farewell it kills them, and what has left them. A rank itself dies with the launcher by the
-// kernel's parent-death signal; what the rank has started would not.
+// The guard is a small process that outlives a launcher killed by SIGKILL. From its standard input it reads the name of the
+// job, and then which process groups of ranks there are. When the input ends without a farewell it kills those groups, and
+// the processes that have left them. A rank itself dies with the launcher by the kernel's parent-death signal; what the rank
+// has started would not.
 
 const farewell = "done"
 
-// guardPatience is how long a guard may take for a word, and for its end after the farewell. It does nothing else meanwhile.
+// guardPatience is how long a guard may take to read a word, and to end after the farewell. It has nothing else to do.
 const guardPatience = 5 * time.Second
 
 type guard struct {
@@ -57,8 +57,8 @@ func startGuard(command []string, job string) (*guard, error) {
 	return g, nil
 }
 
-// tell ends a guard that does not listen: it would go by what it has heard until then, and one day kill groups
-// whose numbers are others'.
+// tell sends the guard a word, and kills a guard that does not read it in time: that one would act on what it has heard until
+// then, and one day kill groups whose numbers have become others'.
 func (g *guard) tell(word any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -77,7 +77,7 @@ func (g *guard) tell(word any) {
 func (g *guard) watch(pid int)   { g.tell(pid) }
 func (g *guard) unwatch(pid int) { g.tell(-pid) }
 
-// dismiss ends the guard: of one that has been stopped, say, by SIGKILL.
+// dismiss ends the guard: by SIGKILL if it does not end by itself, having been stopped, say.
 func (g *guard) dismiss() error {
 	g.tell(farewell)
 	g.in.Close()

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input is rank 0's standard input. A file is handed over as it is, so that what the rank does not
-// read is left in it. Two kinds are copied to a pipe: the terminal that controls the session, which
-// would stop rank 0 for reading it, since that is in a process group of its own; and a
-// reader that is no file. Nobody waits for the copying: what is read may never end.
+// input is rank 0's standard input. A file is handed over as it is, so that what the rank does not read is left in it. Two
+// kinds are copied to a pipe instead: a reader that is no file; and the terminal that controls the session, which would stop
+// rank 0 for reading it, since rank 0 is in a process group of its own. Nobody waits for the copying: the input may never
+// end.
 type input struct {
 	file *os.File      // what rank 0 gets; nil: nothing
 	feed *os.File      // the pipe's other end; nil: nothing is copied
@@ -44,7 +44,7 @@ func openInput(from io.Reader) (*input, error) {
 	return in, nil
 }
 
-// handedOver: rank 0 has its end of the pipe, or has not been started.
+// handedOver closes this process's copy of rank 0's end of the pipe, once rank 0 has it or could not be started.
 func (in *input) handedOver() {
 	if in.feed != nil {
 		in.file.Close()
@@ -68,8 +68,8 @@ func controls(f *os.File) bool {
 	return err == nil
 }
 
-// terminal reads that terminal, and only while this process's group is in front: it
-// would be stopped too.
+// terminal reads the session's terminal, and only while this process's group is in the foreground: otherwise reading would
+// stop this process, too.
 type terminal struct {
 	f    *os.File
 	over <-chan struct{}

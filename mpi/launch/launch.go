@@ -1,13 +1,14 @@
-// Package launch starts the ranks of a job on this host and sees to it that
-// they end: the first failure ends the rest, an ended launcher ends its ranks, and no
-// process is left behind, unless it has left its rank's group and cleared its environment (as by "setsid env -i"): nothing tells that
-// from a process that another child of the program has started and left.
+// Package launch starts the ranks of a job on this host and sees to it that they end: the first failure ends the rest, a
+// launcher that ends takes its ranks with it, and no process is left behind. The exception is a process that has left its
+// rank's group and cleared its environment (as by "setsid env -i"): nothing tells it from a process that another child of the
+// program has started and left.
 //
-// Run makes the calling program a subreaper: processes that the ranks have started, and that lose their parent, become its
-// children. Run kills and waits for those. It leaves alone what the program has started itself before Run, in its own process group,
-// or by package os, unless it has released it; but a child that a C library or [syscall.ForkExec] starts during Run, in
-// another group, may be waited for by Run once it has ended. Without pidfds (before Linux 5.4), or where /proc does not
-// show whose they are, what has left its rank's group and ends within a second may stay a zombie until the program ends.
+// Run makes the calling program a subreaper: processes that the ranks have started become its children when they lose their
+// parent. Run kills those and waits for them. It leaves alone the children that the program itself has started before Run, in
+// its own process group, or by package os, unless it has released them; but a child that a C library or [syscall.ForkExec]
+// starts during Run, in another group, may be waited for by Run once it has ended. Without pidfds (before Linux 5.4), or
+// where /proc does not show which processes they are for, a process that has left its rank's group and ends within a second
+// may stay a zombie until the program ends.
 package launch
 
 import (
@@ -48,12 +49,12 @@ type Config struct {
 	Env     []string // added to this process's environment
 	Policy  Policy
 
-	// Stdin goes to rank 0; nil is an empty input. A file is handed over as it is, except for the
-	// session's terminal; that and other readers are read ahead, whether or not rank 0 wants it, and a Read
-	// that is under way when rank 0 ends is not waited for. Stdout and Stderr receive what
-	// the ranks print, whole lines at a time; they may be the same writer, whose Write is then
-	// called by one goroutine at a time. If Write blocks (a full pipe, a stopped terminal) and the ranks have been killed, Run
-	// returns a few seconds later without waiting for it. The rest of the output is dropped, and Write is not called again.
+	// Stdin goes to rank 0; nil is an empty input. A file is handed over as it is. The session's terminal, and readers that
+	// are no files, are read ahead instead, whether or not rank 0 wants it, and a Read that is under way when rank 0 ends is
+	// not waited for. Stdout and Stderr receive what the ranks print, whole lines at a time; they may be the same writer,
+	// whose Write is then called by one goroutine at a time. If Write blocks (a full pipe, a stopped terminal) and the ranks
+	// have been killed, Run returns a few seconds later without waiting for it. The rest of the output is dropped, and Write
+	// is not called again.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// Label is what stands before each line.
@@ -80,8 +81,8 @@ type Config struct {
 	// graceful (SIGTERM to the ranks), also when they are ending for another reason; the second kills.
 	// May be nil.
 	Interrupts <-chan syscall.Signal
-	// Forward carries signals that the ranks act on, such as SIGUSR1. They go to the ranks
-	// themselves: what those have started, and would die of them, gets none. May be nil.
+	// Forward carries signals that the ranks act on, such as SIGUSR1. Only the ranks themselves get them: processes that
+	// they have started would die of them. May be nil.
 	Forward <-chan os.Signal
 }
 
@@ -96,10 +97,10 @@ const (
 // ErrStart: a rank could not be started; none is left running.
 var ErrStart = errors.New("launch: cannot start")
 
-// ErrRanks: there cannot be so many, or few.
+// ErrRanks: the number of ranks is too small or too large.
 var ErrRanks = fmt.Errorf("want 1 to %d", MaxRanks)
 
-// MaxRanks is how many ranks there may be: for more there is no memory or no process left on any host of today's.
+// MaxRanks is the largest number of ranks: no host of today has the memory and the processes for more.
 const MaxRanks = 1 << 16
 
 const defaultGrace = 5 * time.Second
@@ -180,8 +181,7 @@ func (j *job) start() error {
 	if _, err := rand.Read(secret); err != nil {
 		return fmt.Errorf("%w: %w", ErrStart, err)
 	}
-	// Ranks that lose their parent's launcher are reparented here, so that
-	// none can escape by starting a daemon.
+	// Processes whose parent ends become children of this one, so that none can escape by starting a daemon.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // old kernels: only direct children are ended
 
 	root, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,7 +1,7 @@
 package launch
 
-// notices tells somebody what happens, in order, without waiting for them: whoever is told may be as stuck as who takes
-// the ranks' output, often the same terminal or pipe, and must not keep the job from ending.
+// notices tells somebody what happens, in order, without waiting for them: they may be as stuck as the writer that takes the
+// ranks' output, which is often the same terminal or pipe, and must not keep the job from ending.
 type notices struct {
 	queue chan string
 	told  chan struct{} // closed when all has been said

@@ -46,7 +46,7 @@ const maxLine = 64 << 10
 func (l *lines) copy(r io.Reader, prefix string, log *rankLog) {
 	buf := make([]byte, 0, maxLine)
 	whole := true // at the beginning of a line
-	half := false // of an end of a line of two characters, if another comes
+	half := false // the last text ended with \r: a \n that comes next is of the same end of line
 	for {
 		n, err := r.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
@@ -73,7 +73,7 @@ func (l *lines) copy(r io.Reader, prefix string, log *rankLog) {
 	}
 }
 
-// endsLine reports whether the next text begins a line after this one, or, where that is empty, after what was before.
+// endsLine reports whether the next text begins a line. If this one is empty, that is as it was before: whole.
 func endsLine(text []byte, whole bool) bool {
 	if len(text) == 0 {
 		return whole
@@ -102,7 +102,7 @@ func (l *lines) write(text []byte, prefix string, whole bool) {
 	l.w.Write(l.text)
 }
 
-// lineEnd is where the first line of text ends. Both ends of a line together, as of text from elsewhere, are one.
+// lineEnd is where the first line of text ends. A \r\n, as in text from elsewhere, is one end of line.
 func lineEnd(text []byte) int {
 	i := bytes.IndexAny(text, "\n\r")
 	switch {

@@ -27,7 +27,7 @@ func closeBoth(files [2]*os.File) {
 	}
 }
 
-// copyOutput hands on what a rank writes, by lines, until it is closed; copied is closed then.
+// copyOutput hands on what a rank writes, line by line, until both of its outputs are closed; it closes copied then.
 func (j *job) copyOutput(rank int, o outputPipes, log *rankLog) (copied <-chan struct{}) {
 	prefix := ""
 	if j.cfg.Label == ByRank {
@@ -49,9 +49,9 @@ func (j *job) copyOutput(rank int, o outputPipes, log *rankLog) (copied <-chan s
 	return done
 }
 
-// awaitOutput waits until the output of a rank that is over has been taken. A daemon may have taken the pipes along:
-// it does not keep the job. When ranks are killed the output is given up
-// after a while: whoever takes it may never go on, and must not keep the job.
+// awaitOutput waits until the output of a rank that is over has been taken, and reports whether it was. A daemon may have
+// taken the pipes along: it does not hold up the job. Once ranks have been killed the output is given up after a while: the
+// writer that takes it may be stuck for good, and must not hold up the job.
 func (j *job) awaitOutput(o outputPipes, copied <-chan struct{}) bool {
 	late := time.AfterFunc(lateOutput, func() {
 		for _, f := range o.read {

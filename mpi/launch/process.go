@@ -145,8 +145,9 @@ func (p *process) sweep(ends *ends) {
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 }
 
-// reapOrphans waits until over for what has ended in the rank's group and is this process's child, since it has lost its
-// parent: nobody else would, and it would stay a zombie. Children that the program has of its own are not in that group.
+// reapOrphans waits, until over, for processes of the rank's group that have ended and are this process's children, since
+// they have lost their parent: nobody else would wait for them, and they would stay zombies. The program's own children are
+// not in that group.
 func (p *process) reapOrphans(over <-chan struct{}) {
 	look := time.NewTicker(reapEvery)
 	defer look.Stop()
@@ -168,7 +169,7 @@ func (p *process) reapOrphans(over <-chan struct{}) {
 	}
 }
 
-// endedPID is whom waitid(2) tells of: si_pid is the first field of a union that is aligned like a pointer.
+// endedPID is the process of which waitid(2) tells: si_pid is the first field of a union that is aligned like a pointer.
 func endedPID(info *unix.Siginfo) int {
 	child := (*struct {
 		signo, errno, code int32

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// strays are what has left the ranks' groups and lost its parent: this process is the parent then, as the subreaper, among
-// children that the program has of its own. Two things tell them apart. Who lives has the job's name in its environment. Who
-// has ended has none any more, but a child of the program's own is held: for all that it starts, package os
-// has a pidfd until it has been waited for.
+// strays are the processes that have left the ranks' groups and lost their parent. This process is their parent then, as the
+// subreaper, and has children that the program has started itself besides. Two things tell them apart. A stray that lives has
+// the job's name in its environment. One that has ended has no environment any more; but the program's own children are held:
+// package os has a pidfd for each process that it starts, until it has been waited for.
 type strays struct {
 	job    string
 	before map[child]bool // which the program had when the job began
@@ -27,7 +27,7 @@ type strays struct {
 	ended  chan struct{}  // closed when reap has ended; nil: it has not begun
 }
 
-// child is a process that no other is, also when its number is another's.
+// child identifies a process, also when its number has become that of another.
 type child struct {
 	pid   int
 	start uint64 // clock ticks after the boot
@@ -52,7 +52,7 @@ func newStrays(job string) *strays {
 // reapEvery is how long a process that a rank has left behind may have ended before somebody waits for it.
 const reapEvery = time.Second
 
-// reap waits, until end, for strays that have ended: they would be zombies for as long as the job runs. Ranks are none.
+// reap waits, until end, for strays that have ended, which would be zombies for as long as the job runs. Ranks are no strays.
 func (s *strays) reap(ranks []*process) {
 	running := make(map[int]*process, len(ranks))
 	for _, p := range ranks {
@@ -81,11 +81,12 @@ func (s *strays) reap(ranks []*process) {
 const (
 	// strayPatience is how long what has been killed may take to end.
 	strayPatience = 5 * time.Second
-	// maxStrayPause is how much later than that may be noticed.
+	// maxStrayPause is how late their end may be noticed.
 	maxStrayPause = 50 * time.Millisecond
 )
 
-// end kills all strays, with those that come of it, and waits for them, when no rank is left. The error names those that do not end.
+// end is called when no rank is left. It kills all strays, and those that become strays by it, and waits for them. The error
+// names those that do not end.
 func (s *strays) end() error {
 	close(s.over)
 	if s.ended != nil {
@@ -115,7 +116,7 @@ func (s *strays) end() error {
 	}
 }
 
-// reaped waits for a child that has ended, and reports whether it is one no more.
+// reaped waits for a child if it has ended, and reports whether it is a child no more.
 func (c child) reaped() bool {
 	got, err := syscall.Wait4(c.pid, nil, syscall.WNOHANG, nil)
 	return got == c.pid || err == syscall.ECHILD
@@ -145,8 +146,8 @@ func (s *strays) look(running map[int]*process) []stray {
 	return append(found, s.adopted(nameless)...)
 }
 
-// adopted are those of the children, which have ended, that nobody holds. A child of the program's own that it has waited for since is none
-// either: its number is nobody's, or another's.
+// adopted are those of the ended children that package os does not hold: they are strays. A child of the program's own that
+// has been waited for since is left out, too: its number is nobody's, or another's.
 func (s *strays) adopted(ended []stray) []stray {
 	if len(ended) == 0 || !s.held {
 		return nil
@@ -163,7 +164,8 @@ func (s *strays) adopted(ended []stray) []stray {
 
 var errUntold = errors.New("the kernel does not tell whom a pidfd holds")
 
-// heldProcesses are those for which this process has pidfds. Its own, opened here, shows whether the kernel tells.
+// heldProcesses are the processes for which this one has pidfds. A pidfd of this process itself, opened here, shows whether
+// the kernel tells at all.
 func heldProcesses() (map[int]bool, error) {
 	self, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
