@@ -5,5 +5,5 @@ package biased
 // lock takes a lock for its owner, if that is the calling goroutine, else by lockOrdinary. late is nil.
 func lock(m *Mutex, late *claim)
 
-// goroutine names the calling goroutine. Another may have its name after it has ended.
+// goroutine names the calling goroutine. Once that has ended, another one may have its name.
 func goroutine() uintptr

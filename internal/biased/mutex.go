@@ -8,39 +8,39 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/fence"
 )
 
-// Mutex is a sync.Mutex that comes to belong to a goroutine which takes it again and again: from then on taking it
-// and giving it back are plain stores. A short message has two such pairs on its way, and each locked
-// instruction does not only take as long as dozens of others, but waits until all earlier stores have left, a
-// message's to another processor among them.
+// Mutex is a sync.Mutex that comes to belong to a goroutine which takes it again and again: from then on taking it and giving
+// it back are plain stores. A short message takes and gives back locks twice on its way. A locked instruction not only takes
+// as long as dozens of others, but also waits until all earlier stores have left the processor, among them those of a message
+// to another one.
 //
-// Whoever else wants the lock takes it away from its owner: it says so, runs a fence on all processors of this
-// process, after which either it sees that the owner is inside or the owner sees that it owns nothing any more,
-// and waits until the owner is outside. That takes some µs, and the lock is an ordinary one until a goroutine has taken it
-// ownAfter times in a row, so that it costs no more than what it saves (Kawachiya, Koseki,
-// Onodera, "Lock Reservation: Java Locks Can Mostly Do Without Atomic Operations", OOPSLA 2002; the fence
-// in place of stopping the owner: Dice, Huang, Yang, "Asymmetric Dekker Synchronization", 2001).
+// Another goroutine that wants the lock takes it away from its owner. It says so, and runs a fence on all processors of this
+// process. After the fence, either it sees that the owner is inside, or the owner sees that it owns nothing any more. Then it
+// waits until the owner is outside. That takes some µs. The lock is an ordinary one until a goroutine has taken it ownAfter
+// times in a row, so that this costs no more than what ownership saves (Kawachiya, Koseki, Onodera, "Lock Reservation: Java
+// Locks Can Mostly Do Without Atomic Operations", OOPSLA 2002; the fence in place of stopping the owner: Dice, Huang, Yang,
+// "Asymmetric Dekker Synchronization", 2001).
 //
-// The zero Mutex is an unlocked ordinary one, that nobody will own before Favour. Who unlocks it must be who locked
-// it. Under the race detector, which sees none of this, and on processors other than amd64 it stays ordinary.
+// The zero Mutex is an unlocked ordinary one, which nobody will own before Favour. The goroutine that unlocks it must be the
+// one that locked it. Under the race detector, which sees none of this, and on processors other than amd64 it stays ordinary.
 type Mutex struct {
 	owned atomic.Pointer[claim] // nil: nobody's
 
 	// These belong to whoever has the lock.
-	by       *claim // by which it was taken last: its owner's, or ordinary
+	by       *claim // the claim by which it was taken last: its owner's, or ordinary
 	ordinary claim  // of all who take it by way of mu: it is always lost, so that Unlock goes the long way
 	last     *claim // of the last owner, who may be inside after it has lost the lock
 	claims   []*claim
-	oldest   int // of as many as are remembered
+	oldest   int // index of the claim that the next one replaces
 	streak   int // acquisitions in a row by taker, by way of mu
 	taker    uintptr
 
 	favours bool
-	waiting atomic.Int32 // who have to wait for the lock
+	waiting atomic.Int32 // callers that have to wait for the lock
 	mu      sync.Mutex
 }
 
-// claim is a goroutine's to a lock. It is never another's: its owner may be about to enter long after it has lost
-// the lock, and takes that back then without looking at whose it is.
+// claim is what a goroutine owns a lock by. It never becomes another goroutine's: its owner may be about to enter long after
+// it has lost the lock, and then sets inside, and takes that back, without looking whose claim it is.
 type claim struct {
 	owner  uintptr
 	inside uint64 // 1 while the owner has the lock
@@ -49,7 +49,7 @@ type claim struct {
 }
 
 const (
-	// ownAfter acquisitions in a row a lock is its taker's.
+	// ownAfter is after how many acquisitions in a row the lock belongs to the goroutine that made them.
 	ownAfter = 512
 	// mostClaims are remembered, so that goroutines which own the lock by turns need no new ones.
 	mostClaims = 64
@@ -61,8 +61,8 @@ func (m *Mutex) Favour() { m.favours = fence.RegisterHere() }
 // Lock takes the lock, and waits for it if need be.
 func (m *Mutex) Lock() { lock(m, nil) }
 
-// lockOrdinary is Lock for those whose the lock is not. late is the caller's claim if it lost the lock at that
-// moment: others may have seen it inside, where it is not any more.
+// lockOrdinary is Lock for goroutines that do not own the lock. late is the caller's claim if it has lost the lock just now:
+// others may have seen it inside, where it is not any more.
 //
 //lint:ignore U1000 the assembly of lock goes on here
 func lockOrdinary(m *Mutex, late *claim) {
@@ -82,8 +82,8 @@ func lockOrdinary(m *Mutex, late *claim) {
 // Wanted reports whether anybody waits for the lock.
 func (m *Mutex) Wanted() bool { return m.waiting.Load() > 0 }
 
-// TryLock takes the lock unless somebody has it. Who calls it is in no hurry: it takes the lock away from its owner, even from
-// itself.
+// TryLock takes the lock unless somebody has it. Its callers are in no hurry: it takes the lock away from the owner, even
+// where that is the caller.
 func (m *Mutex) TryLock() bool {
 	if !m.mu.TryLock() {
 		return false
@@ -105,7 +105,7 @@ func (m *Mutex) Unlock() {
 	}
 }
 
-// unlock is Unlock for those whose the lock is not, or not any more.
+// unlock is Unlock for goroutines that do not own the lock, or do not any more.
 func (m *Mutex) unlock(c *claim) {
 	if c != &m.ordinary {
 		c.left()
@@ -117,7 +117,7 @@ func (m *Mutex) unlock(c *claim) {
 	m.mu.Unlock()
 }
 
-// dispossess leaves the lock with no owner, with mu held, and reports whether the last one is outside.
+// dispossess, with mu held, leaves the lock without an owner, and reports whether its last owner is outside.
 func (m *Mutex) dispossess() bool {
 	if c := m.owned.Load(); c != nil {
 		atomic.StoreUint64(&c.lost, 1)

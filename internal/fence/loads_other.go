@@ -4,8 +4,8 @@ package fence
 
 import "sync/atomic"
 
-// Loads orders earlier loads before later ones: an atomic load alone lets earlier
-// ones come after it, but not after a store that releases, which itself comes before the atomic load.
+// Loads orders earlier loads before a later atomic load, which alone lets earlier loads come after it. A store that releases
+// does not: they come before it, and it comes before the atomic load.
 func Loads() {
 	var w uint64
 	atomic.StoreUint64(&w, 1)

@@ -2,8 +2,8 @@ package fence
 
 import "sync/atomic"
 
-// Word is a number that any goroutine of a process may load, and one at a time stores, in the order of Store: who is to
-// see the new number before it sleeps runs a fence everywhere first.
+// Word is a number that any goroutine of a process may load, and one at a time may store, in the order of Store. A goroutine
+// that must see the new number before it sleeps runs a fence everywhere first.
 type Word struct{ v uint64 }
 
 // Load returns the number.

@@ -49,8 +49,8 @@ func avx512Sum(t Type) Func {
 	return nil
 }
 
-// sums makes a Func that gives whole vectors of n floats to the assembly, and adds the rest itself: of a vector of a few floats,
-// as the shortest of collectives have, nothing is called and no slice made.
+// sums makes a Func that gives whole vectors of n floats to the assembly, and adds the rest itself, so that nothing is called
+// and no slice made for the few floats of the shortest collectives.
 func sums[T floats](n int, whole func(dst, a, b *T, n int)) Func {
 	return func(dst, a, b []byte) {
 		x, y, z := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(a)), unsafe.Pointer(unsafe.SliceData(b))

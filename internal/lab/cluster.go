@@ -143,8 +143,8 @@ func (s *Slurm) Unplug(node int) { s.t.Helper(); s.must("unplug", s.Nodes[node])
 // Plug puts the cables of a node in again.
 func (s *Slurm) Plug(node int) { s.t.Helper(); s.must("plug", s.Nodes[node]) }
 
-// Throttle lets each node send that much at most through each of its cables, and to itself, such as
-// "20mbit", until it is booted anew.
+// Throttle limits what each node sends through each of its cables, and to itself, to a rate such as "20mbit", until the node
+// is booted anew.
 func (s *Slurm) Throttle(rate string) { s.t.Helper(); s.must("rate", rate) }
 
 // HideMunge takes munge's default socket away on all nodes; Slurm has its own way to it.

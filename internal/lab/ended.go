@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AwaitEnd waits until a process has ended, which need be no child of this one, and is an error where it has
-// not after the limit.
+// AwaitEnd waits until a process, which need not be a child of this one, has ended. It returns an error if that has not
+// happened after the limit.
 func AwaitEnd(pid int, limit time.Duration) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {

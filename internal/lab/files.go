@@ -24,8 +24,8 @@ func AwaitFiles(ctx context.Context, dir string, ok func() bool) error {
 	defer context.AfterFunc(ctx, func() { _ = changes.SetReadDeadline(time.Now()) })()
 	events := make([]byte, 64<<10)
 	for {
-		// First, so that nothing is missed: of directories made since, too. A second watch of
-		// one is the first.
+		// Watch before looking, so that no change is missed, in directories made since either. Watching a directory again
+		// changes nothing.
 		if err := watchTree(fd, dir); err != nil {
 			return err
 		}

@@ -9,15 +9,15 @@ import (
 	"github.com/fisterra-hpc/fisterra/internal/need"
 )
 
-// Launcher starts ranks by a system's MPI library, as Debian has it: with two installed
-// each has a name of its own.
+// Launcher starts ranks by a system's MPI library, as Debian has it: with two libraries installed, the program of each has a
+// name of its own.
 type Launcher struct {
 	Part    string   // package need's name of the library
 	Argv    []string // the program and its flags, all but the number of ranks
 	Library string   // soname of the library that ranks load
 }
 
-// The launchers. More ranks than cores, and root, have to be allowed to Open MPI.
+// The launchers. Open MPI has to be told that more ranks than cores, and root, are allowed.
 var (
 	OpenMPI = Launcher{"openmpi", []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}, "libmpi.so.40"}
 	MPICH   = Launcher{"mpich", []string{"mpiexec.mpich"}, "libmpich.so.12"}

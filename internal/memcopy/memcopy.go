@@ -1,6 +1,7 @@
-// Package memcopy copies long vectors, and pieces of them, through the caches where they fit and past
-// them where not, to memory that another processor reads (Owning, Crossing), and single words (Short). Go's copy decides by the length of the one copy, and goes past the caches from
-// 1 MiB on: 4 MiB, which many processors have room for, take three times longer.
+// Package memcopy copies long vectors, and pieces of them: through the caches where they fit, past the caches where they do
+// not, and to memory that another processor reads (Owning, Crossing). It also copies single words (Short). Go's copy decides
+// by the length of the one copy, and goes past the caches from 1 MiB on: 4 MiB, which many processors have room for, take
+// three times longer so.
 package memcopy
 
 import "unsafe"
@@ -11,7 +12,7 @@ const (
 	// cachedBytes is the longest copy that goes through the caches: with a few on other cores at the same time
 	// it fits into 32 MiB that they share. Twice as long ones were quicker past them.
 	cachedBytes = 8 << 20
-	// ownBytes go through the caches however many ranks there are: many have many processors' caches.
+	// ownBytes go through the caches however many ranks copy: many ranks have the caches of many processors.
 	ownBytes = 2 << 20
 )
 
@@ -32,13 +33,14 @@ func Copy(dst, src []byte) int {
 	return n
 }
 
-// Fits reports whether a vector of n bytes has room in the caches beside those that it is made of, where so many ranks have one at
-// the same time. Two have as much as one alone.
+// Fits reports whether a vector of n bytes has room in the caches beside the vectors that it is made of, where so many ranks
+// have one each at the same time. Two ranks have as much room each as one alone.
 func Fits(n, ranks int) bool { return n < max(2*cachedBytes/max(2, ranks), ownBytes) }
 
 // Piece copies as many bytes as the shorter has from src, which does not overlap dst, to dst: a piece of a vector of
-// wholeBytes, as so many ranks have at the same time. If that does not fit the piece goes past the caches although it would fit
-// itself. Without that each line of dst is fetched only to be overwritten, and others that are still wanted make room for it.
+// wholeBytes, of which so many ranks have one each at the same time. If the vectors do not fit into the caches, the piece
+// goes past them although it would fit by itself. Otherwise each line of dst would be fetched only to be overwritten, and
+// would push out lines that are still wanted.
 func Piece(dst, src []byte, wholeBytes, ranks int) int {
 	if Fits(wholeBytes, ranks) {
 		return Copy(dst, src)

@@ -4,7 +4,7 @@ package memcopy
 
 import "golang.org/x/sys/cpu"
 
-// ownLines copies lines, of 64 bytes each from dst on and at least one, and asks with each for that of dst which is aheadBytes further on.
+// ownLines copies lines of 64 bytes, at least one, from src to dst. With each it asks for the line of dst aheadBytes further on.
 //
 //go:noescape
 func ownLines(dst, src *byte, lines int)

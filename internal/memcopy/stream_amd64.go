@@ -13,8 +13,8 @@ import (
 // to several streams than to one, and the lines of each page are asked for by a prefetcher of its own.
 const rowBytes = 16 << 10
 
-// inQuarters: four parts, by AVX-512's registers of a whole line, where 64 MiB of Intel's take 0.6 of the time of one stream. AMD's
-// processors (Zen 3) write to few streams at a time: four take four times longer than two.
+// inQuarters: rows are copied in four parts, by AVX-512's registers of a whole line. On Intel's processors 64 MiB take 0.6 of
+// the time of one stream so. AMD's (Zen 3) write to few streams at a time: there four take four times longer than two.
 var inQuarters = cpu.X86.HasAVX512F && !cpuid.CPU.IsVendor(cpuid.AMD) && !cpuid.CPU.IsVendor(cpuid.Hygon)
 
 // streamLines copies whole lines past the caches. dst begins with one.

@@ -3,14 +3,14 @@ package osyield
 import "time"
 
 // Pause is the time between two looks at a word that a certain other processor is to write. Looks in close order keep asking
-// for its cache line while the writer needs it: between processors that are far from each other a short
-// message took 0.45 µs so, and 0.28 µs with pauses of 60 ns. Between neighbours it took 0.07 µs with the shortest pauses
-// and 0.10 with those. How far the writer is shows in how long a look takes that brings something, and
-// may change: the hypervisor moves processors. Every now and then a wait is timed. The zero Pause takes no time and learns nothing.
+// for the word's cache line while the writer needs it. Between processors that are far from each other a short message took
+// 0.45 µs so, and 0.28 µs with pauses of 60 ns; between neighbours it took 0.07 µs with the shortest pauses, and 0.10 µs with
+// those of 60 ns. How far the writer is shows in the time of a look that finds something new. It may change, since the
+// hypervisor moves processors, and so a wait is timed every now and then. The zero Pause takes no time and learns nothing.
 type Pause struct {
 	each  float64 // how long the processor's own pause takes, in nanoseconds
 	clock float64 // how long it takes to look at the clock
-	fetch float64 // how long looks took of late that brought something
+	fetch float64 // how long looks that found something took of late
 	count uint32  // of the processor's own
 	waits uint32  // so far
 }
@@ -18,14 +18,14 @@ type Pause struct {
 const (
 	// firstFetch is fetch before anything has been timed, that of processors which are not near.
 	firstFetch = 100
-	// pauseShare of fetch is what gained most, near and far.
+	// pauseShare is the share of fetch that gained most as a pause, near and far.
 	pauseShare = 0.45
-	// timedWait: so many waits for one that is timed, which looks at the clock before each look at the word.
+	// timedWait: one of so many waits is timed. It looks at the clock before each look at the word.
 	timedWait = 2048
-	// weight of what was timed last in the mean of late; what took longer than fetchMost was interrupted.
+	// weight is that of the newest time in the mean of late ones. What took longer than fetchMost was interrupted.
 	weight, fetchMost = 1.0 / 4, 1000
 
-	// pauseSample pauses are timed, pauseTries times, of which the quickest was not interrupted.
+	// pauseSample pauses are timed together, and that pauseTries times: the quickest of these was not interrupted.
 	pauseSample = 64
 	pauseTries  = 8
 )
@@ -44,7 +44,7 @@ func NewPause() Pause {
 	return pauseOf(each, clock)
 }
 
-// pauseOf is the Pause where pauseSample of the processor's own take so long, and a look at the clock.
+// pauseOf is the Pause of a processor on which pauseSample of its own pauses, and a look at the clock, take so long.
 func pauseOf(sample, clock time.Duration) Pause {
 	p := Pause{each: max(1, float64(sample-clock)/pauseSample), clock: float64(clock), fetch: firstFetch}
 	p.adapt()
@@ -65,7 +65,8 @@ func (p *Pause) Timed() bool {
 	return p.waits%timedWait == 0 && p.each > 0
 }
 
-// Look looks so often at most, with pauses between, until that brings something, which it reports, and learns how long that look took.
+// Look calls look at most looks times, with pauses between, until it finds something. It reports whether it did, and learns
+// how long that look took.
 func (p *Pause) Look(looks int, look func() bool) bool {
 	begun := time.Now()
 	for i := range looks {

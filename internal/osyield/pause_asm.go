@@ -2,7 +2,7 @@
 
 package osyield
 
-// pause is so many of the processor's own pauses.
+// pause makes count of the processor's own pauses.
 //
 //go:noescape
 func pause(count uint32)

@@ -1,7 +1,6 @@
-// Package procmem is what the kernel does with the memory of processes: it copies between this
-// one's and another's, once, where a segment that both have mapped would take two copies; and it
-// maps pages ahead of their use. Copying needs the right to trace the other process, which those of one user have
-// unless the system forbids it.
+// Package procmem is what the kernel does with the memory of processes. It copies between this process and another, once,
+// where a segment that both have mapped would take two copies; and it maps pages ahead of their use. Copying needs the right
+// to trace the other process, which processes of one user have unless the system forbids it.
 //
 // process_vm_readv(2); Ma, Bosilca, Bouteiller, Dongarra, "Kernel-assisted and topology-aware MPI
 // collective communications on multicore/many-core platforms", 2013.
@@ -20,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Read fills dst from an address of process pid. The call does not tell Go's scheduler: callers keep dst
-// so short that a processor can be missed meanwhile, 1 MiB at most. An error wraps the
-// system's; unix.ESRCH says that the process has ended.
+// Read fills dst from an address of process pid. Go's scheduler is not told of the call: callers keep dst so short, 1 MiB at
+// most, that it can do without the processor meanwhile. An error wraps the system's; unix.ESRCH says that the process has
+// ended.
 func Read(pid int, dst []byte, src uintptr) error {
 	return move(unix.SYS_PROCESS_VM_READV, "process_vm_readv", pid, dst, src)
 }
@@ -40,11 +39,11 @@ func ReadLong(pid int, dst []byte, src uintptr) error {
 	return nil
 }
 
-// Introduction is what a process tells others, so that they find out whether they can read its memory: a process of
-// its id may be another in another namespace, but only it has the number there.
+// Introduction is what a process tells others, so that they find out whether they can read its memory. In another namespace
+// its id may be another process's, but only the right process has Number at At.
 type Introduction struct{ Process, At, Number uint64 }
 
-// Introduce draws the number and writes it to at, off any stack, where it must stay while others look.
+// Introduce draws the number and writes it to at, which must lie off any stack, and keep the number while others look.
 func Introduce(at *uint64) Introduction {
 	number := rand.Uint64()
 	atomic.StoreUint64(at, number) // which the compiler cannot take for needless
@@ -85,9 +84,9 @@ func move(call uintptr, name string, pid int, here []byte, there uintptr) error 
 	return nil
 }
 
-// PerByte measures how many nanoseconds a copy of a byte takes by the kernel, and by this process itself, in about a fifth of a
-// millisecond. By turns, so that what else the processor does, or how fast it goes, meets both alike. own is known also where the
-// kernel copies nothing, which err says.
+// PerByte measures how many nanoseconds a copy of a byte takes by the kernel, and by this process itself, in about a fifth of
+// a millisecond. The two are timed by turns, so that other work of the processor, and changes of its speed, affect both
+// alike. own is known even where the kernel copies nothing, as err then says.
 func PerByte() (kernel, own float64, err error) {
 	const (
 		sampleBytes = 64 << 10
@@ -107,8 +106,8 @@ func PerByte() (kernel, own float64, err error) {
 	return float64(byKernel.Nanoseconds()) / sampleBytes, float64(byCopy.Nanoseconds()) / sampleBytes, err
 }
 
-// Populate maps the pages of shared memory that exist already, all at once: else each costs a fault
-// when it is first touched, which takes longer than copying it. Kernels before 5.14 leave it at that.
+// Populate maps the pages of shared memory that exist already, all at once: else each costs a fault when it is first touched,
+// which takes longer than copying it. On kernels before 5.14 it does nothing.
 func Populate(mem []byte) { _ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE) }
 
 // AddressOf is where a buffer lies, for another process to read or write. It says nothing of

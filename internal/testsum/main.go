@@ -5,8 +5,8 @@
 //
 //	go run ./internal/testsum [go test flags] -- PACKAGES
 //
-// It exits with the code of go test, or 2 where no packages are given: what tested nothing has not passed, nor have packages
-// without a test that -run fits. Nor has what go test did not end with a verdict.
+// It exits with the code of go test; with 2 where no packages are given; and with 1 where go test succeeds, but no test was
+// run (none fits -run, say) or a package has no verdict.
 package main
 
 import (

@@ -34,7 +34,7 @@ func ResolveAll(ctx context.Context, host string) ([]netip.Addr, error) {
 	return preferred(found), nil
 }
 
-// preferred are those of a name's addresses that others are least like to be cut off from.
+// preferred are those of a name's addresses that other hosts are most likely to reach.
 func preferred(found []netip.Addr) []netip.Addr {
 	for i := range found {
 		found[i] = found[i].Unmap()

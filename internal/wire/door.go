@@ -11,9 +11,9 @@ import (
 
 // DoorConfig says who may come in through a Door.
 type DoorConfig struct {
-	// Self is asked for every hello, since the layout is agreed on later than
-	// the listener is opened. It may block until it is, but no longer than until gone is closed, which is when
-	// the connection has had to make room for another or the Door closes; then it returns false.
+	// Self is asked for every hello, since the layout is agreed on only after the listener is opened. It may block until
+	// then, but no longer than until gone is closed: the connection has had to make room for another, or the Door closes.
+	// Then it returns false.
 	Self func(gone <-chan struct{}) (Self, bool)
 	// Before is called on a fresh connection, before its hello: ranks that do
 	// not know the secret yet get it here. nil: nothing comes before. Its error ends the
@@ -133,8 +133,8 @@ func (d *Door) again(err error, backoff *time.Duration) bool {
 	return !d.closed
 }
 
-// waitAtMost waits for room to change, or for so long. The caller holds the lock, and the end of the time
-// takes it too: else it could be over before anybody waits for it.
+// waitAtMost waits for room to change, or until limit has passed. The caller holds the lock. The timer takes it, too, so that
+// it cannot broadcast before the caller waits.
 func (d *Door) waitAtMost(limit time.Duration) {
 	timer := time.AfterFunc(limit, func() {
 		d.mu.Lock()
@@ -216,14 +216,14 @@ func (d *Door) hello(conn net.Conn, gone <-chan struct{}) {
 	conn.Close()
 	switch {
 	case errors.Is(err, ErrBusy):
-	case errors.Is(err, ErrStranger), peer == Peer{}: // which may be the second where room was made for another
+	case errors.Is(err, ErrStranger), peer == Peer{}: // peer is empty, for one, where the connection was closed to make room
 		d.complain(remote, err)
 	default:
 		d.complain(fmt.Sprintf("%s (rank %d, %v)", remote, peer.Rank, peer.Purpose), err)
 	}
 }
 
-// refuse ends a connection of which it is not known whose it is.
+// refuse ends a connection before it is known whose it is.
 func (d *Door) refuse(conn net.Conn, err error) {
 	d.leave(conn)
 	conn.Close()

@@ -70,7 +70,7 @@ type Verdict uint8
 
 const (
 	Admitted Verdict = 1
-	Busy     Verdict = 2 // not now: a connection between the two exists or is being made by the acceptor, or that is about to leave
+	Busy     Verdict = 2 // not now: the two are connected, or the acceptor is connecting to the dialer, or about to leave
 	Refused  Verdict = 3 // not wanted: gone, or another layout
 )
 
@@ -155,8 +155,8 @@ func (s *Self) intro(purpose Purpose, peer int) intro {
 	return m
 }
 
-// CloseOnEnd closes conn when ctx ends, since a deadline for that might be followed by another, such as Greet's. stop undoes it,
-// and reports false where it was too late.
+// CloseOnEnd closes conn when ctx ends. To set a deadline then would not do: another, such as Greet's, might follow. stop
+// undoes it, and reports false where it was too late.
 func CloseOnEnd(ctx context.Context, conn net.Conn) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { conn.Close() })
 }
