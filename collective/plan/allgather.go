@@ -72,7 +72,7 @@ func allgatherBruck(p *Problem) *Plan {
 	w := b.work(l.total())
 	from := p.mine(l)
 	b.beside(w, from, l.n(me))
-	// held(k) is the length of the k blocks from mine on.
+	// held(i, k) is the length of the k blocks from block i on.
 	held := func(i, k int) int {
 		s := l.ring(i, k)
 		return s[0].n + s[1].n
@@ -186,7 +186,8 @@ func (p *Problem) blocksByNode(l layout, node int) (inNode, byNode layout) {
 	return inNode, laidOut(counts)
 }
 
-// place copies blocks that lie in the order of ranks to their places in Recv, those of consecutive ranks at once.
+// place copies blocks that lie packed in the order of `ranks` to their places in Recv. The blocks of ranks that follow one
+// another are copied at once.
 func (b *builder) place(ranks []int32, l layout, packed Loc) {
 	for i, at := 0, 0; i < len(ranks); {
 		first, k := int(ranks[i]), 1

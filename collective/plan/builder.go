@@ -8,8 +8,8 @@ type builder struct {
 	plan              Plan
 	taken             int    // elements of scratch in use
 	hostPart, netPart int    // elements, see part
-	still             bool   // rounds without steps stay, so that all ranks count alike
-	copies            []Step // to be done beside the messages of the round
+	still             bool   // keep rounds without steps, so that all ranks count rounds alike
+	copies            []Step // held back: to be done beside the messages of the round
 }
 
 // PartBytes is the size of the messages in which data to be reduced travel, but for Problem.NetPartBytes:
@@ -57,7 +57,8 @@ func (b *builder) within(stage func()) {
 	b.taken = taken
 }
 
-// add adds a step to the round. Local steps are done in order: one that may need a copy beside messages comes after it.
+// add adds a step to the round. Local steps are done in order: the copies that were held back go ahead of a local step,
+// which may need what they copy.
 func (b *builder) add(s Step) {
 	if s.Action.Local() {
 		b.catchUp()
@@ -65,7 +66,8 @@ func (b *builder) add(s Step) {
 	b.plan.Steps = append(b.plan.Steps, s)
 }
 
-// catchUp adds the copies that wait for the messages which they are to be beside, whether or not any have come.
+// catchUp adds the copies that were held back to stand behind the messages of the round, whether or not any messages have
+// been added.
 func (b *builder) catchUp() {
 	b.plan.Steps = append(b.plan.Steps, b.copies...)
 	b.copies = b.copies[:0]
@@ -77,13 +79,13 @@ func (b *builder) copy(dst, src Loc, n int) {
 	}
 }
 
-// moves reports whether a copy is one.
+// moves reports whether a copy has anything to do: it is not empty, and not onto itself.
 func (b *builder) moves(dst, src Loc, n int) bool {
 	return n > 0 && dst != src && !(b.InPlace && dst.Buf != Work && src.Buf != Work && dst.Off == src.Off)
 }
 
-// beside copies while the messages of the round, which it may come ahead of, are under way. They may read what is copied,
-// and do not touch the copy.
+// beside holds a copy back, to be done while the messages of the round are under way, those that are added later included.
+// Messages may read the source of the copy, and must not touch its destination.
 func (b *builder) beside(dst, src Loc, n int) {
 	if b.moves(dst, src, n) {
 		b.copies = append(b.copies, Step{Action: Copy, N: n, Dst: dst, A: src})
@@ -242,8 +244,8 @@ type layout struct {
 	offs  []int // size+1 prefix sums
 }
 
-// evenly cuts n elements into size blocks that differ by at most one, as do runs
-// of as many blocks: where the size of a run decides about the protocol, all take the same.
+// evenly cuts n elements into size blocks whose lengths differ by at most one, as do those of runs of equally many blocks:
+// where the length of a run decides about the protocol, all runs go by the same one.
 func evenly(n, size int) layout { return layout{size: size, count: n / size, extra: n % size} }
 
 // blocks is the layout of a problem with a block per rank.

@@ -7,16 +7,16 @@ import "math"
 // same figures: nothing in here depends on the own rank.
 type costing struct {
 	*Model
-	alone             *Model  // the same, of ranks with a processor each
-	shares            float64 // by which a processor's time is divided
+	alone             *Model  // the model for ranks with a processor each
+	shares            float64 // ranks among which a processor's time is divided
 	size              int     // ranks
 	n                 int     // bytes of the vector, or of all blocks together
 	block             float64 // average bytes of a block
 	nodes             int
 	local             int     // ranks on the fullest node
-	near              bool    // neighbouring ranks share nodes
+	near              bool    // the ranks of each node are consecutive
 	dealt             bool    // ranks are dealt to the nodes in turn
-	hostPart, netPart float64 // bytes of a message whose data are reduced on arrival
+	hostPart, netPart float64 // longest message whose data are reduced on arrival, in bytes
 }
 
 func newCosting(p *Problem, m *Model) *costing {
@@ -59,7 +59,7 @@ func (c *costing) swap(distance int, bytes float64) float64 {
 	return c.net(min(distance, c.local), bytes)
 }
 
-// net is an exchange among nodes in which some ranks of each take part.
+// net is an exchange among nodes in which so many ranks of each node take part.
 func (c *costing) net(ranks int, bytes float64) float64 {
 	return c.Net.Exchange.At(int(bytes)) + float64(ranks-1)*c.Net.Gap*bytes
 }
@@ -80,7 +80,7 @@ func (c *costing) next(bytes float64) float64 {
 	return max(t, c.net(crossing, bytes))
 }
 
-// fold is what it takes to combine what has come.
+// fold is the time to combine data that have just come.
 func (c *costing) fold(bytes float64) float64 {
 	if c.nodes == 1 {
 		return c.Folded.Or(c.Combine).At(int(bytes))
@@ -88,8 +88,8 @@ func (c *costing) fold(bytes float64) float64 {
 	return c.Combine.At(int(bytes))
 }
 
-// parted is the time t(bytes) of data that travels in parts of so many bytes. What does not fit in the caches comes from
-// memory all the same.
+// parted is the time for data that travel in parts of so many bytes, t(part) each. It is at least t(bytes): data that do
+// not fit the caches come from memory also if each part would fit.
 func parted(bytes, part float64, t func(float64) float64) float64 {
 	if bytes <= part {
 		return t(bytes)
@@ -147,7 +147,7 @@ func (c *costing) all() float64 { return float64(c.n) }
 // share is one rank's part of the vector.
 func (c *costing) share() float64 { return c.all() / float64(c.size) }
 
-// cut is the length of a run of d blocks, at most what is missing.
+// cut is the length of a run of d blocks, or of the size-d blocks that are missing if these are fewer.
 func (c *costing) cut(d int) float64 { return float64(min(d, c.size-d)) * c.share() }
 
 // Barriers.
@@ -165,7 +165,7 @@ func (c *costing) nodeBarrier() float64 {
 	return 2*c.within(0) + float64(rounds2(c.nodes))*c.net(1, 0)
 }
 
-// within is a tree inside a node, between one among the leaders.
+// within is a tree inside a node; between is one among the nodes' leaders.
 func (c *costing) within(bytes float64) float64 {
 	return float64(rounds2(c.local)) * c.Host.OneWay.At(int(bytes))
 }
@@ -192,7 +192,7 @@ func chainCost(segmentBytes int) func(*costing) float64 {
 	}
 }
 
-// foldingChainCost prices one whose ranks fold each segment before they pass it on.
+// foldingChainCost prices a pipelined chain whose ranks fold each segment before they pass it on.
 func foldingChainCost(segmentBytes int) func(*costing) float64 {
 	return func(c *costing) float64 {
 		steps, segment, t := c.chain(segmentBytes)
@@ -200,11 +200,11 @@ func foldingChainCost(segmentBytes int) func(*costing) float64 {
 	}
 }
 
-// chain is how many steps a pipelined chain takes, of how many bytes, and the time to pass them on.
+// chain returns the number of steps of a pipelined chain, the bytes of a segment, and the time to pass a segment on.
 func (c *costing) chain(segmentBytes int) (steps, segment, pass float64) {
 	segment = min(float64(segmentBytes), c.all())
 	steps = float64(c.size-2) + max(1, c.all()/max(1, segment))
-	if c.size == 2 { // one link: segments gain nothing over the message that they make
+	if c.size == 2 { // one link: in segments a message is no quicker than as a whole
 		return steps, segment, max(c.pass(1, segment), c.pass(1, c.all())*segment/max(1, c.all()))
 	}
 	return steps, segment, c.next(segment)
@@ -238,13 +238,13 @@ func (c *costing) linearScatter() float64 {
 	return c.ScatteredOwn(int(c.block)) + min(c.rootOfAll(), c.readByAll())
 }
 
-// rootOfAll is a message between the root and each of the others.
+// rootOfAll is one message between the root and each of the others.
 func (c *costing) rootOfAll() float64 {
 	one := c.passAlone(c.size/2, c.block)
 	return one + float64(c.size-2)*(one-c.passAlone(c.size/2, 0)+c.Overhead)
 }
 
-// passAlone is a message while the others wait: where ranks share processors, they need none.
+// passAlone is a message while all other ranks wait: where ranks share processors, those that wait need none of their time.
 func (c *costing) passAlone(distance int, bytes float64) float64 {
 	t := c.pass(distance, bytes)
 	if c.inside(distance) {
@@ -253,7 +253,8 @@ func (c *costing) passAlone(distance int, bytes float64) float64 {
 	return t
 }
 
-// readByAll is the same where ranks share processors: each of the others reads its block, on all processors at once.
+// readByAll is rootOfAll where ranks share processors and can read each other's memory: each of the others reads its block
+// out of the root's, on all processors at once.
 func (c *costing) readByAll() float64 {
 	if c.shares == 1 || c.nodes > 1 || len(c.Read) == 0 {
 		return math.Inf(1)
@@ -269,7 +270,8 @@ func (c *costing) treeGather() float64 { return c.GatheredOwn(int(c.block)) + c.
 
 func (c *costing) treeScatter() float64 { return c.ScatteredOwn(int(c.block)) + c.scatterDown() }
 
-// ofOwn is the price of an allgather of the ranks' own blocks: each puts its in its place, and what it sends first is no news.
+// ofOwn prices an allgather of blocks that the program has passed in: each rank also copies its own block to its place, and
+// what it sends first was not just written (Settled).
 func ofOwn(price func(*costing) float64) func(*costing) float64 {
 	return func(c *costing) float64 {
 		t := c.Copy.At(int(c.block)) + price(c)
@@ -301,7 +303,7 @@ func (c *costing) nodeAllgather() float64 {
 		float64(c.nodes-1)*c.net(1, perNode) + c.placing() + c.within(c.all())
 }
 
-// placing is a copy of all blocks, each on its own, where those of a node are not together.
+// placing is a copy of all blocks, one by one, where the blocks of a node do not lie together.
 func (c *costing) placing() float64 {
 	if c.near {
 		return 0
@@ -309,7 +311,8 @@ func (c *costing) placing() float64 {
 	return c.packing() / 2
 }
 
-// lanesAllgather: one of the two orders, by nodes or by lanes, is that of the ranks where these are spread evenly.
+// lanesAllgather: blocks are collected in the order of lanes. Where ranks are dealt to the nodes in turn that is the order
+// of ranks; else every block is copied to its place.
 func (c *costing) lanesAllgather() float64 {
 	swaps := func(swap func(float64) float64) func(int, float64) float64 {
 		return func(messages int, b float64) float64 { return c.several(messages, b, swap) }
@@ -338,8 +341,8 @@ func (c *costing) pairwiseAlltoall() float64 {
 	return c.Copy.At(int(c.block)) + c.partners(c.block, func(bytes float64, one func(float64) float64) float64 { return one(bytes) })
 }
 
-// partners sums the price of an exchange of what the ranks have been called with over all other ranks: those of the
-// own node and those of others, wherever they are.
+// partners sums the price of exchanging data that the program has passed in with all other ranks: with those of the own
+// node, and with those of other nodes, whichever these are.
 func (c *costing) partners(bytes float64, price func(bytes float64, one func(float64) float64) float64) float64 {
 	return float64(c.local-1)*price(bytes, c.settledSwap) + float64(c.size-c.local)*price(bytes, c.laneSwap)
 }
@@ -348,7 +351,7 @@ func (c *costing) partners(bytes float64, price func(bytes float64, one func(flo
 func (c *costing) hostSwap(bytes float64) float64 { return c.Host.Exchange.At(int(bytes)) }
 func (c *costing) laneSwap(bytes float64) float64 { return c.net(c.local, bytes) }
 
-// settledSwap is hostSwap of what was not just written.
+// settledSwap is hostSwap of data that were not just written.
 func (c *costing) settledSwap(bytes float64) float64 {
 	return c.Settled.Or(c.Host.Exchange).At(int(bytes))
 }

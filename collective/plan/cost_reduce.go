@@ -74,9 +74,9 @@ func (c *costing) nodeAllreduce() float64 {
 		over(below2(c.nodes), func(int) float64 { return c.net(1, c.all()) + c.fold(c.all()) }) + extra
 }
 
-// slicedCost prices the sliced allreduce in segments, of which those inside
-// nodes and those between them overlap. Each round then has messages of four
-// stages, all of which keep the processor busy, and ends when the slowest has arrived.
+// slicedCost prices the sliced allreduce in so many segments. With several, the stages inside the nodes overlap with those
+// between them: each round then has messages of four stages, all of which keep the processor busy, and ends when the
+// slowest has arrived.
 func slicedCost(segments int) func(*costing) float64 {
 	weight := rampWeights(segments)
 	sum := 0

@@ -6,7 +6,8 @@ import "slices"
 // a node follow one another, the subtrees of a binomial tree are within nodes already, and
 // the link of the root's node carries the same bytes in any order. Simulated on 1,024 ranks of FDR, binomial takes 1.08
 // times the lower bound for 64 KiB and 1.01 times for 16 MiB. For alltoall with counts see alltoallLanes.
-// Scans have them for nodes of consecutive ranks only, since a node must have one result to combine the next one's with.
+// Scans have them for nodes of consecutive ranks only, since a node must have a single result that the next node's can be
+// combined with.
 
 // hierarchy splits the ranks by host: this rank's node as a group whose
 // member 0 is the node's leader, and the leaders as a group whose member 0 is

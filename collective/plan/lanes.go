@@ -10,7 +10,7 @@ import "slices"
 //
 // Träff, Hunold, "Decomposing MPI collectives for exploiting multi-lane communication", 2020.
 
-// lanes says which lane every rank belongs to, and who serves each for a node.
+// lanes says which lane every rank belongs to, and which rank of a node serves each lane.
 type lanes struct {
 	*Nodes
 	count int
@@ -34,7 +34,7 @@ func (l *lanes) member(node, j int) (rank int, own bool) {
 	return int(members[i]), firstSlice(i, len(members), l.count) == j
 }
 
-// along is lane j as a group, counted in nodes.
+// along is lane j as a group, whose members are counted by node.
 func (l *lanes) along(j int) group {
 	return group{me: l.node, size: len(l.Members), to: func(node int) int {
 		rank, _ := l.member(node, j)
@@ -59,10 +59,10 @@ func (l *lanes) order() (ranks []int32, ends []int) {
 
 // laid says how blocks lie in the order of lanes, each lane's in the order of nodes.
 type laid struct {
-	ranks  []int32  // whose the blocks are
-	ends   []int    // of lanes, in elements
+	ranks  []int32  // owners of the blocks, in the order of lanes
+	ends   []int    // where the blocks of each lane end, in elements
 	byLane []layout // a lane's blocks by node
-	held   layout   // elements by member of this rank's node
+	held   layout   // what each member of this rank's node holds, in elements
 }
 
 func (l *lanes) lay(blocks layout) laid {
@@ -99,7 +99,7 @@ func reduceScatterLanes(p *Problem) *Plan {
 	b.reduceScatterAny(l.local, d.held, w, w, w.at(d.held.off(l.local.me)))
 	b.next()
 	b.alongEach(p, l, func(stage *builder, j int) {
-		// In the lanes of others' blocks nothing is left for this rank.
+		// In a lane that is not the one of this rank's own block, no result is left for this rank.
 		lane := w.at(d.ends[j])
 		stage.reduceScatterCirculant(l.along(j), d.byLane[j], halvingSkips(len(l.Members)), lane, lane, Loc{Recv, 0})
 	})

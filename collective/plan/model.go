@@ -73,24 +73,24 @@ type Link struct {
 	Gap float64 `json:"gap_per_byte,omitempty"`
 }
 
-// Model is what a price is made of. All ranks of a communicator must use the same one.
+// Model holds the figures that prices are made of. All ranks of a communicator must use the same one.
 type Model struct {
 	Name string `json:"name"`
 	Host Link   `json:"host"`    // between ranks of one host
 	Net  Link   `json:"network"` // between hosts
 	// Combine is γ: the time to reduce bytes of one operand into another.
 	Combine Curve `json:"combine"`
-	// Folded is Combine of what a message between ranks of one host has just brought, of which a part may be in the
-	// sender's caches. Empty: as Combine says.
+	// Folded is Combine for an operand that a message from a rank of the same host has just brought: part of it may be in
+	// the sender's caches. Empty: as Combine says.
 	Folded Curve `json:"folded,omitempty"`
-	// Merged is the time in which every rank of a host sends one message and receives one, whose data it reduces on
-	// arrival. Empty: as Exchange and Folded say of the parts in which it comes.
+	// Merged is the time in which every rank of a host sends one message, receives one and reduces its data on arrival.
+	// Empty: as Exchange and Folded say for each of the parts in which the data come.
 	Merged Curve `json:"merged,omitempty"`
-	// Settled is Host.Exchange of what its sender has not just written, as the blocks are that a collective is called with: parts of it
-	// may be in no cache, or in those of the receiver. Empty: as Exchange says.
+	// Settled is Host.Exchange of data that their sender has not just written, such as the blocks with which a collective
+	// is called: parts of them may be in no cache, or in the receiver's. Empty: as Exchange says.
 	Settled Curve `json:"settled,omitempty"`
-	// Gathered and Scattered are the times in which a rank takes in a block of another of its host and one of its own, and deals
-	// them. Empty: as OneWay and Copy say.
+	// Gathered is the time in which a rank collects a block of another rank of its host and one of its own, Scattered that
+	// in which it deals them out. Empty: as OneWay and Copy say.
 	Gathered  Curve `json:"gathered,omitempty"`
 	Scattered Curve `json:"scattered,omitempty"`
 	// Copy is the time to copy bytes from one buffer to another.
@@ -98,23 +98,24 @@ type Model struct {
 	// Pieces is the time in which every rank of a host gives another so many bytes through memory that
 	// they share, and takes as many. Empty: as OneWay and Copy say.
 	Pieces Curve `json:"pieces,omitempty"`
-	// Given is the time in which one rank of a host gives another so many bytes in that way. Empty: as OneWay says.
+	// Given is the time in which one rank of a host gives another so many bytes through shared memory. Empty: as OneWay
+	// says.
 	Given Curve `json:"given,omitempty"`
-	// Read is the time in which every rank of a host reads so many bytes out of another's memory
-	// through the kernel, and lets it know. Empty: none can.
+	// Read is the time in which every rank of a host reads so many bytes out of another's memory through the kernel, and
+	// tells the other that it has. Empty: the ranks cannot read each other's memory.
 	Read Curve `json:"read,omitempty"`
-	// Mapped is Read of memory that both have mapped. Empty: as Copy says.
+	// Mapped is Read for memory that both ranks have mapped. Empty: as Copy says.
 	Mapped Curve `json:"mapped,omitempty"`
 	// Cross is how long the ranks of one host take to meet in shared memory, in
 	// seconds; 0: as long as the shortest message. Where several share a processor, Switch is added to it.
 	Cross float64 `json:"cross,omitempty"`
-	// NetPartBytes is Problem.NetPartBytes: how long messages over the network are best whose data are
-	// reduced on arrival. 0: as within a host.
+	// NetPartBytes is Problem.NetPartBytes: the best length of messages over the network whose data are reduced on arrival.
+	// 0: as within a host.
 	NetPartBytes int `json:"network_part_bytes,omitempty"`
 	// Overhead is how long a processor is busy with a message besides its bytes.
 	Overhead float64 `json:"overhead"`
-	// Switch is how long a rank waits for its turn where several share a
-	// processor; 0: the other figures were measured in that way, or none do. Then nothing is added for sharing.
+	// Switch is how long a rank waits for its turn where several share a processor. 0: nothing is added for sharing, either
+	// because the other figures were measured with it or because no ranks share.
 	Switch float64 `json:"switch,omitempty"`
 }
 
@@ -138,8 +139,8 @@ type NamedCurve struct {
 type Measure uint8
 
 const (
-	Needed   Measure = iota // by every model
-	Optional                // may be empty, which means something
+	Needed   Measure = iota // no model can do without it
+	Optional                // may be empty; its comment in Model says what that means
 )
 
 // Curves are all curves of m, to be read or set.
@@ -153,18 +154,18 @@ func (m *Model) Curves() []NamedCurve {
 	}
 }
 
-// What the copy of the root's own block costs where that was not measured, in copies. The root of a gather, which
-// fetches the others' blocks, makes them wait, and takes what is to be sent out of the caches. Those of a scatter fetch their
-// blocks beside the copy.
+// What the root's copy of its own block costs where that was not measured, in copies of that length. In a gather, where the
+// root fetches the others' blocks, they wait meanwhile, and the copy drives what they have to send out of the caches. In a
+// scatter the others fetch their blocks beside the copy.
 const (
 	gatheredOwn  = 1.5
 	scatteredOwn = 0.75
 )
 
-// GatheredOwn is what the root's own block of n bytes adds to those that it gathers of the others.
+// GatheredOwn is the time that the root's own block of n bytes adds to a gather of the others' blocks.
 func (m *Model) GatheredOwn(n int) float64 { return m.ownBlock(m.Gathered, gatheredOwn, n) }
 
-// ScatteredOwn is the same of a scatter.
+// ScatteredOwn is the same for a scatter.
 func (m *Model) ScatteredOwn(n int) float64 { return m.ownBlock(m.Scattered, scatteredOwn, n) }
 
 func (m *Model) ownBlock(both Curve, copies float64, n int) float64 {
@@ -175,15 +176,16 @@ func (m *Model) ownBlock(both Curve, copies float64, n int) float64 {
 }
 
 const (
-	// announcedBytes is about where messages are announced first, and the two
-	// ranks have to run three times more.
+	// announcedBytes is about the length from which messages are announced first, for which the two ranks need so many more
+	// turns (announcing).
 	announcedBytes = 16 << 10
 	announcing     = 3
 	// turnBytes is how much of a long message goes through memory in one turn.
 	turnBytes = 64 << 10
 )
 
-// Shares is by how many ranks a processor's time is divided: 1 also where the figures were measured in that way.
+// Shares is the number of ranks among which a processor's time is divided. It is 1 also where the figures were measured
+// with ranks that share one (Switch is 0).
 func (m *Model) Shares(ranksPerCore float64) float64 {
 	if m.Switch == 0 {
 		return 1
@@ -223,8 +225,8 @@ func (m *Model) crowd(ranksPerCore float64) *Model {
 	return &d
 }
 
-// Check reports what is wrong with a model read from a file. A model has figures for both classes of links: where there is
-// only one, those of the other are the default's.
+// Check reports what is wrong with a model read from a file. A model has figures for both classes of links: where only one
+// class was there to be measured, the other has the default's.
 func (m *Model) Check() error {
 	for _, figure := range []struct {
 		name    string

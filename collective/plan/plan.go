@@ -67,7 +67,7 @@ func (k Kind) Reduces() bool {
 	return k == Reduce || k == Allreduce || k == ReduceScatter || k == Scan || k == Exscan
 }
 
-// HasBlocks reports whether the data are a block of each rank, or for each.
+// HasBlocks reports whether the data are one block per rank: a block from each rank, or one for each.
 func (k Kind) HasBlocks() bool {
 	return k == Gather || k == Allgather || k == Scatter || k == ReduceScatter || k == Alltoall
 }
@@ -95,8 +95,8 @@ type Problem struct {
 	Nodes *Nodes
 	// NetPartBytes is the longest message between hosts in which data to be reduced travel; 0: PartBytes, as within them.
 	NetPartBytes int
-	// RanksPerCore is how many ranks take turns on a processor where it is most; 0
-	// is 1: each has its own.
+	// RanksPerCore is the mean number of ranks that take turns on a processor, on the host where it is highest. 0 is 1:
+	// each rank has its own.
 	RanksPerCore float64
 }
 
@@ -198,9 +198,9 @@ func (s Step) String() string {
 	return fmt.Sprintf("fold %v <- %v op rank %d x%d", s.Dst, s.A, s.Peer, s.N)
 }
 
-// Plan is the schedule of one rank. Of a round the local steps ahead of its messages are done first, in order; then all
-// messages are under way together, and local steps that follow one are done beside them, in order; the round ends
-// when its messages have been sent and received.
+// Plan is the schedule of one rank. In each round the local steps that stand before the first message are done first, in
+// order. Then all messages of the round are under way together, and the local steps that stand after the first message are
+// done beside them, in order. The round ends when its messages have been sent and received.
 type Plan struct {
 	Name   string
 	Steps  []Step
@@ -247,8 +247,9 @@ func (s *Step) Parts() int {
 	return (s.N + s.Part - 1) / s.Part
 }
 
-// Piece is part i of the elements: where it begins and how many it has. The last two share what is left: a short
-// one at the end would leave before the others are asked for, and be taken for one of them when they are given up.
+// Piece returns where part i of the elements begins and how many it has. The last two parts share what the others leave: a
+// short last part would be sent before the receiver has asked for the parts ahead of it, and would be received in place of
+// one of them if they are given up.
 func (s *Step) Piece(i int) (from, size int) {
 	parts := s.Parts()
 	from = i * s.Part

@@ -80,7 +80,7 @@ func (b *builder) reduceScatterCirculant(g group, l layout, skips []int, in, acc
 	}
 }
 
-// halvingSkips are those of the fewest messages: ⌈log₂ size⌉, each half of the one before.
+// halvingSkips are the skips with the fewest messages, ⌈log₂ size⌉: each is half of the one before, rounded up.
 func halvingSkips(size int) []int { return radixSkips(size, 2) }
 
 // radixSkips divide by the radix in each step, for fewer steps of up to radix-1
@@ -134,9 +134,8 @@ func (b *builder) reduceScatterRing(g group, l layout, in Loc, acc func(block, t
 	}
 }
 
-// reduceScatterPairwise: every rank sends each other one its block; P-1
-// steps. Keeps the order of operands: those of lower ranks and those of higher
-// ranks are accumulated apart.
+// reduceScatterPairwise: every rank sends every other rank that one's block; P-1 steps. It keeps the order of operands:
+// those of lower ranks and those of higher ranks are accumulated apart.
 //
 // Thakur, Rabenseifner, Gropp 2005, section 4.4.
 func reduceScatterPairwise(p *Problem) *Plan {

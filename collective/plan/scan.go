@@ -129,8 +129,9 @@ func exscanChain(segmentBytes int) func(*Problem) *Plan {
 	}
 }
 
-// The scans in two levels: in the nodes, then by the last rank of each node over the nodes' results, exclusively; what that
-// gives is broadcast in the node and combined on the left. Ranks of a node must be consecutive.
+// The scans in two levels: a scan inside each node; then an exclusive scan of the nodes' totals by the last rank of each
+// node, whose result is broadcast inside the node and combined with what is there, on the left. The ranks of a node must be
+// consecutive.
 //
 // Sanders, Träff, "Parallel prefix (scan) algorithms for MPI", 2006 (clusters of SMP nodes).
 
@@ -146,7 +147,8 @@ func scanNode(p *Problem) *Plan {
 	return b.done()
 }
 
-// exscanNode is scanNode but for the last ranks, which add their own operands for the nodes after theirs.
+// exscanNode is scanNode with an exclusive scan inside the nodes. The last rank of each node adds its own operand to what
+// that gives: this is the total for the nodes after its own.
 func exscanNode(p *Problem) *Plan {
 	b := newBuilder(p, "node+doubling")
 	local, lasts := p.succession()
@@ -182,8 +184,8 @@ func (p *Problem) succession() (local, lasts group) {
 	return among(members, indexOf(members, p.Rank)), lasts
 }
 
-// precede leaves on every rank of a node the totals of the nodes before it, combined, but for the first, which has none
-// before it. A node's total is n elements on its last rank.
+// precede leaves the totals of all earlier nodes, combined, in before on every rank of a node. ok is false on the first
+// node, which has none before it. A node's total is the n elements at total on its last rank.
 func (b *builder) precede(local, lasts group, total Loc, n int) (before Loc, ok bool) {
 	ok = lasts.me > 0
 	if ok {

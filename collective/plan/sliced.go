@@ -70,9 +70,9 @@ func (s *slicing) cross(out Loc, j int, skips []int) *Plan {
 	return b.done()
 }
 
-// crossTurned is cross with the blocks counted from the own one on in w, of
-// the slice's length: two copies, for that no run of blocks wraps and each partner gets one message. It
-// ends with a round of local steps only.
+// crossTurned is cross in w, of the slice's length, with the blocks counted from this rank's own on. It costs a copy into w
+// and one out of it, so that no run of blocks wraps and each partner gets one message. It ends with a round of local steps
+// only.
 func (s *slicing) crossTurned(w, out Loc, j int, skips []int) *Plan {
 	b := s.stage()
 	g, mine := s.holders(j), out.at(s.base+s.slices.off(j))
@@ -146,7 +146,7 @@ func allreduceSliced(p *Problem) *Plan {
 	b := newBuilder(p, slicedName(1))
 	s := p.slicing(0, p.Count)
 	in, out := Loc{Send, 0}, Loc{Recv, 0}
-	// Stages begin in the same round everywhere, also for those whose nodes are smaller.
+	// Stages begin in the same round on all ranks, also on those of smaller nodes.
 	local, skips := p.Nodes.localSteps(), radixSkips(len(p.Nodes.Members), slicedRadix)
 	var t timeline
 	t.place(0, s.scatter(in, out))
@@ -158,9 +158,9 @@ func allreduceSliced(p *Problem) *Plan {
 	return b.done()
 }
 
-// pipelineSkips divide nodes in as few steps as a node takes in itself, so that
-// as few long rounds meet as many, but in no fewer than radixSkips by slicedRadix: by radices that grow, for the
-// first steps have the long messages.
+// pipelineSkips are the skips among nodes, in as many steps as a stage takes inside a node, so that equally many long
+// rounds meet; but in no fewer steps than radixSkips by slicedRadix, and in no more than halvingSkips. The radices grow,
+// for the first steps have the long messages.
 func pipelineSkips(nodes, localSteps int) []int {
 	steps := min(max(localSteps, len(radixSkips(nodes, slicedRadix))), rounds2(nodes))
 	var skips []int

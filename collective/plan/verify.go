@@ -56,7 +56,7 @@ type folding struct {
 	in []symbol
 }
 
-// receive is a Get or a Fold, which then is number fold of its round.
+// receive is a Get, or a Fold with its number among the folds of the round.
 type receive struct {
 	Step
 	fold int

@@ -14,10 +14,10 @@ type region struct {
 	write  bool
 }
 
-// disjoint checks the memory that the steps of a round touch: within its
-// buffer, nothing written that may not be, no message in the way of another but for
-// folds, which are done in order, nor of a local step beside it. What a fold receives may land where its
-// result goes, unless that is one of its operands: long before the folds ahead of it are done.
+// disjoint checks the memory that the steps of a round touch: each step stays within its buffer, none writes what must not
+// be written, and none writes memory that another step uses at the same time, if one of the two is a message. Folds may
+// share memory, since they are done in order. But where received data land in the place of a fold's result (see lands),
+// they do so long before the folds ahead of it are done, which therefore must not use that place.
 func (s *symbolic) disjoint(steps []Step) error {
 	var regions []region
 	messages := false
@@ -78,7 +78,7 @@ func (s *symbolic) disjoint(steps []Step) error {
 	return nil
 }
 
-// lands reports whether what a fold receives may land where its result goes.
+// lands reports whether the data that a fold receives may land where its result goes: that is not also its operand.
 func (s *symbolic) lands(fold Step) bool {
 	return !s.region(0, fold.A, fold.N, false).meets(s.region(0, fold.Dst, fold.N, true))
 }
