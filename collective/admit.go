@@ -8,11 +8,11 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// admit tells a blocking call whether to meet the other ranks in an arena. The communicator gets its
-// arena with the first that comes after arenaAfter others. All ranks number their calls alike, whichever of their goroutines
-// make them, so that it is the same call everywhere: the number is taken and the choice made under one
-// lock. Making the arena is a part of that call and has its number. Blocking calls that come meanwhile wait,
-// because they are to meet in it; nonblocking ones go on, by messages as ever.
+// admit tells a blocking call whether to meet the other ranks in an arena. The first blocking call after the communicator's
+// first arenaAfter collectives makes the arena. It is the same call on all ranks, since they number their calls alike,
+// whichever goroutines make them: the number is taken and the choice made under one lock. Making the arena is a part of
+// that call and has its number. Blocking calls that come meanwhile wait, because they are to meet in the arena; nonblocking
+// ones go on, by messages as ever.
 //
 // It blocks until the arena is settled or ctx ends, which ends collectives on the communicator.
 func (s *state) admit(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
@@ -25,7 +25,7 @@ func (s *state) admit(ctx context.Context, c *mpi.Comm, q *call) (*arena, error)
 		s.mu.Unlock()
 		select {
 		case <-making:
-		case <-s.off.Done(): // which its start will find
+		case <-s.off.Done(): // the call finds that when it starts
 		case <-ctx.Done():
 			err := s.fault(q.kind, 0, context.Cause(ctx))
 			s.giveUp(c.Shadow(), err)
@@ -59,7 +59,7 @@ func (s *state) admit(ctx context.Context, c *mpi.Comm, q *call) (*arena, error)
 		s.settleArena(nil)
 		s.mu.Unlock()
 	}
-	q.made = a != nil // those who wait are let in after it
+	q.made = a != nil // the calls that wait are let in after this one
 	return a, err
 }
 

@@ -19,9 +19,9 @@ import (
 // arena is memory that all ranks of a communicator within one host have mapped: in
 // it they do collectives without messages. Each rank writes to its own part and reads all of them.
 //
-// A part consists of words that only grow, a line each, and one that says who the rank is; of a ring of slots and a
-// store for short vectors (arena_slots.go); and of a ring of pieces for long ones (arena_pieces.go). Where the
-// ranks may read each other's memory, long ones can also do without pieces (arena_direct.go).
+// A part consists of words that only grow, a line each, and a line that says who the rank is; of a ring of slots and a
+// store for short vectors (arena_slots.go); and of a ring of pieces for long ones (arena_pieces.go). Where the ranks may
+// read each other's memory, long vectors can also do without pieces (arena_direct.go).
 //
 // After Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", 2008.
 type arena struct {
@@ -29,15 +29,15 @@ type arena struct {
 	parts     []*part
 	own       *part   // this rank's
 	others    []int   // in the order in which this rank waits for them
-	elsewhere rankSet // in a crowd: those that run on other processors than this one
-	mates     []int   // in a crowd: those that run on the same one, and need it to come
+	elsewhere rankSet // in a crowd: ranks that run on other processors than this one
+	mates     []int   // in a crowd: ranks that run on this one's processor, and need it to come to a meeting
 
 	fences bool            // writers need a full fence of their own: see package fence
 	home   osyield.Home    // of this rank; the engine has another for its own waits
 	pauses []osyield.Pause // by rank that is waited for
 	spins  int             // looks at a word before the core is given away
-	yields int             // how often it is given away before the rank sleeps
-	ahead  int             // steps of a long collective that are shown before their turn to be taken
+	yields int             // times that the core is given away before the rank sleeps
+	ahead  int             // steps of a long collective that a rank shows ahead of the one that it takes
 	store  int             // bytes of the store that are used
 
 	drop    func() // gives the memory back
@@ -50,11 +50,11 @@ type arena struct {
 
 	// Of the meeting that is served.
 	turn    uint64                  // meetings begun
-	heads   [slots][slotHead]uint64 // of this rank's slots: a line that others have read is in their caches, not in this rank's
+	heads   [slots][slotHead]uint64 // copies of this rank's slots: a line that others have read is in their caches, not here
 	leaving *order                  // of the next barrier, nil before the first meeting
 	lines   int                     // of the slot shown last
 	stored  int                     // bytes of the store used in this round
-	steps   uint64                  // of long and direct ones
+	steps   uint64                  // of long and direct collectives so far
 	ring    [pieces]usage
 	pace    pace
 	sleeper *execution // stands for the meeting while this rank sleeps
@@ -64,7 +64,7 @@ type arena struct {
 	buffers    [2]buffer       // of this rank: what it gives, and its result
 	views      [][]view        // by rank: memory that is mapped
 	bufferVote [lengths]uint64 // this rank's, heapVote or mappedVote
-	allMapped  [lengths]bool   // as the ranks have agreed: those that read what is mapped are direct
+	allMapped  [lengths]bool   // as the ranks have agreed: entries with readsMapped are direct then
 	scratch    [2][]byte
 	saved      []byte // an input that the result overwrites, at most idleBytes between calls
 }
@@ -105,7 +105,7 @@ func (a *arena) enter(ticket uint64) {
 		return
 	}
 	a.queued.Add(1)
-	fence.Everywhere() // for who leaves meanwhile
+	fence.Everywhere() // so that whoever leaves meanwhile sees queued, or this sees served grow
 	a.mu.Lock()
 	for a.served.Load()+1 != ticket {
 		a.next.Wait()
@@ -144,22 +144,21 @@ const (
 
 	slots       = 16                  // turns in the ring
 	slotWords   = 8 * line            // turn, signature, number and vote, and a vector of a few lines or where in the store it is
-	callAt      = 3                   // the number of the call, and what the rank finds: see pace
-	slotStride  = slotWords + 17*line // far enough for so short vectors (memcopy.ReadAheadBytes), and not all in the same sets of a cache
+	callAt      = 3                   // word with the number of the call and the rank's votes: see pace
+	slotStride  = slotWords + 17*line // far enough for short vectors (memcopy.ReadAheadBytes), and not all in the same sets of a cache
 	slotHead    = 4                   // words before the vector
 	inlineBytes = (slotWords - slotHead) * 8
 	slotBytes   = 8 << 10 // of a short vector
 
-	// The store has room for all turns of the ring. It is much larger, since memory that has
-	// left the caches of the readers is quicker to write; but not where ranks share
-	// them.
+	// The store has room for all turns of the ring. Where ranks have caches of their own it is much larger, since memory
+	// that has left the caches of its readers is quicker to write.
 	storeBytes   = 2 << 20
 	storeCrowded = 2 * slots * slotBytes
-	_            = uint(storeCrowded - (slots+1)*(slotBytes+memcopy.ReadAheadBytes)) // with the gaps, and what is left where it turns back
+	_            = uint(storeCrowded - (slots+1)*(slotBytes+memcopy.ReadAheadBytes)) // with the gaps, and what is unused where it turns back
 
-	// The ring of pieces is as large for the same reason, and was quicker so where ranks share
-	// caches, too. A piece is as small as it can be without costing more in crossings than it gains by
-	// overlap: its readers begin when it is there.
+	// The ring of pieces is as large for the same reason, and was quicker so where ranks share caches, too. A piece is as
+	// small as it can be without costing more in crossings than it gains by overlap: its readers begin when it has been
+	// written.
 	pieces      = 32                                        // steps in the ring
 	pieceBytes  = 64 << 10                                  // of a vector, or of all blocks, in one step
 	pieceStride = (pieceBytes + memcopy.ReadAheadBytes) / 8 // words
@@ -176,7 +175,8 @@ const (
 // part is a rank's part of an arena.
 type part [arenaWords]uint64
 
-// arenaSuits: all ranks share memory, and are few, and no library does it all. All get the same answer. The state is locked.
+// arenaSuits reports whether there can be an arena: all ranks share memory and are few, and the system's MPI library does
+// not do all collectives. All ranks get the same answer. The state is locked.
 func (s *state) arenaSuits(c *mpi.Comm) bool {
 	if _, native := c.Native(); native && s.config.Library == LibraryAlways || s.size < 2 || s.size > maxArena || s.sizesOnly {
 		return false
@@ -215,7 +215,7 @@ func (s *state) makeArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, er
 
 // mapArena maps the ranks' memory, as a part of q. Collective.
 func (s *state) mapArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
-	// A rank that has called collectives off does not come to it, or goes from it.
+	// A rank that has called collectives off does not come here, or has left: the others must not wait for it.
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer context.AfterFunc(s.off, func() { end(calledOff(s.broken.Load())) })()
@@ -238,8 +238,8 @@ func (s *state) mapArena(ctx context.Context, c *mpi.Comm, q *call) (*arena, err
 		parts[r] = (*part)(shared.Part(r))
 		procmem.Populate(mpi.Bytes(parts[r][:]))
 	}
-	// One that fences do not reach has all fence for themselves. And all or none read each other's memory,
-	// who have all introduced themselves when it is tried.
+	// If fences do not reach one of the ranks, all of them fence for themselves. Likewise all ranks read each other's
+	// memory, or none does. When that is tried all have introduced themselves, since they have agreed on the fences.
 	fenced, err := s.allCan(ctx, c, q, fence.Register())
 	if err != nil {
 		drop()
@@ -281,8 +281,7 @@ func (s *state) allCan(ctx context.Context, c *mpi.Comm, q *call, can bool) (boo
 	return vote[0] == 1, err
 }
 
-// canRead reports whether the ranks can read each other's memory, which before there is an arena
-// nobody knows.
+// canRead reports whether the ranks can read each other's memory. Before there is an arena nobody knows, and it is true.
 func (s *state) canRead() bool {
 	a := s.arena.Load()
 	return a == nil || a.pids != nil

@@ -24,14 +24,14 @@ import (
 // show each other where their buffers are, read, and wait until nobody reads theirs
 // any more.
 //
-// What goes only one way between two ranks, and between the root and each of the others, is a message, since both copy that
-// together (package shm).
+// Where only one of two ranks gives (the root and each other rank of a gather or scatter, or the two ranks of a broadcast)
+// and the buffers are not mapped, a message is sent instead, since both ranks copy that together (package shm).
 //
-// Of an allreduce each rank reduces a slice, and then reads the others' results. Two ranks
-// reduce all of it each, which is as many bytes to read for the kernel and saves a crossing.
+// In an allreduce each rank reduces a slice, and then reads the others' results. Of two ranks each reduces the whole
+// vector: the kernel has as many bytes to read, and a crossing is saved.
 //
-// Nothing here writes to another's memory, so that a rank that was stopped can spoil nothing when it goes on. What
-// a rank has read of a buffer that its owner gave up meanwhile is thrown away.
+// Nothing here writes to another rank's memory, so that a rank that was stopped can spoil nothing when it goes on. What a
+// rank has read of a buffer that its owner gave up meanwhile is thrown away.
 //
 // Cost: what a rank gets is copied or combined once, with a system call for each half MiB; two
 // crossings, three for an allreduce of more than two ranks.
@@ -53,14 +53,16 @@ const (
 // reads reports whether a collective can be done by direct.
 func reads(k plan.Kind) bool { return k != plan.Barrier && k != plan.Scan && k != plan.Exscan }
 
-// gathers reports whether only the root takes what others show. They leave as soon as they have written it, however far the root
-// is, and would wait for it if it read their buffers: sixteen ranks reduce 64 KiB in 14 µs, mean over the ranks, and directly in 55.
+// gathers reports whether only the root takes what the others show. Through pieces the others leave as soon as they have
+// written their part, however far away the root is; if the root read their buffers, they would wait for it. Sixteen ranks
+// reduce 64 KiB in 14 µs through pieces, mean over the ranks, and directly in 55.
 func gathers(k plan.Kind) bool { return k == plan.Gather || k == plan.Reduce }
 
-// readsFar reports whether what goes through pieces while the ranks are near is done by direct while they are far, also where the
-// kernel has to copy: of two ranks; a scatter, which is messages then; and where each reads one other's buffer at a time, from
-// farBytes on. Who read the same rank's at the same time take turns, since the kernel counts the users of a page: a bcast of 256 KiB
-// among sixteen took 331 µs so, and takes 44 through pieces. What more than two combine is read once more than it is through pieces.
+// readsFar reports whether a collective that goes through pieces while the ranks are near is done by direct while they are
+// far, also where the kernel has to copy. That holds for two ranks; for a scatter, which is messages then; and where each
+// rank reads one other's buffer at a time, from farBytes on. Ranks that read the buffer of the same rank at the same time
+// take turns, since the kernel counts the users of a page: a bcast of 256 KiB among sixteen took 331 µs so, and takes 44
+// through pieces. What more than two ranks combine is read once more than it is through pieces.
 func readsFar(p *plan.Problem) bool {
 	switch p.Kind {
 	case plan.Scatter:
@@ -71,7 +73,8 @@ func readsFar(p *plan.Problem) bool {
 	return p.Size == 2
 }
 
-// farBytes: more of each other rank's is read in less time by the kernel, whose every call takes some µs, than through pieces.
+// farBytes: if a rank needs more than this from each other rank, the kernel, whose every call takes some µs, reads it in
+// less time than it takes through pieces.
 const farBytes = 16 << 10
 
 func (m *meeting) direct(ctx context.Context) error {
@@ -143,24 +146,26 @@ func (m *meeting) slices() bool {
 	return m.entry.kind == plan.Allreduce && slicesAllreduce(len(m.parts), m.entry.count*m.entry.typ.size, m.mappable())
 }
 
-// slicesAllreduce reports whether an allreduce of n bytes is done in slices. Two ranks that each reduce all of it cross once less;
-// where they map the vectors they read less by slices, for which it has to be longer than the cores' own caches.
+// slicesAllreduce reports whether an allreduce of n bytes is done in slices. Two ranks that each reduce the whole vector
+// need one crossing less. Where they map the vectors, they read less in slices, which pays if the vector is longer than the
+// cores' own caches.
 func slicesAllreduce(ranks, n int, mapped bool) bool {
 	const caches = 512 << 10
 	return ranks > 2 || mapped && n > caches
 }
 
-// passes reports whether the blocks go between the root and the others only, and who reads one must ask the kernel.
+// passes reports whether messages are sent instead of reading: blocks go between the root and the others only, and whoever
+// reads one must ask the kernel.
 func (d *direct) passes() bool {
 	return !d.mappable() && passes(d.entry.kind, len(d.parts))
 }
 
-// passes reports whether what is to be moved are messages of the root or to it, one for each of the others.
+// passes reports whether a collective is one message between the root and each of the others.
 func passes(kind plan.Kind, ranks int) bool {
 	switch kind {
 	case plan.Scatter, plan.Gather:
 		return true
-	case plan.Bcast: // among more it has better ways
+	case plan.Bcast: // among more ranks there are better ways
 		return ranks == 2
 	}
 	return false
@@ -214,8 +219,7 @@ func (d *direct) given(r int) []byte {
 	return block
 }
 
-// fetch gets the blocks of this rank's result, the next rank's first, so that not all read
-// the same.
+// fetch gets the blocks of this rank's result, the next rank's first, so that not all ranks read the same one's at once.
 func (d *direct) fetch(ctx context.Context) error {
 	first, end := d.entry.sources(d.me)
 	for i := 1; i <= len(d.parts); i++ {
@@ -240,7 +244,8 @@ func (d *direct) fetch(ctx context.Context) error {
 	return nil
 }
 
-// fetched is what a rank's block becomes, and where it begins in which of its buffers.
+// fetched is the place in the result for what this rank needs of rank r, which of r's buffers that is in, and where in it
+// that begins.
 func (d *direct) fetched(r int) (out []byte, buffer, at int) {
 	from, to := d.block(r)
 	mine, end := d.block(d.me)
@@ -276,7 +281,7 @@ func (d *direct) reduce(ctx context.Context) error {
 	return nil
 }
 
-// combine makes a piece of the result, of which the inputs begin at a byte of the vectors.
+// combine makes a piece of the result, out of the inputs from byte `at` on.
 func (d *direct) combine(ctx context.Context, out []byte, at int) error {
 	var sum []byte
 	for r := range d.parts {
@@ -321,12 +326,13 @@ func (d *direct) readByKernel(r int, dst []byte, buffer, at int) error {
 	return procmem.ReadLong(d.pids[r], dst, src)
 }
 
-// vouch returns nil if what has been read of a rank's buffer, with this error, was what the rank showed.
+// vouch returns nil if what this rank has read of a rank's buffer was what that rank showed. err is the error of reading
+// it.
 func (d *direct) vouch(ctx context.Context, r int, err error) error {
 	fence.Loads() // of the buffer
 	switch {
 	case atomic.LoadUint64(&d.parts[r][withdrawn]) == d.turn, errors.Is(err, unix.ESRCH):
-		return d.reach(ctx, r, flagTaken, math.MaxUint64, oneRank(r)) // it never comes so far: this waits for the news why
+		return d.reach(ctx, r, flagTaken, math.MaxUint64, oneRank(r)) // it never comes so far: this waits for the news of why
 	case err != nil:
 		return fmt.Errorf("rank %d (%s): %w", r, d.comm.Host(r), err)
 	}

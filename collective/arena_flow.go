@@ -31,7 +31,7 @@ func (e *entry) sources(rank int) (first, end int) {
 	return 0, e.size
 }
 
-// gives reports whether a rank has something for another that has nothing for it.
+// gives reports whether rank `from` has something for rank `to`, which has nothing for it.
 func (e *entry) gives(from, to int) bool {
 	return ranksFrom(e.sources(to)).has(from) && !ranksFrom(e.sources(from)).has(to)
 }
@@ -87,22 +87,22 @@ func blockOffsets(counts []int, elemBytes int) []int {
 	return starts
 }
 
-// spoilsInput reports whether this rank's result may overwrite its input before that is combined: the result of two other
-// ranks' inputs, or one that begins elsewhere than this rank's block.
+// spoilsInput reports whether this rank's result may overwrite its input before that is combined: the inputs of two other
+// ranks are combined first, or the result begins elsewhere than this rank's block.
 func (e *entry) spoilsInput() bool {
 	return e.inPlace && e.kind.Reduces() && (e.rank > 1 || e.rank == 1 && e.kind == plan.ReduceScatter)
 }
 
-// flow is what this rank does in a collective: whom it waits for, in all ways of the arena, and what else through slots. It is found
-// once: finding it would take longer than to move a few bytes.
+// flow is what this rank does in a collective: for whom it waits, in all ways of the arena, and what it shows and takes
+// through slots. It is found once for an entry: finding it takes longer than moving a few bytes.
 type flow struct {
 	needs      rankSet // whom it waits for
-	leftOut    span    // of its contribution, since no other wants it: its own block of what it deals, unless it has to look there itself
-	rereads    bool    // its own contribution where it has shown it, as the others do
+	leftOut    span    // not shown, since no other rank wants it: its own block of what it deals, unless it rereads that
+	rereads    bool    // it reads its own contribution where it has shown it, as the others do
 	result     result  // what it makes of what is shown
-	ranks      int     // combined: of so many, from rank 0 on
-	shownBytes int     // by each, but for wholeBlocks
-	takes      span    // what this rank takes of that
+	ranks      int     // if combined: the contributions of so many, from rank 0 on
+	shownBytes int     // that each rank shows; not for wholeBlocks
+	takes      span    // the part of these that this rank takes
 }
 
 // span is a range of bytes.

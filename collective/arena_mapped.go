@@ -10,13 +10,13 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// Buffers from mpi.Alloc can be mapped by all ranks of the host. A direct collective reads them as its own
-// memory: that takes a third of the time in which the kernel copies them, and what is to be combined
-// is not copied at all. Then direct beats the pieces of the arena, too. But all ranks must do a
-// collective in the same way, and none knows the others' buffers. So each votes in its slots, as about the
-// pace, whether its last long ones were from mpi.Alloc. What turns out not to be is read by the kernel. The same goes for
-// vectors of a few KiB that would be copied twice through slots, which have votes of their own: the short vectors of a
-// program may be others than the long ones.
+// Buffers from mpi.Alloc can be mapped by all ranks of the host. A direct collective reads them as its own memory: that
+// takes a third of the time in which the kernel copies them, and what is to be combined is not copied at all. Then direct
+// beats the pieces of the arena, too. But all ranks must do a collective in the same way, and none knows the others'
+// buffers. So each votes in its slots, where it also votes about the pace, whether its buffers in the last long collectives
+// were from mpi.Alloc. A buffer that turns out not to be is read by the kernel. Vectors of a few KiB, which would be copied
+// twice through slots, are treated in the same way. They have votes of their own, since a program's short vectors may be
+// other ones than its long ones.
 
 // buffer is where a buffer lies, as ranks show it to each other in a slot.
 type buffer struct {
@@ -25,7 +25,7 @@ type buffer struct {
 	offsetBytes uint64
 }
 
-// Words of a slot of a direct collective: the rank's buffers, and of a buffer.
+// Words of a slot of a direct collective, which shows the rank's two buffers, and words of a buffer.
 const (
 	bufferAddress = iota
 	bufferSlab
@@ -42,7 +42,7 @@ func (m *meeting) bufferOf(b []byte) buffer {
 	return buffer{uint64(procmem.AddressOf(b)), at.Slab, uint64(at.OffsetBytes)}
 }
 
-// length is whether the vectors of a collective are such as slots hold.
+// length says whether the vectors of a collective fit slots.
 type length int
 
 const (
@@ -70,8 +70,8 @@ func (m *meeting) noteBuffers() {
 	}
 }
 
-// keptSlabs is how much memory of a rank stays mapped: enough for the buffers of a program that uses the
-// same ones again and again. What a rank has freed takes no memory here, but for huge pages.
+// keptSlabs is how many pieces of a rank's memory stay mapped: enough for the buffers of a program that uses the same ones
+// again and again. What the rank has freed takes no memory here, but for huge pages.
 const keptSlabs = 8
 
 // view is memory of a rank, mapped.
@@ -124,7 +124,8 @@ func (m *meeting) viewOf(ctx context.Context, rank int, slab uint64) view {
 	return v
 }
 
-// mapUntilOff maps memory of a rank, but does not wait for one that has been stopped when collectives are called off.
+// mapUntilOff maps memory of a rank. It waits for that rank's answer no longer than until collectives are called off: the
+// rank may have been stopped.
 func (m *meeting) mapUntilOff(ctx context.Context, rank int, slab uint64) (*mpi.Mapping, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -149,11 +150,11 @@ func (a *arena) dropViews() {
 	a.views = nil
 }
 
-// mappedBytes are copied in some 0.1 ms.
+// mappedBytes is what is copied in some 0.1 ms.
 const mappedBytes = 1 << 20
 
-// copyMapped copies a block of the result out of what is mapped or this rank's own, so much at a time that the scheduler is not
-// kept waiting.
+// copyMapped copies a block of the result out of mapped memory or out of this rank's own, in parts of mappedBytes, so that
+// Go's scheduler is not kept waiting.
 func (m *meeting) copyMapped(dst, src []byte) {
 	for len(src) > 0 {
 		n := min(mappedBytes, len(src))

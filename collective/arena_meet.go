@@ -96,8 +96,8 @@ func (s *state) enrol(m *meeting, c *mpi.Comm, q *call, a *arena) error {
 	return nil
 }
 
-// attend does the collective of a meeting when it is its turn. After one that failed there is none: what
-// this rank would show the others for it stands where they still look for the one before.
+// attend does the collective of a meeting when it is its turn. After a meeting that failed none is held: what this rank
+// would show for it would stand where the others still look for the failed one.
 func (s *state) attend(ctx context.Context, m *meeting) error {
 	err := s.queue(ctx, m)
 	if b := s.broken.Load(); err == nil && b != nil {
@@ -203,7 +203,7 @@ func (m *meeting) begin(ctx context.Context) error {
 		if err := m.reach(ctx, r, at, m.turn-half, m.everybody()); err != nil {
 			return err
 		}
-		if err := m.compareSlots(r, m.turn-half); err != nil { // also of those that only give
+		if err := m.compareSlots(r, m.turn-half); err != nil { // here ranks that only give compare their calls, too
 			return err
 		}
 		votes += m.parts[r][at+callAt] & votesMask

@@ -13,25 +13,25 @@ import "time"
 const (
 	// slowMeetings in a row make a rank vote for far: an interrupt slows one.
 	slowMeetings = 3
-	// While the ranks are far, so many long collectives are direct before one goes through pieces
-	// again, to see: few at first, and twice as many each time.
+	// While the ranks are far, so many long collectives in a row are direct before one goes through pieces again, to see
+	// how far they are: few at first, and twice as many each time.
 	fewMeetings, farMeetings = 16, 128
-	// paceBytes are enough to tell.
+	// paceBytes is the least that has to be written for the time to tell anything.
 	paceBytes = 16 << 10
 )
 
-// pace is what long collectives show.
+// pace is what long collectives have shown of how far the ranks are from each other.
 type pace struct {
 	kernel   float64 // nanoseconds in which the kernel copies a byte
-	quickest float64 // in which this rank has written one of a step; 0: not yet in this meeting
+	quickest float64 // nanoseconds a byte in which this rank wrote its quickest step of this meeting; 0: none yet
 	slow     int     // meetings in a row that were slow, at most slowMeetings
 	far      bool    // as the ranks have agreed
-	row      int     // long collectives that are direct in a row
-	left     int     // of them
+	row      int     // length of the row of long collectives that are direct
+	left     int     // how many of these are still to come
 }
 
-// note takes the time in which n bytes were written to a piece. A step that was
-// interrupted does not count, since the quickest does.
+// note takes the time in which n bytes were written to a piece. A step that was interrupted does not matter, since only the
+// quickest counts.
 func (p *pace) note(took time.Duration, n int) {
 	if n < paceBytes {
 		return
@@ -53,12 +53,12 @@ func (p *pace) judge() {
 	p.quickest = 0
 }
 
-// Votes, which are added up over the ranks. They share a word with the number of the call, which is above them.
+// Votes of a rank, which are added up over the ranks. They share a word with the number of the call, which is above them.
 const (
 	farVote    = 1       // the others are far
 	heapVote   = 1 << 5  // this rank's buffers were not from mpi.Alloc, in long collectives
 	mappedVote = 1 << 10 // they were
-	shortVotes = 10      // by so many bits further the same of short ones
+	shortVotes = 10      // heapVote and mappedVote for short collectives stand so many bits higher
 
 	votesBase   = heapVote / farVote // more than there are ranks
 	votesMask   = 1<<numberShift - 1
@@ -68,7 +68,7 @@ const (
 // some reports whether there was such a vote.
 func some(votes, vote uint64) bool { return votes/vote%votesBase > 0 }
 
-// vote is this rank's on how far the others are.
+// vote is this rank's vote on how far the others are.
 func (p *pace) vote() uint64 {
 	if p.slow == slowMeetings {
 		return farVote

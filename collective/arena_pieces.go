@@ -28,12 +28,12 @@ type pieceRun struct {
 	steps   int
 	rounds  int     // steps in which the longest block is shown once
 	box     int     // bytes of a block in one step
-	readers rankSet // who take what this rank shows
-	shows   bool    // whether this rank does
-	keeps   bool    // it shows its input also to itself, since the result overwrites it before its turn
+	readers rankSet // ranks that take what this rank shows
+	shows   bool    // this rank shows something
+	keeps   bool    // it shows its input also to itself, since the result overwrites that before its turn to be combined
 }
 
-// step is one of them.
+// step is one step of a pieceRun.
 type step struct {
 	number uint64 // among all of the arena, from 1
 	round  int    // which bytes of the blocks
@@ -57,7 +57,7 @@ func (m *meeting) throughPieces(ctx context.Context) error {
 	}
 	given, ahead := 0, m.ahead
 	if first, end := m.entry.sources(m.me); end-first == 1 && first == m.me && memcopy.Fits(len(m.send), len(m.parts)) {
-		ahead = l.steps // the others do not wait for this rank's own part, which it finds in its caches afterwards
+		ahead = l.steps // first what the others wait for: this rank's own part is in its caches afterwards, too
 	}
 	for taken := range l.steps {
 		for given < l.steps && (given == taken || given <= taken+ahead && l.ready(given, taken)) {
@@ -102,7 +102,7 @@ func (m *meeting) layOut() pieceRun {
 	return l
 }
 
-// deals reports whether the steps of a collective deal, an allreduce's first ones.
+// deals reports whether the steps of a collective deal. Of an allreduce the first ones do.
 func deals(k plan.Kind) bool {
 	switch k {
 	case plan.Scatter, plan.Alltoall, plan.ReduceScatter, plan.Allreduce:
@@ -111,7 +111,7 @@ func deals(k plan.Kind) bool {
 	return false
 }
 
-// boxBytes is how much a rank deals to each of so many in one step. Of two, the other has all the piece.
+// boxBytes is how much a rank deals to each of so many in one step. With two ranks, the other one has all the piece.
 func boxBytes(ranks int) int {
 	if ranks == 2 {
 		return pieceBytes
@@ -156,8 +156,8 @@ func (l *pieceRun) step(i int) step {
 	return s
 }
 
-// ready reports whether this rank can give its part of step i now, when it has taken
-// fewer: there is room for it, and the result that it spreads is combined.
+// ready reports whether this rank can give its part of step i when it has taken so many steps, fewer than i: there is room
+// for the part, and if it spreads a result of an allreduce, that has been combined.
 func (l *pieceRun) ready(i, taken int) bool {
 	s := l.step(i)
 	if l.entry.kind == plan.Allreduce && !s.deals {
@@ -304,8 +304,8 @@ func (l *pieceRun) await(ctx context.Context, r int, s step) error {
 	return l.reach(ctx, r, flagShown, s.number, ranksFrom(l.entry.sources(l.me)))
 }
 
-// collectPieces puts what the sources show in its place, the next rank's first, so that
-// not all read the same.
+// collectPieces puts what the sources show in its place, the next rank's first, so that not all ranks read the same one's
+// at once.
 func (l *pieceRun) collectPieces(ctx context.Context, s step) error {
 	first, end := l.entry.sources(l.me)
 	for i := 1; i <= len(l.parts); i++ {

@@ -20,22 +20,21 @@ const (
 )
 
 const (
-	// callShare is the part of a crossing that is the call itself, which ranks that wait for nobody make,
-	// too: measured between neighbours.
+	// callShare is the part of a crossing that is the call itself, which a rank that waits for nobody pays, too. It was
+	// measured between neighbours.
 	callShare = 0.6
-	// coldOwn is what the copy of the root's own block costs, in copies, where caches have no room for what it deals or gathers:
-	// the pieces of the others come through the same memory at that time.
+	// coldOwn is what the root's copy of its own block costs, in copies of that length, where the caches have no room for
+	// what it deals or gathers: the pieces for or from the others come through the same memory at that time.
 	coldOwn = 1.5
 	// ledCall is how long a call takes that waits for nobody.
 	ledCall = 0.075e-6
 )
 
-// memorySeconds is the price of a collective through memory that the ranks share: the crossings, what a
-// rank gives, takes and combines, and its own block. Giving and taking go on at the same time: m.Given, or
-// m.Pieces where all do both.
-// Long vectors cost a crossing for each time that they fill the ring. Ranks that share processors
-// divide their time, but for the root's work (ofRoot), and for a crossing all must have had their turn. It is the
-// mean over the ranks.
+// memorySeconds is the price of a collective through memory that the ranks share, the mean over the ranks: the crossings,
+// what a rank gives, takes and combines, and its own block. Giving and taking go on at the same time and have one price:
+// m.Given, or m.Pieces where all ranks do both. Long vectors cost a crossing for each time that they fill the ring. Where
+// ranks share processors, their work takes as many times as long as there are ranks on one, but for the root's (ofRoot),
+// and a crossing includes a turn of each of them.
 func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	n, ranks, others := p.Count*p.ElemBytes, float64(p.Size), float64(p.Size-1)
 	if p.Counts != nil {
@@ -63,7 +62,8 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	cross *= float64(1 + n/ring)
 	given, folded := m.Given.Or(m.Host.OneWay), m.Folded.Or(m.Combine)
 	short, part := fitsSlot(p), n
-	// A vector too long for a slot lies in the store, however little of it a rank wants.
+	// A vector of more than inlineBytes lies in the store, and costs as much as a whole slot at least, however little of it
+	// a rank wants.
 	if short && p.Kind != plan.Allreduce && deals(p.Kind) && p.Size*n > inlineBytes {
 		part = max(n, slotWords*8)
 	}
@@ -73,8 +73,9 @@ func memorySeconds(p *plan.Problem, m *plan.Model) float64 {
 	if len(m.Pieces) > 0 {
 		exchanged = divided * memory.partOf(m.Pieces, exchangedVectors, part)
 	}
-	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // from further apart than a block's bytes
-	// Ranks that do other things between leave a barrier one after the other, and come so.
+	dealt := divided * m.Copy.At(p.Size*n) * others / ranks // by a copy of all blocks: they lie further apart than the bytes of one
+	// Ranks that do other things between collectives leave a barrier one after the other, and come to the next call so,
+	// too.
 	if short && p.Kind != plan.Barrier {
 		cross = max(cross, m.Pieces.Alpha())
 	}
@@ -160,7 +161,7 @@ func footprint(p *plan.Problem, n int) footprintBytes {
 	return footprintBytes(vectors * n)
 }
 
-// How many vectors of a point's length the two ranks had together for which a curve was measured.
+// How many vectors of a point's length the two ranks had together when a curve was measured.
 const (
 	givenVectors     = 2 // plan.Model.Given: one to read and one to write
 	foldedVectors    = 3 // plan.Model.Folded: two operands and the result
@@ -168,9 +169,10 @@ const (
 	exchangedVectors = 6 // plan.Model.Pieces, Read and Mapped: each rank's block, and room for both
 )
 
-// partOf is what n bytes take, without what does not depend on how many, where so much memory is in use: as long, for a byte, as at
-// the point at which that was so. Where that is a longer one, no less than n bytes take alone: the parts of a long vector are given while others
-// are taken, and what is one part is not.
+// partOf is the time for n bytes, without the curve's constant part, while the vectors of all ranks take the memory of f. A
+// byte takes as long as at that point of the curve at which the two ranks had as much memory in use, with so many vectors
+// of its length. If that point is longer than n, the time is at least that of n bytes alone: the parts of a long vector are
+// given while others are taken, which a vector of one part cannot be.
 func (f footprintBytes) partOf(c plan.Curve, vectors, n int) float64 {
 	alone := c.At(max(1, n)) - c.Alpha()
 	if f == 0 {
@@ -184,7 +186,7 @@ func (f footprintBytes) partOf(c plan.Curve, vectors, n int) float64 {
 	return scaled
 }
 
-// at is what n bytes take, as partOf has them, with what does not depend on how many.
+// at is partOf with the curve's constant part.
 func (f footprintBytes) at(c plan.Curve, vectors, n int) float64 {
 	return c.Alpha() + f.partOf(c, vectors, n)
 }
@@ -199,8 +201,8 @@ func crossing(m *plan.Model) float64 {
 
 // access is how ranks get at each other's buffers, and what that costs.
 type access struct {
-	copied  plan.Curve // of bytes that are copied out of another's
-	operand plan.Curve // of bytes that are combined, besides that
+	copied  plan.Curve // time to copy bytes out of another's buffer
+	operand plan.Curve // time to read bytes that are combined, without combining them
 	mapped  bool
 }
 
@@ -265,18 +267,19 @@ func passSeconds(p *plan.Problem, m *plan.Model, n int, copied, divided float64)
 	passed := m.Host.OneWay.At(n)
 	switch p.Kind {
 	case plan.Scatter:
-		if len(m.Scattered) > 0 { // else a whole copy: with less reading was chosen where it lost
+		if len(m.Scattered) > 0 { // else a whole copy: with a lower price reading was chosen where it lost
 			copied = m.ScatteredOwn(n)
 		}
 		passed += copied
-	case plan.Gather: // whose root copies while the other does
+	case plan.Gather: // its root copies while the other rank does
 		passed += 2 * copied
 	}
 	return divided * passed
 }
 
-// mappedSeconds is the price of a direct collective on buffers that are mapped. The figures of long ones, from
-// which it follows, do not show the crossings: one to begin, one to end, and one for each buffer that a rank looks into.
+// mappedSeconds is the price of a direct collective on buffers that are mapped. It follows from figures of long vectors,
+// which do not show the crossings. Where vectors fit slots these are added: one to begin, one to end, and one for each
+// buffer that a rank looks into.
 func mappedSeconds(p *plan.Problem, m *plan.Model) float64 {
 	by := byMapping(m)
 	seconds := directSeconds(p, m, by)
@@ -290,12 +293,14 @@ func mappedSeconds(p *plan.Problem, m *plan.Model) float64 {
 	return seconds
 }
 
-// readsMapped reports whether a collective that an arena does in a way is direct where all buffers are mapped: through memory unless that way
-// was asked for, and where it is cheaper. Who combines saves less than who copies, and waits once more, which
-// costs ranks that share processors a turn of all: not for what fits into a few pieces. Of what fits into slots only
-// that is direct of which all ranks wait for all: for others it would be once more than they wait now.
+// readsMapped reports whether a collective that the arena does in a way becomes direct where all buffers are mapped. One
+// through memory does where that is cheaper, unless a way was forced, with two exceptions. Ranks that combine save less
+// than ranks that copy, and wait once more, which costs ranks that share processors a turn of all of them: for those
+// nothing changes up to a few pieces. And of collectives that fit slots only those of more than inlineBytes become direct
+// in which all ranks wait for all: in others a rank would wait once more than it does now.
 //
-// So is what is direct anyway, by the kernel; but what goes between two is a message then, of which both copy a part.
+// The same rules hold for a collective that is direct anyway, by the kernel, but not between two ranks: there it is a
+// message then, of which both copy a part.
 func (f *Config) readsMapped(way string, p *plan.Problem, canRead bool) bool {
 	const few = 4
 	if _, forced := f.Force[p.Kind]; forced || !canRead || !reads(p.Kind) || way == DirectPlan && p.Size == 2 {
@@ -328,20 +333,21 @@ func arenaWays(p *plan.Problem, m *plan.Model, canRead bool) []Candidate {
 	return ways
 }
 
-// messageShare is by how much messages must be cheaper to be taken where ranks share memory: their
-// prices differ by less than what is measured, and without messages there is less to wait for. Among more than
-// two ranks a round of short messages takes up to three times as long as between the two that prices come from, each with
-// another rank whose lines are in nobody's caches, and what goes through slots 1.5 times: slotShare. Two ranks that read each
-// other's memory instead save nothing else, so that reading must be as cheap.
+// messageShare is how many times as much as messages a way of the arena may cost and still be taken: the prices of the two
+// differ by less than what is measured, and without messages there is less to wait for. slotShare is the same for what goes
+// through slots among more than two ranks. There a round of short messages takes up to three times as long as between the
+// two that prices come from, each with another rank whose lines are in nobody's caches, and what goes through slots takes
+// 1.5 times as long. Two ranks that read each other's memory instead save nothing else, so that reading must be as cheap as
+// messages.
 const messageShare, slotShare = 1.1, 2.0
 
-// directShare is by how much direct reading must be cheaper than memory to be taken instead: what goes through memory is read
-// directly while ranks are far from each other, and not the other way round. crowdedShare is the same where ranks share processors:
-// those of one find what they take in its caches, which no price knows.
+// directShare is how many times as much as direct reading the way through memory may cost and still be taken: what goes
+// through memory is read directly while ranks are far from each other, and not the other way round. crowdedShare is the
+// same where ranks share processors: ranks of one processor find what they take in its caches, which no price knows.
 const directShare, crowdedShare = 1.1, 1.5
 
-// arenaWay decides between the ways of an arena, where there is one, and a plan (no name), and
-// says why. open: the model has decided, and only for as long as ranks are near.
+// arenaWay decides between the ways of an arena, where there is one, and a plan, for which name is empty; why is the
+// reason. open: the model has decided, and only for as long as the ranks are near.
 func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open bool) {
 	// A plan that does not fit here is not asked for.
 	follows := func(asked string) (way string, ok bool) {
@@ -391,8 +397,9 @@ func (f *Config) arenaWay(p *plan.Problem, canRead bool) (name, why string, open
 			name, least = c.Plan, c.Seconds
 		}
 	}
-	// It is not known yet whether the vectors are mapped. If they are, more than two ranks read no quicker by messages; with
-	// two, both copy each message. A root that reads them keeps the others waiting. Those that are not go by the cheaper way of the arena.
+	// Messages are cheapest unless the vectors are mapped, which is not known yet. If they are, messages are no quicker
+	// than reading for more than two ranks; two of them both copy a part of each message. A root that reads keeps the
+	// others waiting. Vectors that turn out not to be mapped go by the cheaper way of the arena.
 	if name == "" && p.Size > 2 && !gathers(p.Kind) && f.readsMapped(MemoryPlan, p, canRead) && mappedSeconds(p, m) < messages {
 		way := slices.MinFunc(ways, func(a, b Candidate) int { return cmp.Compare(a.Seconds, b.Seconds) })
 		return way.Plan, "by model " + m.Name + " for vectors from mpi.Alloc", true

@@ -10,12 +10,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// throughSlots: every rank shows in its slot what it contributes, and takes what it
-// needs from the slots of the others. A slot has the turn, the call's
-// signature and number and a vector of up to inlineBytes, the first of them in the same cache line; of a
-// longer one it says where it is.
-// Ranks that need nothing do not wait: a slot is written again only after all others
-// have gone on from the turn that it was written for.
+// throughSlots: every rank shows in its slot what it contributes, and takes what it needs from the slots of the others. A
+// slot has the turn, the call's signature and number, and a vector of up to inlineBytes, whose first bytes are in the same
+// cache line; for a longer vector it says where in the store that is. Ranks that need nothing do not wait: a slot is
+// written again only after all others have gone on from the turn that it was written for.
 //
 // Cost: one crossing of a cache line, and as many bytes read as are received.
 func (m *meeting) throughSlots(ctx context.Context) error {
@@ -29,14 +27,15 @@ func (m *meeting) throughSlots(ctx context.Context) error {
 	return nil
 }
 
-// order is in which order ranks leave a barrier, as one of them sees it. Whom others waited for in the call before the barrier
-// leaves before them: if the program calls the same again, it is there first. In a crowd that holds among the ranks of a processor, too: one
-// that leaves too early would take the processor, and have to give it back within the next call.
+// order is the order in which ranks leave a barrier, as one of them sees it. A rank that others waited for in the call
+// before the barrier leaves before them: if the program makes the same call again, that rank gets there first. In a crowd
+// this holds among the ranks of one processor, too: one that leaves too early would take the processor, only to give it
+// back within the next call.
 type order struct {
 	first    int     // the rank that leaves before all others, or nobody
-	before   rankSet // those of this rank's processor that leave before it
+	before   rankSet // ranks of this one's processor that leave before it
 	followed bool    // others of its processor leave after this rank
-	matters  bool    // any of that
+	matters  bool    // whether there is any order
 }
 
 // expected is the order in which ranks leave a barrier after this call.
@@ -61,8 +60,9 @@ func (m *meeting) expected() *order {
 	return o
 }
 
-// leaveInOrder is a barrier that ranks leave in an order. Where one is first it costs a crossing more than if all left as soon as they see all.
-// The ranks agree on the order: each has compared the call before with the first one's.
+// leaveInOrder is a barrier that ranks leave in an order. If one of them is first, the barrier costs a crossing more than
+// if each left as soon as it sees that all have come. The ranks agree on the order: each has compared the call before the
+// barrier with that of the first one.
 func (m *meeting) leaveInOrder(ctx context.Context, o *order) error {
 	m.show(nil)
 	if err := m.awaitFirst(ctx, o.first); err != nil {
@@ -81,7 +81,8 @@ func (m *meeting) leaveInOrder(ctx context.Context, o *order) error {
 	return nil
 }
 
-// awaitFirst waits until the first rank has left the barrier; that one, as all if there is none, until all have come.
+// awaitFirst waits until the first rank has left the barrier. The first rank itself waits until all have come, as do all
+// ranks if none is first.
 func (m *meeting) awaitFirst(ctx context.Context, first int) error {
 	if m.me == first || first == nobody {
 		return m.compareCalls(ctx)
@@ -134,8 +135,9 @@ func (a *arena) storedAt(n int) int {
 	return a.stored
 }
 
-// fetchAhead asks for the lines of the next slot, as raise does for the first, where that will have as long a vector as one of
-// the last two, and for those of the store where one as long as this will be.
+// fetchAhead asks for the lines of the next slot behind the first one, for which raise asks: as many as the longer of the
+// last two vectors took. If the last one lies in the store, it asks also for the lines in which the next one will lie there
+// if it is as long.
 func (a *arena) fetchAhead(nBytes int) {
 	lines := 1
 	if nBytes <= inlineBytes {
@@ -149,8 +151,8 @@ func (a *arena) fetchAhead(nBytes int) {
 	a.lines = lines
 }
 
-// shown is a part of the n bytes that a rank showed. What this one did is in its own buffer, too, as it was given, and its
-// slot no longer in its caches.
+// shown is a part of the n bytes that a rank showed. What this rank showed is taken from its own buffer, as it was given:
+// its slot is no longer in its caches.
 func (m *meeting) shown(rank, n int, part span, given []byte) []byte {
 	if rank == m.me && !m.entry.flow.rereads {
 		return given[part.from:part.to]
@@ -176,8 +178,8 @@ func (m *meeting) compareCalls(ctx context.Context) error {
 	return nil
 }
 
-// see waits until a rank, one of several, has shown its vector, and compares the calls. It compares their numbers, too:
-// a call that was refused on one of the ranks has had a number there, and no turn.
+// see waits until a rank, one of those that are waited for alike, has shown its vector, and compares the calls. It compares
+// their numbers, too: a call that was refused on one of the ranks has had a number there, and no turn.
 func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
 	at := slot(m.turn)
 	if atomic.LoadUint64(&m.parts[rank][at]) < m.turn { // whoever comes last is spared the call
@@ -214,7 +216,7 @@ func (m *meeting) differ(rank int, turn uint64) error {
 	return s.mismatch(shadow, seq, mine, rank, theirs)
 }
 
-// take makes this rank's result of what was shown, which of its own is what it has given.
+// take makes this rank's result of what the ranks have shown; its own contribution is `given`.
 func (m *meeting) take(given []byte) {
 	f := &m.entry.flow
 	switch f.result {

@@ -20,14 +20,14 @@ const (
 	// core and when there are more ranks than cores: 15 to 40 µs, by how far the others are, and 0.1 µs.
 	spinsAlone   = 600
 	spinsCrowded = 2
-	// The same in a crowd for a rank that runs on another core, when those of the own core have come: 1.5 to 4 µs. It is likely to be
-	// running, and what is saved is a switch there and one back.
+	// The same in a crowd while a rank is waited for that runs on another core, when those of this rank's core have come:
+	// 1.5 to 4 µs. It is likely to be running, and looking longer saves a switch to another rank and one back.
 	spinsElsewhere = 64
 	// Yields before it sleeps, likewise: about 40 µs and 1 ms.
 	yieldsAlone   = 100
 	yieldsCrowded = 1000
-	// And no longer than this, in a crowd as of every eighth yield: where other programs want the core, each yield may cost a
-	// time slice of each of them.
+	// And no more yields after this time, which in a crowd is looked at on every eighth yield: where other programs want
+	// the core, each yield may cost a time slice of each of them.
 	yieldTime = 5 * time.Millisecond
 	// Steps shown ahead, likewise: so that the next is there when it is waited for, and as many
 	// as there is room for.
@@ -39,9 +39,9 @@ const (
 	busyNap  = time.Millisecond
 )
 
-// raise lets a word of this rank's part grow to v, after all that was written
-// before, and wakes those who sleep for it. It asks for the line of the slot that this rank writes next, which the
-// others have read last: the rank waits for them now, and would wait for the line then.
+// raise lets a word of this rank's part grow to v, after all that was written before, and wakes the ranks that sleep for
+// it. It also asks for the line of the slot that this rank writes next, which the others have read last: this rank waits
+// for the others now anyway, and would otherwise wait for that line when it writes.
 func (a *arena) raise(word int, v uint64) {
 	w := &a.own[word]
 	if a.fences {
@@ -89,7 +89,7 @@ type awaited struct {
 	of    rankSet
 }
 
-// missing adds to some ranks the others of which the word has not grown that far.
+// missing adds to ranks those others whose word has not grown as far as it is waited for.
 func (a *awaited) missing(ranks []int) []int {
 	for r := range a.parts {
 		if a.of.has(r) && !slices.Contains(ranks, r) && atomic.LoadUint64(&a.parts[r][a.word]) < a.least {
@@ -99,8 +99,8 @@ func (a *awaited) missing(ranks []int) []int {
 	return ranks
 }
 
-// reach waits until a word of a rank's part has grown to v. The rank is one of those that are waited for alike, one after
-// the other.
+// reach waits until a word of a rank's part has grown to v. alike are the ranks that are waited for in the same way, one
+// after the other, this one included.
 func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike rankSet) error {
 	if m.near(rank, word, v) {
 		return nil
@@ -108,7 +108,7 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 	return m.sleep(ctx, rank, word, v, alike)
 }
 
-// near waits as reach does, as long as that is not worth a sleep.
+// near waits as reach does, but gives up when it is time to sleep. It reports whether the word has grown.
 func (m *meeting) near(rank, word int, v uint64) bool {
 	w := &m.parts[rank][word]
 	spins := m.spins
@@ -134,7 +134,8 @@ func (m *meeting) near(rank, word int, v uint64) bool {
 	return false
 }
 
-// matesCame reports whether the ranks of this one's core have come to the meeting, and so do not need the core to be of use to others.
+// matesCame reports whether the other ranks of this one's core have come to the meeting. Until they have, others may wait
+// for them, and they need the core to come.
 func (m *meeting) matesCame() bool {
 	for _, r := range m.mates {
 		if atomic.LoadUint64(&m.parts[r][slot(m.turn)]) < m.turn {

@@ -36,7 +36,7 @@ func run(ctx context.Context, c *mpi.Comm, q *call) error {
 
 // arenaFor is the arena for a call that can meet there, also if it is new; nil: there is none.
 func (s *state) arenaFor(ctx context.Context, c *mpi.Comm, q *call) (*arena, error) {
-	settled := s.arenaSettled.Load() // before the arena itself, which is there by then
+	settled := s.arenaSettled.Load() // loaded before the arena, which is stored before this becomes true
 	if a := s.arena.Load(); a != nil || settled {
 		return a, nil
 	}
@@ -138,8 +138,9 @@ func (q *call) setRoot(c *mpi.Comm, root int) (mine bool) {
 	return c.Rank() == root
 }
 
-// blocksBytes bounds what all blocks of a collective take: more than any process can address. Some rank has them all in its
-// buffer, but others find places among them, and make room for the blocks that they pass on, by the counts alone.
+// blocksBytes bounds what all blocks of a collective take together: no process can address more. A rank that has them all
+// in its buffer has shown that they fit; others find places among them, and make room for blocks that they pass on, by the
+// counts alone.
 const blocksBytes = 1 << 47
 
 // setCounts checks the counts of a collective with a block per rank and returns
@@ -182,8 +183,8 @@ func hashCounts(lists ...[]int) uint64 {
 // is spent by the Wait or Test that reports the end. The zero Request has ended.
 // One goroutine at a time may wait for a request: a second one waits for the first, whatever its context.
 //
-// Progress is made by Wait and Test of this or any other rank's messages, and
-// every millisecond or so in the background.
+// Its messages make progress while this rank waits for any message, and in the background. What a round does between
+// messages is done by Wait and Test of this request, and every millisecond or so in the background.
 type Request struct {
 	x   *execution
 	seq uint32
@@ -230,7 +231,8 @@ func (r Request) Test() (bool, error) {
 	return true, r.finish()
 }
 
-// spent reports whether the end was reported before. The execution may be another call's by now, and its turn taken for long.
+// spent reports whether the end of the request was reported before. Its execution may by now belong to another call, which
+// may hold the turn for long.
 func (r Request) spent() bool { return r.x.live.Load() != r.seq }
 
 var errSpent = fmt.Errorf("collective: %w: it has been waited for already", mpi.ErrRequest)

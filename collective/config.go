@@ -24,23 +24,23 @@ type Config struct {
 	// Library says what goes to the system's MPI library, on communicators that
 	// stand on one.
 	Library Library
-	// CheckAll has all ranks compare what they called in the call itself, also where messages may be too long to
-	// carry it (over 2 KiB in all, or blocks with counts), or not all ranks get one: at the price of a barrier in front of each
-	// such collective, in shared memory of a wait for all ranks. Of an Alltoallv it also compares the counts of all ranks, by an
-	// alltoall. Over a system's MPI library, of which the messages do not carry it, all collectives are Fisterra's own then;
-	// without CheckAll, ranks that wait in the library ask the others.
+	// CheckAll has all ranks compare what they called in the call itself. That includes calls whose messages may be too
+	// long to carry a signature (over 2 KiB in all, or blocks with counts), and calls in which not every rank gets
+	// something of every other: these have a barrier in front of them. In shared memory each call waits for all ranks
+	// instead. Of an Alltoallv it also compares the counts of all ranks, by an alltoall. The collectives of a system's MPI
+	// library carry no signature, so that all are Fisterra's own then; without CheckAll, ranks that wait in the library ask
+	// the others.
 	CheckAll bool
-	// StallAfter is how long a collective waits before it logs which ranks have not come, and what the first of them
-	// does, for the answer of which it waits up to a second. 0 is 10 s; negative: never. Over a system's MPI library's
-	// messages only that first one is known, and of the library's own collectives none.
+	// StallAfter is how long a collective waits before it logs which ranks have not come, and what the first of them does;
+	// it waits up to a second for that rank's answer. 0 is 10 s; negative: never. Where messages go over a system's MPI
+	// library only that first rank is known, and of the library's own collectives none.
 	StallAfter time.Duration
 	// Log receives stall reports; nil discards them.
 	Log *slog.Logger
 
-	// For simulations that carry sizes and no payloads. Phantom stands in for
-	// scratch memory: as long as a plan needs, up to six times the longest vector, never touched. Charge is told how long the
-	// work takes that is not done, by the model. Nodes is the map of hosts, where the caller has one
-	// for all ranks.
+	// For simulations that carry sizes and no payloads. Phantom stands in for scratch memory: as long as a plan needs, up
+	// to six times the longest vector, never touched. Charge is told how long work that is left out would take, by the
+	// model. Nodes is the map of hosts, where the caller has one for all ranks.
 	Phantom []byte
 	Charge  func(time.Duration)
 	Nodes   *plan.Nodes
@@ -55,7 +55,8 @@ func (f *Config) stallAfter() time.Duration {
 	return f.StallAfter
 }
 
-// over is f with what holds for a transport: a model, the site's if it is of that or one that is given, and the site's rules.
+// over is f for one transport: with those rules of the site that hold there, and with a model. That is f's own, else the
+// site's if it holds there, else otherwise.
 func (f *Config) over(transport string, otherwise *plan.Model) Config {
 	own := *f
 	if own.Site != nil {
@@ -79,8 +80,8 @@ func (f *Config) passedOver(transport string) string {
 }
 
 // comparesFirst reports whether CheckAll has the ranks compare a call before they do it by messages. They need not where
-// something of every rank comes to all in messages that carry the call. With counts they do: of some only this rank knows
-// the length.
+// each rank gets something of every other in messages that carry the signature. With counts they always do: the length of
+// some blocks only this rank knows.
 func (f *Config) comparesFirst(p *plan.Problem) bool {
 	if !f.CheckAll || p.Kind == plan.Barrier {
 		return false

@@ -6,11 +6,12 @@ import (
 )
 
 // defaultModel is what plans are priced by until a site has measured its own (fisterra bench model): two ranks of one host
-// over shared memory, and an EDR-class network. The points of host are means, of two machines: a 2-core virtual machine whose
-// cores are near each other (8 bytes in 0.1 µs) and a 16-core one of an Intel Xeon, whose are not (0.2 µs). What is quick on
-// one of them costs more than four times as much on the other; by the mean the plans are among the best of the first, and mostly of the
-// second. What is mapped is priced as this rank's own memory, so that it is used: through pieces several ranks
-// take what one writes longer than two do, which nothing here prices. Switch is that of four ranks on the first.
+// over shared memory, and an EDR-class network. The points of host are means of two machines: a 2-core virtual machine
+// whose cores are near each other (8 bytes in 0.1 µs), and a 16-core one of an Intel Xeon, whose cores are not (0.2 µs).
+// What is quick on one of them costs more than four times as much on the other; the plans chosen by the mean are among the
+// best on the first, and mostly on the second. Mapped memory is priced as this rank's own, so that it is used: through
+// pieces it takes longer if several ranks take what one writes than between two ranks, which nothing here prices. Switch
+// was measured with four ranks on the first machine.
 var defaultModel = &plan.Model{
 	Name: "default",
 	Host: plan.Link{

@@ -3,23 +3,24 @@
 //
 //	err := collective.Allreduce(ctx, comm, gradients, gradients, collective.Sum)
 //
-// A collective by messages is a plan, a schedule held as data (package plan): it is
-// proved symbolically, priced by a cost model, and run by one executor. Ranks of one host that share memory,
-// up to 16 and all of the communicator, have two more ways from their 17th collective on, through that memory (MemoryPlan) and
-// out of each other's buffers (DirectPlan). The memory is some 4 MiB of each rank for a communicator, for up to 16 at a time:
-// what is made while 16 have it goes by messages, until Free of one makes room for another. These are priced and named like
-// plans but are none: nothing proves them, and they are tested against an oracle instead. Explain says which plan or way is taken and why.
+// A collective by messages is a plan, a schedule held as data (package plan): it is proved symbolically, priced by a cost
+// model, and run by one executor. Where all ranks of a communicator are on one host and share memory, up to 16 of them,
+// blocking collectives have two more ways from its 17th collective on: through that memory (MemoryPlan), and straight out
+// of each other's buffers (DirectPlan). The memory is some 4 MiB of each rank for each communicator. A rank has it for up
+// to 16 communicators at a time: one that comes to its 17th collective while 16 have it stays with messages, and Free of
+// one of the 16 makes room for later ones. These two ways are priced and named like plans but are none: nothing proves
+// them, and they are tested against an oracle instead. Explain says which plan or way is taken and why.
 //
-// Each has a form that returns at once, which begins with I (Iallreduce, Igatherv), but for
+// Each collective has a form that returns at once, whose name begins with I (Iallreduce, Igatherv), but for
 // ReproducibleAllreduce and the operator ReproducibleSum.
 //
 // # Rules for all of them
 //
-// Buffers hold elements, and counts are elements. Passing the same slice for
-// send and recv, or what else the function names (this rank's block of the other, nil), means in place. Any other
-// overlap is an error. Unless in place send is not written; both belong to the library until the call returns (Wait, for the nonblocking ones),
-// and are free then also after an error, unless it is mpi.ErrInFlight: then they are free when Done of the mpi.Error in it
-// is closed.
+// Buffers hold elements, and counts are elements. Passing the same slice for send and recv means in place, as does what
+// else a function names (this rank's block of the other slice, or nil). Any other overlap is an error. Unless in place,
+// send is not written. Both slices belong to the library until the call returns, or the Wait of a nonblocking one. They are
+// free then also after an error, unless that is mpi.ErrInFlight: then they are free when Done of the mpi.Error in it is
+// closed.
 //
 // Calls may be made from any goroutine, but their order on one communicator
 // must be the same on all ranks. Several may be under way at once.
@@ -33,12 +34,14 @@
 // (ranks called different things; it names who called what), mpi.ErrRevoked,
 // mpi.ErrCancelled (another rank gave up, or another call of this one), mpi.ErrClosed (the world was
 // closed, or the communicator freed), ErrArgument, ErrBroken or the context's cause.
-// What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting for
-// a second, and again for twice as long each time; of what the system's MPI library does only then, one rank after the other.
-// Ranks that do not meet in a call, as two that take themselves for the root of a short broadcast, end it without an error, and
-// learn of it when they meet in a later one; with Config.CheckAll in the call itself.
+// What the ranks called is compared in every message of up to 2 KiB, and when a rank is kept waiting: after a second, and
+// again each time that it has waited twice as long. For collectives that the system's MPI library does only the latter
+// holds: a rank that waits compares with the others in turn. Ranks that do not meet in a call, as two that take themselves
+// for the root of a short broadcast, end it without an error, and learn of it when they meet in a later one; with
+// Config.CheckAll in the call itself.
 //
-// Nothing is allocated per call after the first of its shape, but for Alltoallv and Ialltoallv with CheckAll, unless
-// the shapes in use on a communicator need more than 64 MiB together, or their plans more than 16 MiB. Ranks of one host are quickest with
-// vectors from mpi.Alloc, which they read as memory of their own: long ones, and those of a few KiB in an allgather or alltoall.
+// Nothing is allocated per call after the first of its shape, but for Alltoallv and Ialltoallv with CheckAll, unless the
+// shapes in use on a communicator need more than 64 MiB together, or their plans more than 16 MiB. Ranks of one host are
+// quickest with vectors from mpi.Alloc, which they read as memory of their own: long ones, and those of a few KiB in an
+// allgather or alltoall.
 package collective

@@ -8,14 +8,14 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// Of an alltoallv every rank has counts of its own, so that they are not in its signature; and where a rank
-// sends nothing to another, no message travels between them that could show it. So what one rank sends
-// is compared with what the other expects when a rank is kept waiting (heed) and, by option, ahead of the rest of the call.
+// In an alltoallv every rank has counts of its own, so that they are not in the signature; and where a rank sends nothing
+// to another that expects something, no message travels that could show it. So what one rank sends is compared with what
+// the other expects when a rank is kept waiting (heed) and, by option, ahead of the rest of the call.
 
 // exchange is what one rank sends to another and expects from it, in elements.
 type exchange struct{ sends, receives int }
 
-// exchanges are those with all ranks in an alltoallv; not known of anything else.
+// exchanges are what a rank exchanges with all ranks in an alltoallv; they are not known of other collectives.
 type exchanges struct{ sends, receives []int }
 
 // exchanges shares the counts of the entry, and does not keep its plan alive.
@@ -31,13 +31,13 @@ func (x exchanges) with(peer int) exchange {
 	return exchange{x.sends[peer], x.receives[peer]}
 }
 
-// pastAlltoallv is one that was started here.
+// pastAlltoallv is an alltoallv that was started here.
 type pastAlltoallv struct {
 	seq uint32
 	exchanges
 }
 
-// compare says how what this rank exchanges with a peer differs from what that says of it.
+// compare says how what this rank exchanges with a peer differs from what the peer says of it.
 func (x exchange) compare(mine, peer int, host string, theirs exchange) error {
 	const text = "rank %d%s called alltoallv with %d elements for rank %d%s, which called it and expects %d"
 	at := fmt.Sprintf(" (%s)", host)
@@ -61,8 +61,8 @@ const exchangeFields = 2
 
 // agreement is the comparison of what every two ranks exchange in a call, as a part of it in front of the rest.
 type agreement struct {
-	part   *execution // which only that of the call advances
-	theirs []int64    // for each rank what it sends to this one, and what it expects from it
+	part   *execution // only the execution of the call advances it
+	theirs []int64    // for each rank what it sends to this one, and what it expects from this one
 }
 
 // agreeOnCounts begins the comparison for a call. It costs an alltoall of 16 B each and allocates. The state is locked.
@@ -109,7 +109,8 @@ func (x *execution) agree(ctx context.Context, e effort) bool {
 	return x.err == nil
 }
 
-// compare says how what this rank exchanges with the others differs from what they say, first of the lowest.
+// compare says how what this rank exchanges with the others differs from what they say of it, for the lowest rank that
+// differs.
 func (x exchanges) compare(c *mpi.Comm, theirs []int64) error {
 	for r := range c.Size() {
 		at := theirs[exchangeFields*r:]

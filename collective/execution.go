@@ -27,15 +27,15 @@ type execution struct {
 
 	agreement *agreement  // on counts, ahead of all else; nil: none, or it is reached
 	native    mpi.Request // of the system's MPI library
-	input     []byte      // a copy that it reads
-	until     until       // by which that is waited for
+	input     []byte      // a copy of the input, which the library reads
+	until     until       // context for waits in the system's MPI library
 	round     int
 	started   bool       // the round's messages are under way
 	incoming  []incoming // of the round
 	receives  []mpi.Request
 	outgoing  []mpi.Request
-	to        []int32 // whom they go to
-	in, out   int     // the first incoming that may be unfinished, and how many outgoing from the first on
+	to        []int32 // the ranks that outgoing goes to
+	in, out   int     // the first incoming that may be unfinished; how many of outgoing may be, from the first on
 
 	spoilt bool // memory may still be in use: not for the pool
 	err    *Error
@@ -205,10 +205,10 @@ func (x *execution) await(ctx context.Context, r mpi.Request, peer int32, e effo
 	return status, ok, err
 }
 
-// awaitFirm is await for what not every device takes back: sends, and the collectives of the system's
-// MPI library. What Cancel does elsewhere, the end of a context does there, and leaves them in flight.
+// awaitFirm is await for requests that not every device can take back: sends, and the collectives of the system's MPI
+// library. Where Cancel does not end such a wait, the end of a context does, and leaves the request in flight.
 func (x *execution) awaitFirm(ctx context.Context, r mpi.Request, peer int32, e effort) (mpi.Status, bool, error) {
-	if status, ok, err := r.Test(); ok { // as short sends have, and nobody has to know of them
+	if status, ok, err := r.Test(); ok { // short sends have ended already, and the look-out need not know of them
 		x.progress.Add(1)
 		return status, ok, err
 	}
@@ -219,8 +219,8 @@ func (x *execution) awaitFirm(ctx context.Context, r mpi.Request, peer int32, e 
 	return x.await(ctx, r, peer, e)
 }
 
-// untilOff is ctx for a wait that must end when collectives are called off, also where Cancel does not end it. Nobody
-// waits by it any more when until ends.
+// untilOff is ctx for a wait that must end when collectives are called off, also where Cancel does not end it. The caller
+// calls x.until.end when nobody waits by it any more.
 func (x *execution) untilOff(ctx context.Context) context.Context {
 	if x.state.takesBack {
 		return ctx

@@ -20,7 +20,7 @@ type Explanation struct {
 	Plan       string      // LibraryPlan where the system's library does it
 	Why        string      // "cheapest by model ...", "by model ... not more than", "by model ... for vectors from mpi.Alloc", "site table ...", "forced", "across hosts" (the library)
 	Seconds    float64     // predicted; 0 for the library, which nothing prices
-	Model      string      // that predicts
+	Model      string      // which prices Seconds and Candidates
 	PassedOver string      // why that is not the model of the site; empty: it is, or there is none
 	Candidates []Candidate // all plans that fit, cheapest first
 	Unfit      []Candidate // those that do not
@@ -81,9 +81,9 @@ type Place struct {
 	RanksPerHost int     // less than 1: all
 	Cyclic       bool    // ranks are dealt to the hosts in turn; else they fill one after the other
 	RanksPerCore float64 // at most 1: each has its own
-	// Transport is what ranks of one host have, as mpi.Comm.Transport says: with "shm" those of several
-	// talk over TCP, with "tcp" all do; with any other the network is an InfiniBand. With "mpi" there is the system's
-	// library, and shared memory beside it; with others than "shm" and "mpi" there is none.
+	// Transport is the transport between ranks of one host, as mpi.Comm.Transport names it. With "shm" ranks of different
+	// hosts talk over TCP; with "tcp" all ranks do; with any other the network is an InfiniBand. With "mpi" there is the
+	// system's library, too. Ranks of a host have shared memory with "shm" and "mpi" only.
 	Transport string
 }
 
@@ -128,7 +128,7 @@ func problemOf(kind plan.Kind, rank, size, bytes int, nodes *plan.Nodes) *plan.P
 	return p
 }
 
-// explain explains a problem of ranks that have such means; their order is that of (*state).entry.
+// explain explains a problem of ranks that have such means. Which of them comes before which is as in (*state).entry.
 func (f *Config) explain(p *plan.Problem, has means) Explanation {
 	p.NetPartBytes = f.Model.NetPartBytes
 	e := Explanation{Kind: p.Kind, Bytes: p.TotalBytes(), Ranks: p.Size, Hosts: 1, Model: f.Model.Name}

@@ -90,10 +90,11 @@ func (s *state) announce(shadow *mpi.Comm, why *Error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
-	_ = mpi.WaitAll(ctx, requests) // whom it does not reach has left, or asks when it waits for this rank (heed)
+	_ = mpi.WaitAll(ctx, requests) // a rank that it does not reach has left, or asks when it waits for this one (heed)
 }
 
-// abortOf is the announcement of a failure: this rank's, or another's that it passes on as it heard it.
+// abortOf is the announcement of a failure: of this rank's own, or of another rank's, which is passed on in the words in
+// which it was heard.
 func (s *state) abortOf(shadow *mpi.Comm, why *Error) news {
 	n := news{kind: newsAbort, seq: why.Seq}
 	var m *mismatchError

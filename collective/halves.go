@@ -6,10 +6,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// runHalves is a blocking call q that is two collectives, the second of which takes what this rank makes of the result of
-// the first, by between. An error of that, the same on all ranks, leaves the second out. To the other goroutines it is one
-// call: theirs come before both halves or after both. So
-// the halves have one number, and where they meet in the arena they get their turns there together.
+// runHalves does a blocking call q that consists of two collectives. between makes the second one's input out of this
+// rank's result of the first. If it returns an error, the same on all ranks, the second is left out. To the other
+// goroutines q is one call: theirs come before both halves or after both. So the halves have one number, and where they
+// meet in the arena they get their turns there together.
 func runHalves(ctx context.Context, c *mpi.Comm, q, first, second *call, between func() error) error {
 	s := stateOf(c)
 	a, err := s.arenaFor(ctx, c, q)

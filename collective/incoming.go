@@ -10,9 +10,9 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// nearWindow is how many parts of a fold are under way at once from a rank
-// whose memory this one reads itself: they stay in the second-level cache. Over a network all
-// are, since the permission to send the next one would queue behind outgoing data.
+// nearWindow is how many parts of a fold are under way at once if this rank reads the sender's memory itself: so many stay
+// in the second-level cache. Over a network all parts are, since the permission to send the next one would queue behind
+// outgoing data.
 const nearWindow = 2
 
 // incoming is a Get or Fold under way.
@@ -58,8 +58,8 @@ func (x *execution) expect(st *plan.Step, stage, parts *int) {
 	x.incoming = append(x.incoming, m)
 }
 
-// foldsInPlace reports whether a fold is received where its result goes, which spares the caches another place: its
-// operand lies elsewhere. Nobody else needs that memory before: see plan.Verify.
+// foldsInPlace reports whether a fold is received where its result goes: it is if its operand lies elsewhere, which spares
+// the caches another place. No other step needs that memory before: see plan.Verify.
 func (x *execution) foldsInPlace(st *plan.Step) bool {
 	return !memcopy.Overlap(x.span(st.Dst, st.N), x.span(st.A, st.N))
 }
@@ -91,8 +91,8 @@ func (x *execution) piece(m *incoming, i int) (from, n int) {
 	return from * x.entry.typ.size, n * x.entry.typ.size
 }
 
-// heldBack: a message from the same rank has parts that are not posted yet, and messages
-// between two ranks match in order.
+// heldBack reports whether message i has to wait: an earlier one from the same rank has parts that are not posted yet, and
+// messages between two ranks match in order.
 func (x *execution) heldBack(i int) bool {
 	for j := range x.incoming[:i] {
 		if m := &x.incoming[j]; m.step.Peer == x.incoming[i].step.Peer && m.posted < m.count {
@@ -159,7 +159,7 @@ func (x *execution) accept(m *incoming, status mpi.Status, err error) error {
 	} else if other, ok := readSignature(b[:min(len(b), status.Bytes)]); ok && other != x.signature {
 		return x.state.mismatch(x.shadow, x.seq, x.signature, peer, other)
 	}
-	if status.Bytes == len(b) { // and so is its call, as far as a signature tells
+	if status.Bytes == len(b) { // of the same call, as far as its signature tells
 		sent = fmt.Sprintf("%d B", len(b)-signatureBytes)
 	}
 	return &mismatchError{text: fmt.Sprintf("rank %d called %v and expects %d B from rank %d (%s), which sent %s",
@@ -173,6 +173,6 @@ func (x *execution) looksSigned(b []byte) bool {
 		return false
 	}
 	s, ok := readSignature(b)
-	s[5] = x.signature[5] // by another plan
+	s[5] = x.signature[5] // it may be by another plan
 	return ok && bytes.Equal(s[:8], x.signature[:8])
 }

@@ -43,7 +43,7 @@ func inFlightToo(why, inFlight error) error {
 	if !errors.As(why, &first) || !errors.As(inFlight, &at) {
 		return fmt.Errorf("%w (%w)", why, inFlight)
 	}
-	// A caller looks at the first that it finds, for the peer and for Done.
+	// A caller takes peer and Done from the first *mpi.Error that it finds.
 	one := *first
 	one.Err = fmt.Errorf("%w (%w)", first.Err, inFlight)
 	one.Done = bothDone(first.Done, at.Done)
@@ -75,7 +75,7 @@ func forOthers(why error) error {
 	return why
 }
 
-// buffersApart is an error but for what it says of buffers in flight.
+// buffersApart is an error without what it says of buffers in flight.
 type buffersApart struct{ error }
 
 func (e buffersApart) Is(target error) bool {

@@ -156,7 +156,7 @@ func (x *execution) callLibrary(send, recv []byte) mpi.Request {
 	return n.Alltoall(send, recv, kind)
 }
 
-// keepInput is a copy of an input that the result overwrites, in memory that is the next call's, too.
+// keepInput is a copy of an input that the result overwrites, in memory that later calls use again.
 func (x *execution) keepInput(send []byte) []byte {
 	x.input = append(x.input[:0], send...)
 	return x.input

@@ -31,7 +31,7 @@ func (x *execution) expectAll() {
 	x.mu.Unlock()
 }
 
-// missing is whom the execution waits for, first the rank that is the next.
+// missing lists the ranks that the execution waits for, first the one that it waits for now.
 func (s *state) missing(c *mpi.Comm, g glimpse) []int {
 	missing := []int{g.peer}
 	if _, native := c.Native(); native {

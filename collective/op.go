@@ -58,11 +58,10 @@ var (
 	ReproducibleSum = Op{exact: true}
 )
 
-// OpFunc makes an operator of a function that stores a[i] op b[i] in dst[i]. The three have the same length, and
-// dst may be the same slice as a or b. f is called from any goroutine that
-// waits. name must be the same on all ranks: one of 127 numbers made of it is what they compare, and what
-// errors about another rank's call say. Make an operator once and keep it: plans are cached per operator. A panic of f
-// ends collectives on the communicator, for all ranks.
+// OpFunc makes an operator of a function that stores a[i] op b[i] in dst[i]. The three have the same length, and dst may be
+// the same slice as a or b. f is called from any goroutine that waits. name must be the same on all ranks: they compare one
+// of 127 numbers made of it, which is also all that an error says of another rank's operator. Make an operator once and
+// keep it: plans are cached per operator. A panic of f ends collectives on the communicator, for all ranks.
 func OpFunc[T mpi.Elem](name string, f func(dst, a, b []T)) Op {
 	h := fnv.New32a()
 	h.Write([]byte(name))
@@ -75,7 +74,7 @@ func OpFunc[T mpi.Elem](name string, f func(dst, a, b []T)) Op {
 }
 
 // noReturn is the error of a collective whose operator panics, or ends its goroutine. The program may recover, or close its
-// world on the way out: neither that nor another rank may wait for what never goes on.
+// world on the way out: neither that close nor another rank may wait for a collective that never goes on.
 func noReturn(o Op) error {
 	return fmt.Errorf("operator %v did not return: it panicked, or ended its goroutine", o)
 }

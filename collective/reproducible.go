@@ -78,7 +78,7 @@ func reproducibleReduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv
 	return reproducible(ctx, c, plan.Reduce, "send", [][]T{send}, recv, root)
 }
 
-// reproducible is an allreduce, or a reduce to root. what is a row to the caller.
+// reproducible is an allreduce, or a reduce to root. `what` names a row to the caller.
 func reproducible[T mpi.Elem](ctx context.Context, c *mpi.Comm, kind plan.Kind, what string, rows [][]T, recv []T, root int) error {
 	var q call
 	q.setVector(kind, typeOf[T](), len(recv))
@@ -187,9 +187,9 @@ func scaleAndAdd[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, mags []u
 // mostRows is how many rows a rank may have: all together are then few enough.
 func mostRows(c *mpi.Comm) int { return maxSummand / c.Size() }
 
-// measure stores where there were zeros, per element, the least power of two above all operands, and
-// which special values there are. One more element is not 0 if there are more rows than most, of which
-// all ranks learn by it.
+// measure stores in mags, all zeros before, the least power of two above all operands of each element, and which special
+// values are among them. One more magnitude becomes other than 0 if there are more rows than most, of which all ranks learn
+// by it.
 func measure[F float32 | float64, T mpi.Elem](mags []uint16, rows [][]T, most int) {
 	if len(rows) > most {
 		mags[len(mags)-1] = hasNaN
@@ -215,7 +215,8 @@ func measure[F float32 | float64, T mpi.Elem](mags []uint16, rows [][]T, most in
 	}
 }
 
-// special is the sum of elements with infinities or NaNs among them.
+// special is the sum of an element's operands where nothing has to be added: they are all zero, or there are infinities or
+// NaNs among them. It is false for all other elements.
 func special(m uint16) (float64, bool) {
 	switch {
 	case m&^exponent == 0:

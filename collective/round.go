@@ -181,8 +181,8 @@ func (x *execution) settle(ctx context.Context, e effort) (done bool, err error)
 		}
 		x.in++
 	}
-	// The last first: what is waited for is the first to be given up, and a message that stayed behind one
-	// to the same rank would be taken for that.
+	// The last first: the send that is waited for is the first to be given up, and a later one to the same rank, if it
+	// stayed behind, would be received in place of that.
 	for x.out > 0 {
 		last := x.out - 1
 		_, ok, err := x.awaitFirm(ctx, x.outgoing[last], x.to[last], e)

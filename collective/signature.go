@@ -34,11 +34,11 @@ const (
 	directCode     = 0xfc // as a plan: DirectPlan
 
 	hashedCount = 1 << 47         // the count is a hash
-	countMask   = hashedCount - 1 // of what else there is of it
+	countMask   = hashedCount - 1 // of the count, or of the hash
 )
 
-// phase is a part of what the program called that is a collective of its own. All parts have the number and the
-// signature of the whole, since nobody knows of the parts.
+// phase is a part of what the program called that is a collective of its own. All parts have the number and the signature
+// of the whole call, since the program knows of no parts.
 type phase uint8
 
 const (
@@ -55,7 +55,7 @@ func (p phase) String() string {
 	return [...]string{"", ", comparing calls", ", comparing counts", ", making shared memory", ", scaling", ", adding"}[p]
 }
 
-// kind is the collective that a part of one is.
+// kind is the collective by which a part of the called one is done.
 func (p phase) kind(called plan.Kind) plan.Kind {
 	switch p {
 	case comparing:
@@ -135,13 +135,13 @@ func readSignature(b []byte) (s signature, ok bool) {
 func (s signature) kind() plan.Kind { return plan.Kind(s[2] & 0xf) }
 func (s signature) phase() phase    { return phase(s[2] >> 4) }
 
-// count has elements, or hashedCount and a hash.
+// count is a number of elements, or hashedCount and a hash.
 func (s signature) count() uint64 {
 	return binary.LittleEndian.Uint64(s[8:]) & (hashedCount | countMask)
 }
 
-// differs reports whether ranks that started collectives of the same number called different
-// things. One may be in another part of it than the other, unless it has rejected the call and never comes to any.
+// differs reports whether ranks that started collectives of the same number called different things. Ranks that called the
+// same may be in different parts of it, but not if one has rejected the call: that one never comes to any part.
 func (s signature) differs(other signature) bool {
 	if s.phase() != other.phase() && (s[5] == badArguments) == (other[5] == badArguments) {
 		s[2], s[5] = uint8(s.kind()), 0

@@ -21,7 +21,7 @@ const oneStackBytes = stackBytes / 4
 // stacksKept is how long the text of the stacks is good for all that ask: while they are taken the program stands still.
 const stacksKept = time.Second
 
-// stacks is what is told of them.
+// stacks is what was last told of the goroutines' stacks.
 type stacks struct {
 	told  string
 	taken time.Time
@@ -35,8 +35,8 @@ func (k *stacks) text(now time.Time, take func() string) string {
 	return k.told
 }
 
-// helpers begin the names of functions in which goroutines of the library itself begin, which say nothing about the program and of
-// which there are some for each peer, and the packages of the runtime's library that have such.
+// helpers are beginnings of the names of functions in which goroutines of the library itself begin, and of packages of Go's
+// library in which some do. Such goroutines say nothing about the program, and there are some for each peer.
 var helpers = func() []string {
 	own := path.Dir(reflect.TypeFor[state]().PkgPath())
 	return []string{own + "/mpi.", own + "/mpi/native.", own + "/mpi/transport/shm.", own + "/mpi/transport/tcp.", own + "/internal/wire.",
@@ -74,9 +74,9 @@ func cut(text string, n int) string {
 	return text[:n-len(more)] + more
 }
 
-// briefly is a stack as one line, callers after what they call: "goroutine 1 [select]: ps.(*Worker).Push
-// (push.go:31) < main.main (main.go:9)". Calls inside the runtime and its library are left out. begins is the function in which
-// the goroutine begins: the outermost of those that are not, or of all.
+// briefly is a stack as one line, callers after what they call: "goroutine 1 [select]: ps.(*Worker).Push (push.go:31) <
+// main.main (main.go:9)". Calls inside the runtime and its library are left out. begins is the function in which the
+// goroutine begins: the outermost that is not left out or, if all are, the outermost of all.
 func briefly(stack string, modules []string) (line, begins string) {
 	lines := strings.Split(strings.TrimSpace(stack), "\n")
 	var calls []string

@@ -7,13 +7,13 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// A collective that makes no progress has the look-out ask the rank that it waits for what
-// that does, and again each time that it has waited twice as long. The answer may be that it called something else,
-// which ends collectives for all (heed). Otherwise, after a longer time, it goes into a stall report; it is asked for
-// again then, so that the report says how things are.
+// If a collective makes no progress, the look-out asks the rank that it waits for what that rank does, and asks again each
+// time that the wait has become twice as long. The answer may be that the rank called something else, which ends
+// collectives for all (heed). Otherwise, after a longer time, the answer goes into a stall report. It is asked for anew
+// then, so that the report says how things are.
 //
-// Of a collective of the system's MPI library nobody knows for whom it waits. One rank after the other is asked, for the
-// sake of those that called something else; what they answer goes into no report.
+// If the system's MPI library does a collective, nobody knows for which rank it waits. One rank after the other is asked,
+// since one may have called something else; what they answer goes into no report.
 
 // askAfter is how long a collective makes no progress before the rank that it waits for is asked, unless it is reported
 // before that, and how long a stall report waits for the answer.
@@ -29,7 +29,7 @@ type glimpse struct {
 	exchange  exchange
 }
 
-// question: what does the rank do for which this one waits in a collective?
+// question asks a rank what it does, since this one waits for it in a collective.
 type question struct {
 	seq  uint32
 	peer int
@@ -38,13 +38,13 @@ type question struct {
 // patience is how long the look-out has seen an execution wait for a rank.
 type patience struct {
 	progress uint32
-	mute     bool // no report waits for an answer: it is of any rank
+	mute     bool // no report waits for an answer, which may be of any rank
 	asks     int  // how often one was asked
 	since    time.Time
 	seen     time.Time // last
 	asked    time.Time // last; zero: not yet
-	answer   string    // to that
-	owed     bool      // a report, for which the answer is awaited
+	answer   string    // to the last question
+	owed     bool      // a report is due, and waits for the answer
 	reported time.Time // last
 }
 
@@ -58,7 +58,7 @@ func (p *patience) look(now time.Time, stallAfter time.Duration) (ask, report bo
 	if waited < first {
 		return false, false
 	}
-	ask = p.asked.IsZero() || !p.owed && now.Sub(p.asked) >= max(askAfter, p.asked.Sub(p.since)) // what is wrong may come late
+	ask = p.asked.IsZero() || !p.owed && now.Sub(p.asked) >= max(askAfter, p.asked.Sub(p.since)) // it may go wrong only later
 	if stallAfter >= 0 && !p.owed && waited >= stallAfter && now.Sub(p.reported) >= stallAfter {
 		ask, p.owed = true, true
 	}

@@ -79,9 +79,11 @@ type entry struct {
 	counts     [3][]int // Counts, SendCounts, RecvCounts
 	plan       *plan.Plan
 	way        way // but for byMessages the plan is empty
-	// farMapped: by pieces only while the ranks are near or not all ranks' buffers can be mapped. farKernel: only while they are near.
+	// farMapped: done through pieces while the ranks are near, or not all ranks' buffers can be mapped; else directly.
+	// farKernel: done through pieces while the ranks are near; else directly.
 	farMapped, farKernel bool
-	// readsMapped: through memory, or by the kernel, only while not all ranks' buffers can be mapped.
+	// readsMapped: done through memory, or by the kernel, while not all ranks' buffers can be mapped; else read where they
+	// are mapped.
 	readsMapped bool
 	length      length
 	starts      []int // of the blocks of Counts, in bytes; nil: they are alike
@@ -99,9 +101,9 @@ const (
 	// some 0.6 MB, and is of no use again where the counts change from call to call.
 	maxEntries = 256
 	plansBytes = 16 << 20
-	// ctrlTag is for the library's own news about collectives; the others count them.
+	// ctrlTag is for the library's own news about collectives. The tags after it are taken by the collectives in turn.
 	ctrlTag = mpi.ReservedTags
-	// firstTag is the first of the collectives'.
+	// firstTag is the first tag of the collectives.
 	firstTag = ctrlTag + 1
 )
 
@@ -144,9 +146,9 @@ type call struct {
 
 	seq   uint32    // its number; 0: it gets one when it starts
 	trail uint16    // of the calls before that
-	phase phase     // of what the program called, if this is a part of that
-	asked signature // of what the program called, then
-	made  bool      // the arena, of which the other goroutines do not know yet
+	phase phase     // if this is a part of what the program called: which one
+	asked signature // if this is a part: the signature of what the program called
+	made  bool      // this call has made the arena, of which the other goroutines do not know yet
 }
 
 // part is a call that is a part of q and has its number.
@@ -232,7 +234,7 @@ const (
 	// idleBytes bounds what the executions of a communicator hold for calls to come, but for those of the
 	// last shape. Programs with vectors of ever other lengths would run out of memory.
 	idleBytes = 64 << 20
-	manyBytes = 256 << 10 // what less those of an entry hold is bounded by maxEntries
+	manyBytes = 256 << 10 // entries whose executions hold less are bounded by maxEntries
 )
 
 // boundIdle lets go of idle executions, of all entries but one, if together they hold too much. The state
@@ -333,7 +335,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	return e, nil
 }
 
-// check is the error of entry for a call that has none yet.
+// check is the error that entry would find in a call for which there is no entry yet.
 func (q *call) check() error {
 	if q.goType == nil {
 		return nil
@@ -376,7 +378,7 @@ func (e *entry) bytes() int {
 	return n
 }
 
-// number gives a call, of which the signature has a digest, its place among all on the communicator, from 1, if it has none
+// number gives a call whose signature has the digest its place among all calls on the communicator, from 1, if it has none
 // yet. The state is locked.
 func (s *state) number(q *call, digest uint64) {
 	if q.seq != 0 {

@@ -18,7 +18,7 @@ import (
 
 const (
 	trailFactor = 0x9e3779b97f4a7c15 // odd, so that no difference is lost
-	trailShift  = 64 - 16            // what signatures have of it
+	trailShift  = 64 - 16            // so that signatures have its highest 16 bits
 	// earlierTime bounds the wait for the rank that looks for the call; it has a look-out.
 	earlierTime = 10 * time.Second
 	// sentCalls are as many as one message holds.
@@ -27,8 +27,8 @@ const (
 
 const _ = uint(sentCalls - history) // what a rank remembers fits
 
-// called is what of a signature all ranks have alike in a call: not the plan nor the part, and nothing of a call that was
-// rejected, in which each may have made a mistake of its own.
+// called is what a signature has of a call that all ranks have alike: neither the plan, nor the part, nor the trail. Of a
+// rejected call it has nothing, since each rank may have made a mistake of its own.
 func (s signature) called() signature {
 	if s[5] == badArguments {
 		return signature{5: badArguments}
@@ -49,8 +49,8 @@ func (s signature) digest() uint64 {
 	return h
 }
 
-// set makes it another with more bits in the last word. It goes by words, as the slots of the arena do: of two words
-// that have just been written no load of both gets its bytes at once.
+// set copies a signature, with more bits in the last word. It goes by words, as the slots of the arena do: one load of both
+// words would have to wait if they had just been written one by one.
 func (s *signature) set(of *signature, more uint64) {
 	binary.LittleEndian.PutUint64(s[0:], binary.LittleEndian.Uint64(of[0:]))
 	binary.LittleEndian.PutUint64(s[8:], binary.LittleEndian.Uint64(of[8:])|more)
@@ -83,7 +83,7 @@ func (s *state) mismatchBefore(shadow *mpi.Comm, seq uint32, peer int) error {
 	return &earlierError{peer: peer, seq: seq, mismatchError: s.notSame(seq, peer, shadow.Host(peer))}
 }
 
-// notSame says no more than that.
+// notSame is an error that says no more than that two ranks differ before number seq.
 func (s *state) notSame(seq uint32, peer int, host string) *mismatchError {
 	return &mismatchError{text: fmt.Sprintf("rank %d and rank %d (%s) called different things before #%d", s.rank, peer, host, seq)}
 }
@@ -119,7 +119,7 @@ func (s *state) findCause(ctx context.Context, shadow *mpi.Comm, e *earlierError
 	}
 }
 
-// causeOf is an error of a caller that waits, with its cause if that is an earlier call.
+// causeOf is the error of a caller that waits: err or, if its cause is an earlier call, an error that names that.
 func (s *state) causeOf(ctx context.Context, shadow *mpi.Comm, err error) error {
 	var e *earlierError
 	if !errors.As(err, &e) {
@@ -154,7 +154,7 @@ func (s *state) pastBefore(seq uint32) news {
 	return news{kind: newsPast, seq: seq, text: string(text)}
 }
 
-// compareWithPast finds the first call in which this rank and another that has sent its own differ.
+// compareWithPast finds the first call in which this rank and another that has sent its past differ.
 func (s *state) compareWithPast(from int, host string, n news) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

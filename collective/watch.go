@@ -134,7 +134,7 @@ func (s *state) lookOut() {
 	timer := time.NewTimer(tick)
 	defer timer.Stop()
 	s.watch.patience = make(map[question]patience)
-	var last time.Time // that it looked beyond nonblocking ones
+	var last time.Time // that it did more than push nonblocking ones
 	busy := false
 	for {
 		select {
@@ -228,7 +228,7 @@ func (s *state) read(shadow *mpi.Comm) bool {
 		}
 		status, done, err := w.letter.request.Test()
 		if !done && time.Since(w.letter.since) > settleTime {
-			w.letter.request.Cancel() // nobody else's is read meanwhile
+			w.letter.request.Cancel() // no other letter is read meanwhile
 			status, done, err = w.letter.request.Test()
 		}
 		if !done {
@@ -245,8 +245,8 @@ func (s *state) read(shadow *mpi.Comm) bool {
 	}
 }
 
-// letter is news being received. If its sender gives it up while it is on its way, the receive goes on, to the sender's next
-// news, which may be longer or shorter, and never come.
+// letter is news being received. If its sender gives it up while it is on its way, the receive goes on and takes the
+// sender's next news, which may be longer or shorter, or may never come.
 type letter struct {
 	text    []byte
 	from    int
@@ -259,7 +259,7 @@ func (s *state) post(shadow *mpi.Comm, n news, to int) {
 	s.watch.sends = append(s.watch.sends, mpi.Isend(shadow, n.encode(), to, ctrlTag))
 }
 
-// nameLost says which rank it is about in an error of a probe for any rank.
+// nameLost says which rank is lost in an error of a probe for any rank.
 func (s *state) nameLost(shadow *mpi.Comm, err error) error {
 	lost := shadow.Lost()
 	if len(lost) == 0 || !errors.Is(err, mpi.ErrPeerLost) {
@@ -280,7 +280,7 @@ func (s *state) heed(shadow *mpi.Comm, from int, n news) {
 		var err error
 		switch {
 		case mine.seq != n.seq:
-		case mine.signature.trail() != n.signature.trail(): // what came of that now is not what is wrong
+		case mine.signature.trail() != n.signature.trail(): // what is wrong is in an earlier call
 			if !s.repeat(shadow, from) {
 				s.mu.Lock()
 				past := s.pastBefore(n.seq)
@@ -322,8 +322,8 @@ func (s *state) endForAll(shadow *mpi.Comm, seq uint32, mismatch error) {
 	s.callOff(why)
 }
 
-// repeat tells a rank that collectives have ended, if they have, and it does not learn that by itself: the announcement has not
-// reached it.
+// repeat tells a rank that collectives have ended, if they have for a reason that it does not learn by itself: since it
+// asks, the announcement has not reached it.
 func (s *state) repeat(shadow *mpi.Comm, to int) bool {
 	b := s.broken.Load()
 	if b == nil || !b.tells() {
