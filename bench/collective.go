@@ -16,8 +16,8 @@ import (
 // vector (reduce_scatter). Vectors are float32, reductions are sums of small integers, so
 // that every result is exact.
 
-// collectiveOp is one of them: how large its buffers are, what it does, and
-// what a rank must hold at index i afterwards (false: nothing).
+// collectiveOp is a collective that can be measured: how large its buffers are, what it does, and what a rank must hold at
+// index i afterwards (false: nothing).
 type collectiveOp struct {
 	name, short, title string
 	send, recv         share
@@ -43,7 +43,7 @@ func TotalBytes(kind plan.Kind, size, ranks int) int {
 	return op.total(size, ranks)
 }
 
-// total is what a size is of all blocks together, on so many ranks.
+// total converts a size to the bytes of all blocks together, on so many ranks.
 func (op collectiveOp) total(size, ranks int) int {
 	if op.send == perRank || op.recv == perRank {
 		return size * ranks
@@ -146,7 +146,7 @@ func wholeElements(sizes ...int) error {
 	return nil
 }
 
-// checkSizes refuses what the collective cannot be measured of.
+// checkSizes refuses sizes for which the collective cannot be measured.
 func (op collectiveOp) checkSizes(sizes []int) error {
 	if op.send == none && op.recv == none {
 		for _, size := range sizes {
@@ -164,7 +164,7 @@ func measureCollective(ctx context.Context, c *mpi.Comm, op collectiveOp, in mem
 		return err
 	}
 	t := timer{c: c, kind: Collective, o: o}
-	if err := meet(ctx, c); err != nil { // what is verified goes the way of what is timed
+	if err := meet(ctx, c); err != nil { // so that the call that is verified goes the same way as those that are timed
 		return err
 	}
 	for _, size := range o.Sizes {
@@ -236,7 +236,8 @@ func (op collectiveOp) vectors(c *mpi.Comm, in memory, n int) (*vectors, error) 
 	return v, nil
 }
 
-// introduce does the collective once, and has the ranks meet until all know of the others whether they can read these vectors in place.
+// introduce does the collective once, and has the ranks meet until each knows whether the others can read these vectors in
+// place.
 func (v *vectors) introduce(ctx context.Context, op collectiveOp) error {
 	if err := op.call(v, ctx); err != nil {
 		return err

@@ -23,9 +23,9 @@ import (
 // Options say what is measured and how. The zero value of a field is its default.
 type Options struct {
 	Sizes      []int         // in bytes, ascending
-	Iterations int           // calls per size, of windows of messages where there are any; 0: OSU's (OSUCalls), unless Budget is set
+	Iterations int           // calls per size, or windows of messages; 0: OSU's (OSUCalls), unless Budget is set
 	Skip       int           // calls before timing; 0: OSU's (OSUCalls), with Budget those of the calibration; negative: none
-	Budget     time.Duration // time per size, calibration included, Skip not; Iterations is not used then
+	Budget     time.Duration // time per size, with the calibration and without Skip; Iterations is not used then
 	Repetition time.Duration // how long one repetition lasts; 0: 3 ms, or less where so few would fill Budget
 	Window     int           // messages in flight, 64 by default, at most MaxWindow
 	Tail       bool          // take percentiles of single iterations, too: Row.Tail
@@ -39,7 +39,7 @@ const (
 	CheckOnce  Check = iota // each size once, before timing
 	CheckEvery              // and once more after it, as OSU's -c
 
-	checked // not again: they were, of the same sizes on the same communicator
+	checked // not at all: the same sizes were checked before, on the same communicator
 )
 
 // Row is one measured size.
@@ -73,8 +73,8 @@ func (r Row) Rate() float64 { return 1e6 / r.Average }
 // ErrWrong: a result was not what it must be.
 var ErrWrong = errors.New("wrong result")
 
-// MaxWindow bounds Options.Window: a rank that has some times as many large messages of a peer waiting takes the peer
-// for broken, and no program has so many under way.
+// MaxWindow bounds Options.Window: no program has so many messages under way, and a rank takes a peer for broken if some
+// times as many large messages of that peer wait at it.
 const MaxWindow = 1 << 20
 
 // defaultWindow is OSU's.

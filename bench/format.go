@@ -27,7 +27,8 @@ var Formats = []string{string(FormatOSU), string(FormatCSV), string(FormatJSON),
 type Detail struct {
 	Full bool // OSU's -f: minimum, maximum and iterations of a collective; csv and json have them anyway
 	Tail bool // OSU's -z: percentiles of single iterations
-	// Validation is OSU's -c: that the results were right. A wrong one (ErrWrong) ends the measurement before its row.
+	// Validation is OSU's -c: a column that says that the results were right. A wrong one (ErrWrong) ends the measurement
+	// before its row.
 	Validation bool
 }
 
@@ -225,7 +226,7 @@ func (p *Printer) columns() []column {
 	return columns
 }
 
-// validated are the operations for which OSU's -c prints a column: a barrier has no result, and its one-sided
+// validated reports whether OSU's -c prints a column for the operation: a barrier has no result, and OSU's one-sided
 // programs do not look at theirs.
 func validated(op Operation) bool {
 	return !slices.Contains([]string{"barrier", "put", "get"}, op.Name)

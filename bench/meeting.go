@@ -61,7 +61,7 @@ func toRoot(ctx context.Context, c *mpi.Comm, mine []float64) ([][]float64, erro
 	return all, nil
 }
 
-// meet holds so many collectives that it shows which ways to do them there are.
+// meet holds so many collectives that it is settled afterwards which ways there are to do them.
 func meet(ctx context.Context, c *mpi.Comm) error {
 	for range warmups {
 		if err := collective.Barrier(ctx, c); err != nil {

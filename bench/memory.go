@@ -31,8 +31,8 @@ func (heap) get(_ *mpi.Comm, n int) ([]float32, error) {
 }
 func (heap) free(*mpi.Comm, []float32) error { return nil }
 
-// lent is memory of a communicator that one measurement has after the other, the shortest that is long enough: what has been touched
-// once costs the next nothing.
+// lent is memory of a communicator that measurements have one after the other. Each gets the shortest piece that is long
+// enough: memory that has been touched once costs the next one nothing.
 type lent struct {
 	of   memory
 	c    *mpi.Comm

@@ -45,7 +45,7 @@ type messages struct {
 	c          *mpi.Comm
 	window     int
 	send, recv []byte
-	made, used []byte // of the rank's own: what fresh writes, and what it has read
+	made, used []byte // memory of the rank's own: what fresh copies into send, and where it copies recv
 	requests   []mpi.Request
 	answer     []byte
 }
@@ -90,7 +90,7 @@ func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 	for _, n := range o.Sizes {
 		most = max(most, n)
 	}
-	// As programs for which the speed of long messages matters have it.
+	// Memory as those programs have it for which the speed of long messages matters.
 	send, err := mpi.Alloc[byte](c, most)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func Messages(ctx context.Context, c *mpi.Comm, op string, o Options, row func(R
 	return errors.Join(mpi.Free(c, send), mpi.Free(c, recv))
 }
 
-// slowestPair is what a message takes of pairs that work at the same time: the slowest ends last.
+// slowestPair is the time per message over all pairs, which work at the same time: the slowest pair ends last.
 func slowestPair(all [][]float64) []float64 {
 	of := slices.Clone(all[0])
 	for k := range of {
@@ -190,8 +190,8 @@ func (m *messages) latency(ctx context.Context, count int, l *laps) (float64, er
 	return microseconds(start) / float64(2*count), nil
 }
 
-// fresh is latency as programs have it, which compute what they send and use what they receive. All of it is timed. The copies stay
-// in the caches, as C's do at these lengths: Go's go past them from 1 MiB on.
+// fresh is latency as it is for programs, which compute what they send and use what they receive. The copies that stand for
+// that are timed, too. They stay in the caches, as C's do at these lengths: Go's go past them from 1 MiB on.
 func (m *messages) fresh(ctx context.Context, count int, l *laps) (float64, error) {
 	peer := 1 - m.c.Rank()
 	send := func() error {
@@ -292,8 +292,8 @@ func (m *messages) pairs(ctx context.Context, count int, l *laps) (float64, erro
 	return microseconds(start) / float64(count), nil
 }
 
-// partner pairs, in each of P−1 rounds, a with b where a+b = round modulo
-// P−1; the last rank takes who is left alone. P is even.
+// partner pairs, in each of P−1 rounds, a with b where a+b = round modulo P−1; the last rank is paired with the one that is
+// left alone. P is even.
 func partner(rank, size, round int) int {
 	m := size - 1
 	if rank == m {

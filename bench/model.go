@@ -19,7 +19,7 @@ const (
 	// modelPasses is how often all figures are measured in turn, so that what else the machine does
 	// meets all alike; the least counts.
 	modelPasses = 6
-	// warmups is how many collectives there are before a communicator's shared memory.
+	// warmups is how many collectives meet holds: more than a communicator does before it has its shared memory.
 	warmups = 32
 )
 
@@ -34,24 +34,27 @@ type gauge struct {
 type survey struct {
 	c      *mpi.Comm
 	budget time.Duration // for a figure of one pass
-	m      *plan.Model   // the default's figures but for those that are measured
+	m      *plan.Model   // the default's figures, but for those that are measured
 	gauges []gauge
 	place  *place
-	pairs  []*mpi.Comm // freed but after an error, when a peer may still be at it
-	lent   []*lent     // what the pairs measure with
+	pairs  []*mpi.Comm // freed at the end, but not after an error: a peer may still use them then
+	lent   []*lent     // memory with which the pairs measure
 	passes int
 	check  Check // of the next pass
 }
 
-// MeasureModel measures what plans are priced by, between rank 0 and the first rank of its host and of another: the
-// one-way time, the time of an exchange, how they read each other's memory, if they can, and combine what comes from
-// there, what a core takes to reduce and to copy, how long they and all take to meet in shared memory, and so what it
-// is to wait for a turn on a processor that several share. Where the two ranks of one host have but one processor, the
-// figures hold what sharing it costs, as plan.Model.Switch says by 0. Link classes that the communicator does not have keep the
-// default's figures. The budget is the time for each figure of messages, of which there are some 170; what a core does
-// by itself takes some milliseconds, whatever the budget. Two ranks of one host take their figures where their processors are
-// most of the time, and wait for them to return there, if they are moved, for as long as they measure at most (place.go). All
-// ranks call it and get the same model; the communicator is left with what decides on plans by default. One rank alone is ErrUsage.
+// MeasureModel measures what plans are priced by. Rank 0 takes figures with the first rank of its own host and with the
+// first of another: the time of a message one way and that of an exchange; if they can, how they read each other's memory
+// and combine what comes from there; and how long they, and all ranks, take to meet in shared memory, from which follows
+// how long a rank waits for its turn on a processor that several share. What a core takes to reduce and to copy is
+// measured, too. Where the two ranks of one host have but one processor, the figures hold what sharing it costs, as
+// plan.Model.Switch says by 0. Link classes that the communicator does not have keep the default's figures.
+//
+// The budget is the time for each figure of messages, of which there are some 170; what a core does by itself takes some
+// milliseconds, whatever the budget. Two ranks of one host take their figures where their processors are most of the time.
+// If the processors are moved, they wait for them to return there, for as long as they measure at most (place.go). All
+// ranks call it and get the same model; the communicator is left with what decides on plans by default. One rank alone is
+// ErrUsage.
 func MeasureModel(ctx context.Context, c *mpi.Comm, name string, budget time.Duration) (*plan.Model, error) {
 	return measureModel(ctx, c, name, budget, modelSizes, modelPasses)
 }
@@ -139,8 +142,8 @@ func newSurvey(ctx context.Context, c *mpi.Comm, name string, budget time.Durati
 	return s, nil
 }
 
-// neighbours are the first rank of rank 0's host, one that need not take turns with it if there is any, and the first
-// that is reached over the network; -1 where there is none.
+// neighbours are the first other rank of rank 0's host, one that need not take turns with it if there is any, and the first
+// rank that is reached over the network; -1 where there is none.
 func neighbours(c *mpi.Comm) (near, far int) {
 	near, far = -1, -1
 	for r := 1; r < c.Size(); r++ {
@@ -212,9 +215,8 @@ func at(c *plan.Curve, bytes int, seconds float64) {
 	*c = append(*c, plan.Point{Bytes: bytes, Seconds: seconds})
 }
 
-// linkGauges time single messages and exchanges between the two ranks of a pair, as the
-// steps of collectives that they are: by the executor, and on the scale on which
-// collectives are measured; and their exchanges through shared memory and by reading, on one host.
+// linkGauges time single messages and exchanges between the two ranks of a pair. They are done by the executor, as steps of
+// collectives are, and timed as collectives are. On one host they also time exchanges through shared memory and by reading.
 func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link, sizes []int) ([]gauge, error) {
 	m := s.m
 	if err := meet(ctx, pair); err != nil {
@@ -278,16 +280,15 @@ func (s *survey) linkGauges(ctx context.Context, pair *mpi.Comm, link *plan.Link
 	return gauges, nil
 }
 
-// allgatherFresh is an allgather of blocks that have just been written, as most of what ranks exchange within a collective has: the
-// lines are in the caches of their writer, and dearer to read than such as have been read before.
+// allgatherFresh is an allgather of blocks that have just been written, as has most of what ranks exchange within a
+// collective: the lines are in the caches of their writer, and take longer to read than lines that have been read before.
 func allgatherFresh(v *vectors, ctx context.Context) error {
 	own := v.recv[v.c.Rank()*v.n:][:v.n]
 	copy(own, v.send)
 	return collective.Allgather(ctx, v.c, own, v.recv)
 }
 
-// ascending is the curve on which no message takes longer than a longer one: what does was disturbed. A
-// curve that was not measured is the default's, which others read.
+// ascending returns a copy of the curve on which no message takes longer than a longer one: a time that does was disturbed.
 func ascending(c plan.Curve) plan.Curve {
 	c = slices.Clone(c)
 	for i := len(c) - 2; i >= 0; i-- {
@@ -316,8 +317,8 @@ func (s *survey) crossGauge(ctx context.Context, c *mpi.Comm, set func(seconds f
 	}}, nil
 }
 
-// coreGauges time what one core does by itself, on vectors that fit its
-// caches and such that do not; it is divided among so many ranks while messages are timed, but not while these are.
+// coreGauges time what one core does by itself, on vectors that fit its caches and on vectors that do not. While messages
+// are timed the core is divided among so many ranks, but not while these figures are: they are multiplied by that.
 func coreGauges(m *plan.Model, sizes []int, ranks float64) []gauge {
 	most := sizes[len(sizes)-1]
 	a, b := make([]byte, most), make([]byte, most)

@@ -66,7 +66,7 @@ func CheckModel(ctx context.Context, c *mpi.Comm, name string, names []string, o
 // Ratio is the predicted time of the chosen plan to the measured one.
 func (t Tuned) Ratio() float64 { return t.Predicted / t.Of(t.Chosen) }
 
-// Loss is by how much of the best plan's time the chosen plan takes longer.
+// Loss is by how much longer the chosen plan takes than the best, as a fraction of the best plan's time.
 func (t Tuned) Loss() float64 { return t.Of(t.Chosen)/t.Of(t.Best) - 1 }
 
 // Predicted is the share of points whose price lies within 30 % of the measured time.

@@ -19,10 +19,11 @@ type Operation struct {
 	check func(ranks int, o Options) error
 }
 
-// Check finds, before there are ranks and in no time, what Run would refuse of so many ranks and the options. The error is ErrUsage.
+// Check finds, before there are ranks and without measuring, what Run would refuse of so many ranks and the options. The
+// error is ErrUsage.
 func (op Operation) Check(ranks int, o Options) error { return op.check(ranks, o) }
 
-// Kind is what an operation's columns are of, and which options mean something to it.
+// Kind says what the columns of an operation are, and which options mean something to it.
 type Kind int
 
 const (

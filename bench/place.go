@@ -19,8 +19,8 @@ type place struct {
 	exchange func(context.Context) (time.Duration, error)
 
 	// Of rank 0.
-	usual    time.Duration // what an exchange takes there
-	patience time.Duration // what may still be waited or taken again: as much as what counts has taken
+	usual    time.Duration // what an exchange takes at the usual place
+	patience time.Duration // time left for waiting and for figures taken again: as much as those that count have taken
 }
 
 const (
@@ -32,8 +32,8 @@ const (
 	placeGap = 20 * time.Millisecond
 )
 
-// newPlace finds where the ranks are most of the time, by looks with a gap between them. Other than two ranks of one host, with a
-// processor each, are not watched: of more, nobody knows which processors they are on.
+// newPlace finds where the ranks are most of the time, by looks with a gap between them. Only two ranks of one host with a
+// processor each are watched: of more ranks nobody knows which processors they are on.
 func newPlace(ctx context.Context, c *mpi.Comm, gap time.Duration) (*place, error) {
 	if near, _ := neighbours(c); c.Size() != 2 || near < 0 || c.TakeTurns(0, near) {
 		return nil, nil

@@ -59,10 +59,11 @@ func (o ScaleOptions) elements(ranks, nBytes int) int {
 	return elements
 }
 
-// phantomBytes is how long the memory is that stands in for what so many elements take on their way. An alltoall in lanes needs
-// the most, on nodes with fewer ranks than others: all blocks packed and unpacked, and twice what its node has for the ranks that
-// its lanes lead to. A lane leads to N ranks for N nodes, and a rank of r on its node has up to ⌈L/r⌉ lanes where the fullest
-// has L: r·⌈L/r⌉·N blocks, which are at most twice as many as there are ranks if all nodes but one are alike.
+// phantomBytes is the length of the memory that stands in for the scratch memory of any plan for so many elements. An
+// alltoall in lanes needs the most, on nodes with fewer ranks than others: all blocks packed and unpacked, and twice what
+// its node has for the ranks that its lanes lead to. A lane leads to N ranks for N nodes, and a rank of a node with r ranks
+// has up to ⌈L/r⌉ lanes where the fullest node has L ranks: r·⌈L/r⌉·N blocks, which are at most twice as many as there are
+// ranks if all nodes but one are alike.
 func phantomBytes(elements int) int { return 6*elements*elementBytes + 1<<20 }
 
 func (o ScaleOptions) host(rank int) string { return fmt.Sprintf("n%d", o.Network.NodeOf(rank)) }
@@ -241,7 +242,7 @@ func protocolLink(l sim.Link, limit, copies, hops int) plan.Link {
 			{Bytes: far, Seconds: long + far/l.Bandwidth},
 		}
 	}
-	// The receiver has the message when it is read, the sender is free when it knows.
+	// OneWay lasts until the receiver has read the message, Exchange until the sender knows that it has.
 	return plan.Link{OneWay: curve(control + read), Exchange: curve(control + read + control)}
 }
 

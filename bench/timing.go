@@ -15,7 +15,8 @@ const (
 	minReps    = 11
 )
 
-// OSUCalls are the calls of a size that OSU's programs time by default, and those before (OSU 7, osu_util.h).
+// OSUCalls are the calls that OSU's programs time by default for a size, and those that they make before (OSU 7,
+// osu_util.h).
 func OSUCalls(k Kind, bytes int) (timed, before int) {
 	large := bytes > 8<<10
 	switch {
@@ -47,8 +48,8 @@ func (o Options) fixedTiming(k Kind, bytes int) timing {
 	if p.skip == 0 {
 		p.skip = before
 	}
-	// Up to a hundred samples, for the percentiles. Collectives are timed call by call anyway; of others so few calls
-	// in a batch would be timed with the barrier before it.
+	// Up to a hundred samples, for the percentiles. Collectives are timed call by call anyway; of other operations, with
+	// less than ten calls in a batch, the barrier before it would be timed, too.
 	least := 10
 	if k == Collective {
 		least = 1
@@ -62,8 +63,8 @@ func (o Options) fixedTiming(k Kind, bytes int) timing {
 	return p
 }
 
-// batch runs the measured thing count times and returns the time of one unit
-// in microseconds, on this rank. It takes the time of each in l.
+// batch runs the measured thing count times and returns the time of one unit in microseconds, on this rank. It notes the
+// time of each in l.
 type batch func(ctx context.Context, count int, l *laps) (float64, error)
 
 // timer measures batches on all ranks of a communicator alike.
@@ -96,7 +97,8 @@ func (t timer) measure(ctx context.Context, bytes int, b batch, l *laps) (sample
 			return nil, 0, err
 		}
 	}
-	// A rank that has no part in the last batch, or had its own sooner, would go on to verify while others take their time.
+	// A rank that has no part in the last batch, or has ended its own sooner, would go on to verify while others are still
+	// timed.
 	return samples, p.calls * p.reps, barrier(ctx, t.c)
 }
 
@@ -112,8 +114,8 @@ func (t timer) checked(ctx context.Context, bytes int, verify func(context.Conte
 	return samples, calls, err
 }
 
-// calibrate finds how many calls fill a repetition, and how many repetitions the
-// budget; rank 0 decides. A batch that fills one must do so twice: once it may have been held up.
+// calibrate finds how many calls fill a repetition, and how many repetitions the budget; rank 0 decides. A batch that fills
+// a repetition must do so twice in a row: once it may have been held up.
 func (t timer) calibrate(ctx context.Context, b batch) (timing, error) {
 	rep := t.o.Repetition
 	if rep <= 0 {

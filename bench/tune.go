@@ -52,7 +52,7 @@ type point struct {
 	Tuned
 	op    collectiveOp
 	kind  plan.Kind
-	plans []collective.Config // of Times
+	plans []collective.Config // the configuration for each of Times
 }
 
 // Rule is the best plan as a rule of a site file.
@@ -87,10 +87,9 @@ func unmeasured(name string) error {
 	return usage("%s is not measured; these are: %s", name, strings.Join(names, ", "))
 }
 
-// Tune measures every plan of the named collectives at every size, and the system library's collective where
-// there is one, on vectors of the ranks' own memory: those from mpi.Alloc are read directly whatever is best for
-// others. All ranks call it; each gets all results. The communicator is left with the model it was given.
-// One rank alone is ErrUsage.
+// Tune measures every plan of the named collectives at every size, and the system library's collective where there is one,
+// on vectors of the ranks' own memory: vectors from mpi.Alloc are read directly, whichever plan is best for others. All
+// ranks call it; each gets all results. The communicator is left with the model it was given. One rank alone is ErrUsage.
 func Tune(ctx context.Context, c *mpi.Comm, m *plan.Model, names []string, o Options) ([]Tuned, error) {
 	points, err := newPoints(ctx, c, m, names, o.Sizes)
 	if err != nil {
@@ -162,7 +161,7 @@ func measurePoints(ctx context.Context, c *mpi.Comm, at *place, points []point, 
 	return nil
 }
 
-// tuned are the results, with what was best of each, and leaves the communicator with the model.
+// tuned returns the results, with the plan that was best of each, and leaves the communicator with the model.
 func tuned(c *mpi.Comm, m *plan.Model, points []point) ([]Tuned, error) {
 	var all []Tuned
 	for _, p := range points {
@@ -178,7 +177,7 @@ func tuned(c *mpi.Comm, m *plan.Model, points []point) ([]Tuned, error) {
 	return all, collective.Configure(c, left)
 }
 
-// undecided is how c is configured, but for what decides on plans.
+// undecided is how c is configured, without what decides on plans.
 func undecided(c *mpi.Comm) collective.Config {
 	f := collective.ConfigOf(c)
 	f.Model, f.Site, f.Force, f.Library = nil, nil, nil, collective.LibraryAuto
@@ -203,7 +202,7 @@ func newPoint(c *mpi.Comm, m *plan.Model, name string, size int) (point, error) 
 	}
 	for _, x := range e.Candidates {
 		f := own
-		if x.Plan != p.Chosen { // which runs by itself, and may turn to another way while ranks are far from each other
+		if x.Plan != p.Chosen { // the chosen plan is not forced, so that it may turn to another way while ranks are far from each other
 			f.Force = map[plan.Kind]string{kind: x.Plan}
 		}
 		add(x.Plan, f)
