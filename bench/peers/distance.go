@@ -22,8 +22,8 @@ type distance time.Duration
 // like reports whether two distances are of one place: places differ by more than the noise of one.
 func (d distance) like(e distance) bool { return 5*max(d, e) <= 7*min(d, e) }
 
-// distanceMeter returns a function that measures the distance of the two processors of this process. With more of them nobody knows
-// which ones the ranks will run on, so that it is never known.
+// distanceMeter returns a function that measures the distance of the two processors of this process. If there are not just
+// two, nobody knows which ones the ranks will run on, and the function says that the distance is not known.
 func distanceMeter() func() distance {
 	var allowed unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &allowed); err != nil || allowed.Count() != 2 {
@@ -111,8 +111,9 @@ func (m *moves) String() string {
 		time.Duration(d[len(d)/2]), time.Duration(d[0]), time.Duration(d[len(d)-1]), m.repeated, m.mixed)
 }
 
-// steadyLaunch launches a program for short messages until one launch has begun and ended with the processors at the distance, for up to
-// c.steadyTime: the last one is taken then, whatever it met. What long ones take depends less on it, and a launch of theirs lasts too long.
+// steadyLaunch launches a program. For short messages it does so until one launch has begun and ended with the processors
+// at the distance, for up to c.steadyTime: then the last one is taken, whatever distance it met. What long messages take
+// depends less on the distance, and a launch of theirs lasts too long to be repeated.
 func (c *comparison) steadyLaunch(ctx context.Context, at distance, p *program, g group) (launched, error) {
 	if !g.short() {
 		return launch(ctx, p, g, c.sandbox, c.budget)

@@ -89,7 +89,7 @@ func launch(outer context.Context, p *program, g group, s sandbox, budget time.D
 	err := cmd.Run()
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) && outer.Err() == nil {
 		fmt.Fprintf(os.Stderr, "peers: %s has measured %s, but had not ended %v later: it was ended\n", p.name, g.name(), p.endTime)
-		return parse(out.text.String(), g) // what it used of the processors nobody knows
+		return parse(out.text.String(), g) // nobody knows how much of the processors it used
 	}
 	if err != nil {
 		if ctx.Err() != nil {

@@ -21,8 +21,8 @@ type program struct {
 	can func(group) bool
 	// command is its command line, and env what it needs beyond this process's environment.
 	command func(g group, budget time.Duration) (args, env []string)
-	// endTime is how long it may take to end once it has printed every result, before it is ended and they count; 0: it has to
-	// end by itself.
+	// endTime is how long the program may take to end once it has printed every result; then it is ended, and the results
+	// count. 0: it has to end by itself.
 	endTime time.Duration
 }
 
@@ -112,7 +112,7 @@ func (l library) peer(src, dir string, level func(library string) string, cores 
 	}, nil
 }
 
-// milliseconds is a time as the programs read it, with what is less than one.
+// milliseconds is a time as the programs read it, with fractions of one.
 func milliseconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds()*1e3, 'f', -1, 64) }
 
 // gloo compiles the Gloo program in dir, below which its ranks meet, too. Gloo moves by TCP and knows collectives only.

@@ -41,8 +41,8 @@ type round struct {
 // results collects the medians of all rounds: program, point.
 type results map[string]map[point]*times
 
-// times are medians of launches, those of rounds of one place apart from the others. Programs are compared over the same
-// rounds: else one might have had its launches nearby and another far away.
+// times are medians of launches: steady those of rounds in which the processors stayed in one place, mixed those of the
+// others. Programs are compared over the same rounds: else one might have had its launches nearby and another far away.
 type times struct{ steady, mixed []float64 }
 
 func (r results) add(g group, of round) {
@@ -68,7 +68,7 @@ func (t *times) add(median float64, mixed bool) {
 	}
 }
 
-// median is over the rounds of one place, or over all where there is none.
+// median is over the rounds in which the processors stayed in one place, or over the others if there are none of these.
 func (r results) median(program string, p point) *float64 {
 	t := r[program][p]
 	if t == nil {

@@ -31,7 +31,7 @@ static void do_scan(int n) { MPI_Scan(sendbuf, recvbuf, n, MPI_FLOAT, MPI_SUM, M
 static float element(int rank, size_t i) { return (float)(i % 1021 + 3 * (size_t)rank + 1); }
 static float sum_over(int ranks, size_t i) { return (float)(ranks * (i % 1021) + 3.0 * ranks * (ranks - 1) / 2 + ranks); }
 
-/* What rank must hold at index i after the operation; -1 where it holds nothing. */
+/* What this rank must hold at index i after the operation; -1 where it holds nothing. */
 static float expected(const char *op, size_t n, size_t i) {
   if (strcmp(op, "allreduce") == 0) return sum_over(world_size, i);
   if (strcmp(op, "reduce") == 0) return world_rank == 0 ? sum_over(world_size, i) : -1;
@@ -45,7 +45,7 @@ static float expected(const char *op, size_t n, size_t i) {
   return sum_over(world_size, skip + i);
 }
 
-/* How many elements the operation leaves in recvbuf, for n of `bytes`. */
+/* How many elements the operation leaves in recvbuf; n is how many make up `bytes`. */
 static size_t results(const char *op, size_t n) {
   if (strcmp(op, "allgather") == 0 || strcmp(op, "gather") == 0 || strcmp(op, "alltoall") == 0) return n * world_size;
   if (strcmp(op, "reduce_scatter") == 0) return counts[world_rank];

@@ -3,8 +3,8 @@
 //
 //   gloo allreduce|bcast|allgather|alltoall|barrier --ranks N --dir DIR --sizes A,B,... [--budget-ms N] [--rep-ms N]
 //
-// It starts its own N processes, which meet through files in a new directory below DIR: when it is
-// killed that stays, for the owner of DIR to remove.
+// It starts its own N processes, which meet through files in a new directory below DIR. If it is killed,
+// that directory stays, for the owner of DIR to remove.
 // Output: op bytes ranks median_us p10_us p90_us repetitions
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -229,7 +229,7 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
-// Scratch is a directory of this run's own, where the ranks meet, and goes with it.
+// Scratch is a directory of this run's own, in which the ranks meet; it is removed at the end of the run.
 struct Scratch {
   std::string dir;
   explicit Scratch(const std::string& in) : dir(std::filesystem::path(in) / "gloo.XXXXXX") {

@@ -13,7 +13,7 @@
 #include "peer.h"
 
 static char *sendbuf, *recvbuf;
-static char *made, *used; /* what fresh writes, and what it has read */
+static char *made, *used; /* what fresh copies into sendbuf, and where it copies recvbuf */
 static MPI_Request *requests;
 
 static unsigned char pattern(int rank, size_t i) { return (unsigned char)(i * 7 + i / 251 + rank * 13 + 1); }
@@ -67,7 +67,7 @@ static double fresh(size_t bytes, int count, const struct options *o) {
   return (now_us() - t) / (2.0 * count);
 }
 
-/* Windows from the lower half of the ranks to the upper, both ways if asked for. */
+/* Windows of messages from the lower half of the ranks to the upper, both ways if asked for. */
 static double windows(size_t bytes, int count, const struct options *o, int both) {
   int half = world_size / 2, w = o->window;
   char answer[4] = {0};
@@ -99,7 +99,7 @@ static double mbw_mr(size_t bytes, int count, const struct options *o) {
   return slowest / (world_size / 2);
 }
 
-/* Round r pairs a with b where a+b = r modulo P-1; the last rank takes who is left alone. */
+/* Round r pairs a with b where a+b = r modulo P-1; the last rank is paired with the one that is left alone. */
 static int partner(int round) {
   int m = world_size - 1, p;
   if (world_rank == m) {
@@ -122,7 +122,7 @@ static double pairs(size_t bytes, int count, const struct options *o) {
   return (now_us() - t) / count;
 }
 
-/* Each of the two patterns, once, with every byte looked at. */
+/* The operation's pattern, once, with every byte looked at. */
 static void verify(const char *op, size_t bytes, const struct options *o) {
   int half = world_size / 2;
   fill(bytes);

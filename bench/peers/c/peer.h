@@ -69,7 +69,7 @@ static void measure(const char *op, size_t bytes, batch_fn batch, const struct o
   double begin = now_us(), last = 0;
   int count = 1, filled = 0, plan[2];
   batch(bytes, 2, o);  /* connections, first touch */
-  while (filled < 2) { /* as many calls as fill one repetition, twice: once they may have been held up */
+  while (filled < 2) { /* as many calls as fill one repetition, twice in a row: once they may have been held up */
     MPI_Barrier(MPI_COMM_WORLD);
     double t = now_us();
     batch(bytes, count, o);
