@@ -7,10 +7,10 @@ import "slices"
 // Counter is a number that grows. Any goroutine may load it at any time.
 type Counter interface{ Load() uint64 }
 
-// CountsCalls has the world take a counter that grows, of collectives in shared memory say, for a count of calls that
-// communicate without messages: while it grows, messages that come meanwhile are looked for every few milliseconds,
-// and nobody sleeps for them, whom each would have to wake. end takes it back. Not collective; over the system's
-// MPI library it does nothing.
+// CountsCalls tells the world of a counter of calls that communicate without messages, such as collectives in shared
+// memory. While the counter grows, the keeper looks for messages every few milliseconds instead of sleeping until one
+// comes, since each message would have to wake it. end takes the counter back. Not collective; over the system's MPI
+// library it does nothing.
 func (c *Comm) CountsCalls(counter Counter) (end func()) {
 	e, ok := c.dev.(*engine)
 	if !ok {

@@ -37,9 +37,9 @@ func (k collectiveKind) String() string {
 // collectiveCall is one call of Dup, Split, NewWindow, Fence or AllocShared on this member. In each of its rounds the
 // member sends to one that is a power of two above it, and receives from the one as far below.
 //
-// Every message says of which call it is, so that what a call left behind that some member gave up is not
-// taken for another's. A member that gives up says so to all whom it sends to in any round, who give
-// up and pass it on: nobody waits for a member that has gone on to something else.
+// Every message says which call it belongs to, so that the messages left behind by a call that some member gave up are
+// not taken for those of another call. A member that gives up says so to all members that it sends to in any round;
+// these give up, too, and pass it on. So nobody waits for a member that has gone on to something else.
 type collectiveCall struct {
 	c      *Comm // shadow
 	kind   collectiveKind
@@ -54,16 +54,16 @@ func (c *Comm) begin(kind collectiveKind) *collectiveCall {
 	return &collectiveCall{c: c.shadow, kind: kind, number: c.shadow.calls.Add(1), origin: c.rank}
 }
 
-// beginChild begins a call that makes a communicator. Every call takes a name, also one that fails or makes none for this member: so
-// all members have the same name for the same communicator.
+// beginChild begins a call that makes a communicator. Every call uses up a name, even if it fails or makes no communicator
+// for this member, so that all members have the same name for the same communicator.
 func (c *Comm) beginChild(kind collectiveKind) *collectiveCall {
 	k := c.begin(kind)
 	k.child = c.childName(kind.String())
 	return k
 }
 
-// Words of a message: what call it is of, what the member calls, and the round, or that it gives up; then
-// values, or who gave up first.
+// The words that a message begins with: the number of its call, the kind of call, and the round or roundGivenUp. The
+// round's values follow, or the rank that gave up first.
 const (
 	callNumber = iota
 	callKind
@@ -89,17 +89,17 @@ func (k *collectiveCall) end(err error) {
 	}
 }
 
-// leave leaves a send that finds no room, or waits for its receiver, to itself, at most until the world closes: the
-// context that ended must not take it back.
+// leave lets a send that still waits for room or for its receiver finish without its caller, at the latest when the
+// world closes. A Wait with the call's context, which may have ended, would take the message back.
 func leave(r Request) {
 	if _, _, ok := r.settled(); !ok {
 		r.o.dev.letGo(r)
 	}
 }
 
-// exchange is one round: values go to the member above, and those of the member below are in theirs, which is
-// as long, when it returns. It does not wait for its own message, which is nobody else's memory: the member above may have
-// given up, and who says so may be heard in a later round only.
+// exchange is one round: it sends values to the member step ranks above, and returns when theirs, which is as long, holds
+// those of the member step ranks below. It does not wait for its own send, whose buffer nobody else uses: the member above
+// may have given up, and word of that may come only in a later round.
 func (k *collectiveCall) exchange(ctx context.Context, step int, values, theirs []uint64) error {
 	c := k.c
 	to, from := (c.rank+step)%c.Size(), (c.rank-step+c.Size())%c.Size()
@@ -113,8 +113,8 @@ func (k *collectiveCall) exchange(ctx context.Context, step int, values, theirs 
 	return err
 }
 
-// receive gets the values of a round, past what an earlier call has left behind, which may be longer: not every library
-// tells of a message that is too long what it began with.
+// receive gets the values of a round, and skips messages that an earlier call has left behind. These may be longer than
+// the expected one, so it takes any length: not every MPI library delivers the beginning of a truncated message.
 func (k *collectiveCall) receive(ctx context.Context, from int, theirs []uint64) error {
 	for {
 		in, status, err := RecvAlloc[uint64](ctx, k.c, from, tagCollective)
@@ -128,8 +128,8 @@ func (k *collectiveCall) receive(ctx context.Context, from int, theirs []uint64)
 	}
 }
 
-// check looks at a message of nBytes bytes, which should have as many values, and reports whether it
-// is of an earlier call, which this member has given up.
+// check looks at a message of nBytes bytes, which should carry the given number of values, and reports whether it is
+// stale: of an earlier call, which this member has given up.
 func (k *collectiveCall) check(from int, in []uint64, nBytes, values int) (stale bool, err error) {
 	if k.c.Caps().SizesOnly {
 		return false, nil
@@ -171,9 +171,9 @@ func (k *collectiveCall) derive(ctx context.Context, c *Comm, group []int32, ran
 
 // context finds a context id that is free on every member: the largest
 // that any of them would take next. Two goroutines that make communicators at
-// the same time may meet at one number; then only one of them claims it on each rank, and
-// whoever did not get it everywhere tries the next. Also where it fails the id may be claimed on this
-// rank: others may go on with it then.
+// the same time may arrive at one number; then only one of them claims it on each rank, and
+// whoever did not get it everywhere tries the next. Even if context fails, the id may be claimed on this rank
+// (claimed): other members may go on to make a communicator with it.
 func (k *collectiveCall) context(ctx context.Context) (id uint32, claimed bool, err error) {
 	dev := k.c.dev
 	for {

@@ -14,7 +14,7 @@ type Member struct {
 	Rank     int
 	Position int    // (node, local id) order, from which roles follow
 	Host     string // name of its host
-	// Processors are those that it may run on, a hexadecimal mask; "": not known.
+	// Processors is a hexadecimal mask of the processors that the rank may run on; "": not known.
 	Processors string
 	// Addresses are what its providers published, by provider name.
 	Addresses map[string][]byte
@@ -66,8 +66,8 @@ type Sleep = sleepSet
 // NewSleep makes an empty set.
 func NewSleep() (*Sleep, error) { return newSleepSet() }
 
-// Assemble makes a world of this rank from open providers. After an error they, the set and the membership are the caller's
-// to close.
+// Assemble makes a world of this rank from open providers. After an error the providers, the set and the membership are
+// the caller's to close.
 func Assemble(a Assembly) (*World, error) {
 	size := len(a.Members)
 	if a.Rank < 0 || a.Rank >= size {
@@ -92,7 +92,7 @@ func Assemble(a Assembly) (*World, error) {
 	}
 	w := newWorld(a, e)
 	e.members = a.Members
-	if !a.Still { // simulations have too many ranks to look at all that they may never talk to
+	if !a.Still { // a simulation has too many ranks to find a route to each, also to those that it never talks to
 		for _, m := range a.Members {
 			if r := e.route(m.Rank); r.provider < 0 && m.Rank != a.Rank {
 				if e.set != a.Set {

@@ -19,15 +19,15 @@ type attribute struct {
 // empty variables may share an address.
 type Keyval struct{ _ byte }
 
-// Releaser is an attribute that holds more than Go memory. Release is called when its
-// communicator is freed, once no operation can begin there any more, and when the world closes, once all have ended; why
-// wraps ErrClosed. It ends what the library does on the communicator, waits for that, and
-// gives back what it holds. It is called once, and must not communicate: other ranks may have done so already, or not yet.
-// Where Close gives up waiting for the system's MPI library, which goes on with operations then, it is not called.
+// Releaser is an attribute that holds more than Go memory. Release is called once: when its communicator is freed and no
+// operation can begin on it any more, or when the world closes and all operations have ended; why wraps ErrClosed. It
+// ends what the library does on the communicator, waits for that end, and gives back what the attribute holds. It must
+// not communicate: other ranks may have released theirs already, or not yet. It is not called where Close gives up
+// waiting for the system's MPI library, which then goes on with operations.
 type Releaser interface{ Release(why error) }
 
-// Heritable is an attribute that communicators made of its own have, too, from the beginning: what Inherit
-// returns for one, under the same key. It must not communicate.
+// Heritable is an attribute that is passed on: a communicator made of the attribute's own begins with what Inherit
+// returns for it, under the same key. Inherit must not communicate.
 type Heritable interface{ Inherit(child *Comm) any }
 
 // Attribute returns what is kept with the communicator under a key of the

@@ -33,8 +33,8 @@ import (
 // Slurm step.
 const rendezvousPorts = 16
 
-// strangers is how many connections that have proved nothing a listener bears
-// beyond one for each rank, so that ranks that come all at once do not push each other out.
+// strangers is how many connections that have proved nothing a listener keeps besides one for each rank.
+// The one for each rank is there so that ranks that come all at once do not push each other out.
 const strangers = 64
 
 // meeting is a rank on its way into a world, between meet and agree.
@@ -45,7 +45,7 @@ type meeting struct {
 
 	secret  []byte
 	address netip.Addr // published: transports listen on it
-	why     string     // that address
+	why     string     // it is that address
 	keys    string     // how the secret was come by, for the start-up lines
 
 	// Position 0 only.
@@ -53,13 +53,13 @@ type meeting struct {
 	place   string // where it listens, and why there
 	joiners chan joiner
 	keyFile *secretFile
-	told    []net.Conn // of ranks that go on from a comparison to agree, or have no more to say
+	told    []net.Conn // of ranks that have got a verdict (sendVerdict)
 	// The others: an authenticated connection to position 0.
 	conn     net.Conn
 	zeroRank int // rank of position 0
 	// Under a process manager: to be finished when all have met.
 	manager     manager
-	keyless     error  // there: why the ranks of a Slurm step need it
+	keyless     error  // there: why the ranks of a Slurm step have no other way to meet
 	zeroAddress string // there: where position 0 listens
 
 	done chan struct{} // closed by close
@@ -73,7 +73,7 @@ type joiner struct {
 	card    card
 	finding finding
 	refusal refusal
-	err     error // its connection broke after all
+	err     error // its connection broke, or what it said was malformed
 }
 
 // meet blocks until this rank has the job's secret and, unless it is position
@@ -142,7 +142,7 @@ func (m *meeting) open(ctx context.Context) (k *keyring, err error) {
 	var unreachable error
 	m.address, m.why, unreachable = published(ctx, m.cfg, m.l)
 	if unreachable != nil && m.manager != nil {
-		return nil, unreachable // where it would listen; the others hear of it through the manager
+		return nil, unreachable // nowhere to listen; the others hear of it through the manager
 	}
 	k, err = m.openDoor(ctx)
 	if unreachable == nil {
@@ -163,7 +163,7 @@ func (m *meeting) openDoor(ctx context.Context) (*keyring, error) {
 		m.secret = wire.NewSecret()
 	}
 	if k != nil && k.file != nil {
-		// Before anybody can connect and look for it: that it is not there is remembered by NFS for a minute.
+		// Before anybody can connect and then look for the file: NFS would remember for a minute that it was not there.
 		if err := k.file.create(m.secret, m.deadline); err != nil {
 			return nil, fmt.Errorf("mpi: %w: %w", ErrLauncher, err)
 		}
@@ -295,9 +295,9 @@ func listenOn(ctx context.Context, address string, port int) (net.Listener, erro
 // allHere reports whether all ranks are on this host.
 func (l *origin) allHere() bool { return l.size == l.localSize }
 
-// zeroPlace is the address on which position 0 of a step listens; "" is all. The others look for it by its host's name.
-// Where that leads to loopback on the host itself (a custom of some distributions), or to several addresses, it cannot
-// know which of them they find by it.
+// zeroPlace is the address on which position 0 of a step listens; "" is all addresses. The other ranks look for position 0
+// by its host's name. If on the host itself the name leads to loopback (a custom of some distributions) or to several
+// addresses, position 0 cannot know to which address it leads the others, and listens on all.
 func zeroPlace(ctx context.Context, l *origin) (address, why string) {
 	if l.allHere() {
 		return loopback.String(), "all ranks are on this host"
@@ -347,8 +347,8 @@ func (l *origin) rendezvousPorts() []int {
 	return ports
 }
 
-// leaveTime bounds the goodbye of a rank that gives up to its process manager, which may still be busy with
-// a call that was given up.
+// leaveTime bounds the goodbye that a rank which gives up says to its process manager: the manager may still be busy with
+// a call that this rank no longer waits for.
 const leaveTime = 2 * time.Second
 
 // close gives up what meet has opened.

@@ -27,7 +27,8 @@ func published(ctx context.Context, cfg *Config, l *origin) (addr netip.Addr, wh
 			addr, err = wire.Resolve(ctx, text)
 		}
 		if err == nil && addr.IsLoopback() && !l.allHere() {
-			// The name of this host, in its own table: see ordinary. Of an interface nothing else is meant.
+			// The host's name may lead to loopback in the host's own table: see ordinary. A rule that names an
+			// interface means no other.
 			if rule.String() == "hostname" {
 				addr, why, err = ordinary(ctx, l.host)
 				return addr, "address rule hostname: " + why, err
@@ -85,7 +86,7 @@ func ordinary(ctx context.Context, host string) (netip.Addr, string, error) {
 	return addr, "", fmt.Errorf("address of host %q: %w", host, err)
 }
 
-// noPlace is the error of a rank that has no place where the others could reach it. What fails because ctx ended has its cause, too.
+// noPlace is the error of a rank that has no place where the others could reach it. If ctx has ended, it wraps ctx's cause, too.
 func noPlace(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = fmt.Errorf("%w: %w", err, cause)

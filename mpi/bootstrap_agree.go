@@ -34,7 +34,7 @@ type refusal struct {
 	Why  string // the text of the sentinel among refusals, "" if it is none of them
 }
 
-// refusals are the sentinels that all ranks are to find where position 0 does.
+// refusals are the sentinels that a refusal carries to the other ranks, so that errors.Is finds them there as at position 0.
 var refusals = []error{ErrLayout, ErrStartTimeout, ErrTransport, ErrLauncher}
 
 func refuse(err error) refusal {
@@ -113,7 +113,7 @@ func (m *meeting) singleRank(t *tree, own card) error {
 // enter takes a rank that came to position 0, on a goroutine of the door's.
 func (m *meeting) enter(conn net.Conn, p wire.Peer) { go m.hear(p.Rank, conn) }
 
-// hear takes what a rank tells position 0 next: what it has found, or its card.
+// hear takes what a rank tells position 0 next: what it has found, its card, or why it goes no further.
 func (m *meeting) hear(rank int, conn net.Conn) {
 	j := joiner{rank: rank, conn: conn}
 	j.err = conn.SetDeadline(m.deadline.Add(time.Second))
@@ -142,7 +142,7 @@ func (m *meeting) hear(rank int, conn net.Conn) {
 	select {
 	case m.joiners <- j:
 		select {
-		case <-m.done: // nobody takes it any more, close may have been before
+		case <-m.done: // nobody takes it any more, and close may have dismissed the others before this one came
 			m.dismiss()
 		default:
 		}
@@ -167,11 +167,11 @@ func (m *meeting) dismiss() {
 // come yet, to tell them: they would look for it in vain until StartTimeout.
 const refusalWait = 5 * time.Second
 
-// collect waits at position 0 for what every other rank tells: all the same kind of thing. Where there will be no world,
-// as err says or what a rank tells, it waits for the others only to tell them.
+// collect waits at position 0 until every other rank has sent a frame of the given kind. Once there will be no world,
+// because of err or of what a rank says, it waits for the rest only so that the caller can tell them, and only for refusalWait.
 func (m *meeting) collect(ctx context.Context, kind byte, err error) (map[int]joiner, error) {
 	came := map[int]joiner{}
-	broke := map[int]error{}    // of ranks that have come, and not again since
+	broke := map[int]error{}    // why ranks that came broke off; one that came again since is in came, too
 	var enough <-chan time.Time // once there is an err
 	for len(came) < m.l.size-1 {
 		if err != nil && enough == nil {
@@ -233,7 +233,7 @@ func turnAway(came map[int]joiner, why error) {
 	no := wire.AppendFrame(nil, frameRefusal, encodeJSON(refuse(why)))
 	for _, j := range came {
 		j.conn.SetDeadline(time.Now().Add(time.Second))
-		j.conn.Write(no) // who does not hear it finds the connection closed
+		j.conn.Write(no) // a rank that does not hear it finds the connection closed
 		j.conn.Close()
 	}
 }
@@ -267,7 +267,7 @@ func (m *meeting) collectCards(ctx context.Context, t *tree, own card) error {
 	return nil
 }
 
-// missing names the ranks that have not come in time, and those that have come in vain.
+// missing names the ranks that have not come in time, and those that came and broke off.
 func (m *meeting) missing(ctx context.Context, came map[int]joiner, broke map[int]error) error {
 	var absent []int
 	var missed []string
@@ -306,7 +306,7 @@ func (m *meeting) sendCard(ctx context.Context, t *tree, own card) error {
 // with its reason.
 func (m *meeting) ask(ctx context.Context, kind byte, body []byte, want byte) ([]byte, error) {
 	defer wire.CloseOnEnd(ctx, m.conn)()
-	// Position 0 says at its own deadline who is missing: a moment more to hear it.
+	// At its own deadline position 0 says which ranks are missing. This one waits a moment longer, to hear it.
 	if err := m.conn.SetDeadline(m.deadline.Add(time.Second)); err != nil {
 		return nil, err
 	}

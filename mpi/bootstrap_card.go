@@ -26,8 +26,8 @@ type card struct {
 	Layout     layoutFields
 }
 
-// layoutFields are a Config's Layout in a card. Values are bytes in JSON, whose text would have others in the place of those that
-// are no UTF-8, as a file's name may have.
+// layoutFields are a Config's Layout in a card. Their values are encoded as bytes: JSON text would replace what is not
+// UTF-8, which a value such as a file's name may contain.
 type layoutFields []LayoutField
 
 type wireField struct {
@@ -113,8 +113,8 @@ func newRoster(cards []card) (*roster, error) {
 	return r, nil
 }
 
-// positions lists the ranks by place: node by node, local id by local id. Where the
-// launcher does not say, a node is a host in the order of its lowest rank.
+// positions lists the ranks by place: node by node, local id by local id. Where the launcher does not tell the places,
+// the nodes are the hosts, in the order of their lowest ranks.
 func positions(cards []card) ([]int, error) {
 	told := 0
 	for _, c := range cards {

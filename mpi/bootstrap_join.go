@@ -17,7 +17,7 @@ import (
 // not keep a rank from trying the others.
 const dialWait = 2 * time.Second
 
-// headStart is what a place has before the next is looked at, too, if it does not answer.
+// headStart is how long a place that does not answer is tried alone, before the next place is tried, too.
 const headStart = 100 * time.Millisecond
 
 // found is what came of looking for position 0 at one place.
@@ -29,9 +29,8 @@ type found struct {
 	err    error    // the last reason why there is no conn
 }
 
-// join finds position 0: it looks at each place where it may listen until the
-// deadline, since position 0 may be started later, and passes over strangers. A place that
-// keeps silent holds up none of the others.
+// join finds position 0. Until the deadline it tries each place where position 0 may listen, again and again, since
+// position 0 may be started later, and passes over strangers. A place that keeps silent does not hold up the others.
 func (m *meeting) join(ctx context.Context, k *keyring) error {
 	targets, err := m.targets(ctx)
 	if err != nil {
@@ -64,7 +63,7 @@ func (m *meeting) join(ctx context.Context, k *keyring) error {
 		last[f.place] = f.err
 		switch {
 		case f.conn == nil && !errors.Is(f.err, wire.ErrRefused):
-		case f.conn == nil: // of this job, and sure
+		case f.conn == nil: // refused by a rank of this job: trying again will not help
 			refused = fmt.Errorf("mpi: rank %d was refused by position 0 at %s: %w", m.l.rank, targets[f.place], f.err)
 			stop()
 		case at.conn != nil:
@@ -86,8 +85,8 @@ func (m *meeting) join(ctx context.Context, k *keyring) error {
 
 var errNotTried = errors.New("not tried")
 
-// look looks for position 0 at one place until it is found, is sure to refuse this rank, or ctx ends. When it is not found at once
-// the next place has its turn.
+// look looks for position 0 at one place until it is found there, refuses this rank, or ctx ends. If it is not found at
+// once, look calls next, and the next place has its turn.
 func (m *meeting) look(ctx context.Context, target string, k *keyring, next func()) found {
 	defer time.AfterFunc(headStart, next).Stop()
 	var last error
@@ -104,8 +103,8 @@ func (m *meeting) look(ctx context.Context, target string, k *keyring, next func
 	}
 }
 
-// reason is what is to be told of a place that was tried again: what came of it
-// now, but that time ran out says less than any answer before.
+// reason is the error to report of a place that was tried again: the newer one, unless that only says that time ran out,
+// which tells less than any answer before.
 func reason(before, now error) error {
 	var e net.Error
 	ranOut := errors.Is(now, context.DeadlineExceeded) || errors.Is(now, context.Canceled) ||
@@ -177,7 +176,7 @@ func (m *meeting) try(ctx context.Context, target string, k *keyring) (f found) 
 	if k != nil && k.exchange != nil {
 		secret, err = k.exchange.take(ctx, conn, deadline)
 	} else if k != nil {
-		secret, err = k.file.read() // anew each time: what is there first may be an older one
+		secret, err = k.file.read() // at every attempt anew: at first an older file may be there
 	}
 	var peer wire.Peer
 	if err == nil {

@@ -31,15 +31,14 @@ type notice struct {
 	Refusal *refusal // why there will be no world, and neither of the others
 }
 
-// askManager opens the process manager's space where there is one, and learns
-// from it what the environment did not say. Under a launcher whose space cannot be reached more
-// than one rank is refused: each would otherwise be a world of its own.
+// askManager opens the process manager's space where there is one, and learns from it what the environment did not say.
+// If the space cannot be reached, more than one rank is an error: else each rank would be a world of its own.
 func (m *meeting) askManager(ctx context.Context) error {
 	l := m.l
 	switch l.kind {
 	case ByMPICH, ByPMI2:
 		if !pmi.Present(m.cfg.lookup()) {
-			if l.step != nil { // a rank and a size, but another way to meet (Slurm's cray_shasta): the step has its own
+			if l.step != nil { // rank and size without PMI to meet by (Slurm's cray_shasta): the step's own rendezvous will do
 				return nil
 			}
 			return fmt.Errorf("mpi: %w: rank %d of %d of a process manager (%s), but neither PMI_FD nor PMI_PORT is set, by which ranks could meet without an MPI library; "+
@@ -60,7 +59,7 @@ func (m *meeting) askManager(ctx context.Context) error {
 		m.manager = client
 	case ByOpenMPI, ByPMIx:
 		if l.step != nil {
-			// A directory for keys is the same for all, and what is wrong with it is said there.
+			// With a directory for keys, which is the same for all ranks, the step's own rendezvous says what is wrong with it.
 			if _, m.keyless = findKeyring(ctx, m.cfg, l, m.cfg.lookup()); m.keyless == nil || m.cfg.SecretDir != "" {
 				m.keyless = nil
 				return nil // the step's own rendezvous
@@ -95,8 +94,8 @@ func (m *meeting) askManager(ctx context.Context) error {
 // pmixSpace is PMIx's space as far as it is needed: only position 0 puts anything.
 type pmixSpace struct{ *pmix.Client }
 
-// Get is what position 0 has put. Values are kept by rank there, and that one's is not known: in a step whose ranks were
-// dealt out by a list of hosts it need not be 0.
+// Get is what position 0 has put. PMIx keeps values by rank, and the rank of position 0 is not known: it need not be 0 in a
+// step whose ranks were dealt out by a list of hosts. So the ranks' values are asked for one after the other.
 func (s pmixSpace) Get(ctx context.Context, key string) (value []byte, err error) {
 	for rank := range s.Size() {
 		if value, err = s.Client.Get(ctx, rank, key); !errors.Is(err, pmix.ErrNotFound) {
@@ -115,8 +114,8 @@ func (m *meeting) managerKeepsSecrets() bool {
 	return isPMI && ok && fd != ""
 }
 
-// zeroKeyring is position 0's choice of how the others come by the secret; nil:
-// through the space itself, but not in the place of a directory that was asked for.
+// zeroKeyring is position 0's choice of how the others come by the secret; nil: through the space itself. A PMIx server's
+// space does not stand in for a directory that was asked for.
 func (m *meeting) zeroKeyring(ctx context.Context) (*keyring, error) {
 	if m.managerKeepsSecrets() {
 		return nil, nil
@@ -128,7 +127,8 @@ func (m *meeting) zeroKeyring(ctx context.Context) (*keyring, error) {
 	return k, err
 }
 
-// tellManager is position 0's side: where it listens, or why it does not, which it returns.
+// tellManager is position 0's side: it puts into the space where it listens, or why it does not (failed). It returns failed
+// if that is set.
 func (m *meeting) tellManager(ctx context.Context, k *keyring, failed error) error {
 	var n notice
 	switch {
@@ -179,7 +179,7 @@ func (m *meeting) hearManager(ctx context.Context) error {
 	}
 	if err != nil {
 		err = fmt.Errorf("mpi: %w: where position 0 listens: %w", ErrLauncher, err)
-		if m.keyless != nil { // on other hosts it may be otherwise, and they do not come here
+		if m.keyless != nil { // ranks on other hosts may have a key, and then do not meet through PMIx
 			err = fmt.Errorf("%w; the ranks were to meet through PMIx, since on %s %w", err, m.l.host, m.keyless)
 		}
 		return err
@@ -189,7 +189,7 @@ func (m *meeting) hearManager(ctx context.Context) error {
 }
 
 // leaveManager says goodbye: Hydra takes a rank that ends without it for a
-// failed one. Only after all have met over their own connections.
+// failed one. A rank says it after all have met over their own connections, or when it gives up.
 func (m *meeting) leaveManager(ctx context.Context) error {
 	if m.manager == nil {
 		return nil

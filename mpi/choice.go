@@ -14,13 +14,13 @@ import (
 type choice struct {
 	transport string // "auto" (shm and tcp), "shm", "tcp" or "mpi"
 	reason    string
-	byHost    bool // what was found on hosts has decided
-	agreed    bool // on those of all ranks
+	byHost    bool // it was decided by what was found on hosts
+	agreed    bool // likewise, on the hosts of all ranks
 	warns     bool // the user may not have wanted this, and can mend it
-	demanding bool // a rank ends whose host has no device
+	demanding bool // a rank whose host has no device ends
 }
 
-// report writes the choice and its reason to the start-up lines, once as a warning.
+// report writes the choice and its reason to the start-up lines; rank 0 writes a choice that warns as a warning.
 func (c choice) report(ctx context.Context, log *slog.Logger, l *origin) {
 	level := slog.LevelInfo
 	if c.warns && l.rank == 0 {
@@ -34,9 +34,9 @@ func (c choice) without(why error) choice {
 	return choice{transport: "auto", reason: own + ": the MPI library that would drive the RDMA device does not find the ranks of this step: " + why.Error(), byHost: true, warns: true}
 }
 
-// explain adds to the error of a start what may be behind it: where ranks do not agree first, every
-// one chooses by what it finds on its own host, since what a process manager has for the MPI
-// library can be read only once. A library under another's launcher is an error that explains itself.
+// explain adds to the error of a start what may be behind it. Where the ranks do not agree first, since a process manager's
+// data for the MPI library can be read only once, each chooses by what it finds on its own host, and they may choose
+// differently. The error of an MPI library under another library's launcher explains itself.
 func (c choice) explain(err error) error {
 	if c.demanding && errors.Is(err, ErrStartTimeout) {
 		return fmt.Errorf("%w; InfiniBand is on, and this rank has a device: one whose host has none has ended, and says so", err)
@@ -50,9 +50,9 @@ func (c choice) explain(err error) error {
 // own says what Fisterra's own transports are.
 const own = "shared memory on one host, else TCP"
 
-// choose decides between Fisterra's own transports and the system's MPI
-// library. Only where the choice is left open do hosts matter: together tells then what was found on this
-// one, or on those of all ranks. survey is nil if an RDMA device is usable.
+// choose decides between Fisterra's own transports and the system's MPI library. survey returns nil if an RDMA device is
+// usable on this host. Where the user leaves the choice open, together makes it, by what was found on this host or on the
+// hosts of all ranks.
 func choose(cfg *Config, l *origin, survey func() error, together func() (choice, error)) (choice, error) {
 	switch cfg.InfiniBand {
 	case "", "auto", "on", "off":
@@ -97,9 +97,9 @@ func choose(cfg *Config, l *origin, survey func() error, together func() (choice
 	return together()
 }
 
-// chooseMPI is the choice where the system's MPI library is asked for by name. The library
-// looks for its network itself: with InfiniBand off that is refused only where it would take what is
-// to be left alone, which needs a device and ranks on several hosts.
+// chooseMPI is the choice where the system's MPI library is asked for by name. The library chooses its network itself.
+// With InfiniBand off that is an error only where the library would use a device that is to be left alone, which takes a
+// device on this host and ranks on several hosts.
 func chooseMPI(cfg *Config, l *origin, survey func() error) (choice, error) {
 	switch {
 	case cfg.InfiniBand == "on":
@@ -124,13 +124,13 @@ func byLibrary(cfg *Config, l *origin, why string) choice {
 	return c
 }
 
-// demands is the choice where ranks end that have no device.
+// demands is the choice under which a rank whose host has no device ends.
 func (c choice) demands() choice {
 	c.demanding = true
 	return c
 }
 
-// rdma is what is to be looked at when the library has begun: nothing where it was asked for by its name.
+// rdma is what to check once the library has begun: nothing where the library was asked for by its name alone.
 func (c choice) rdma(host *ib.Host) rdmaCheck {
 	if !c.demanding && !c.byHost {
 		return rdmaCheck{}

@@ -13,10 +13,10 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/native"
 )
 
-// Ranks that are left the choice must make the same one. In a Slurm step they meet first, by what Slurm
-// tells each task: what a process manager has for the MPI library can be read only once, and is left alone.
-// Which ranks take part follows from the launcher and Config, never from a host. All tell position 0 what they have
-// found, which decides for all. If it is for Fisterra's own transports, they go on with the same meeting.
+// Ranks that are left the choice of a transport must all choose the same. In a Slurm step they meet first, by what Slurm
+// tells each task: a process manager's data for the MPI library can be read only once, and is left for the library.
+// Whether ranks meet so follows from the launcher and Config, never from a host. All tell position 0 what they have
+// found, and position 0 decides for all. If the choice is Fisterra's own transports, they go on with the same meeting.
 
 // finding is what a rank has found on its host.
 type finding struct {
@@ -24,10 +24,10 @@ type finding struct {
 	Host    string
 	Device  string // why no RDMA device is usable; empty if one is
 	Library string // the MPI library that would drive it, such as "openmpi 4.1.4"; empty if none could be opened
-	Missing string // why not
+	Missing string // why no library could be opened
 }
 
-// surveyHost finds out what this rank's host has. The library is not opened in vain.
+// surveyHost finds out what this rank's host has. It opens the library only where there is a device to drive.
 func surveyHost(l *origin, survey func() error, library func() (*native.Library, error)) finding {
 	f := finding{Rank: l.rank, Host: l.host}
 	if err := survey(); err != nil {
@@ -62,8 +62,8 @@ func (f finding) String() string {
 	return fmt.Sprintf("rank %d on %s has %s", f.Rank, f.Host, has)
 }
 
-// decide makes the choice that follows from what ranks have found: the MPI library if all of them can
-// use it and it is the same. One that cfg names must open where there is a device.
+// decide makes the choice that follows from what ranks have found: the MPI library if all ranks can use it and all have
+// the same one. A library that cfg names must open where there is a device.
 func decide(cfg *Config, found []finding) (choice, error) {
 	slices.SortFunc(found, func(a, b finding) int { return cmp.Compare(a.Rank, b.Rank) })
 	var lacking []finding
@@ -118,7 +118,7 @@ func chooseTogether(ctx context.Context, cfg *Config, l *origin, own finding) (c
 			return choice{}, nil, err // the others, which have that directory, would wait for this rank in vain
 		}
 		// On a cluster without munge all ranks come here, and their process manager may still bring them together.
-		// If only this host is without it, the others wait for this rank: what it says then has to name the reason.
+		// If only this host lacks munge, the other ranks wait for this one in vain: so its choice has to name the reason.
 		c, derr := decide(cfg, []finding{own})
 		c.reason += fmt.Sprintf("; the ranks of the step could not agree first: %v", err)
 		return c, nil, derr
@@ -144,7 +144,7 @@ type verdict struct {
 	Warns     bool
 }
 
-// agreeOnTransport tells position 0 what this rank has found, and returns what it decides for all.
+// agreeOnTransport tells position 0 what this rank has found, and returns what position 0 decides for all.
 func (m *meeting) agreeOnTransport(ctx context.Context, own finding) (choice, error) {
 	caller := ctx
 	ctx, cancel := context.WithDeadlineCause(ctx, m.deadline, startTimeout(m.cfg.startTimeout()))
@@ -178,13 +178,13 @@ func (m *meeting) agreeOnTransport(ctx context.Context, own finding) (choice, er
 	return choice{transport: v.Transport, reason: v.Reason, warns: v.Warns, byHost: true, agreed: true}, nil
 }
 
-// sendVerdict gives the ranks the verdict, and hears them again.
+// sendVerdict tells the ranks the verdict, and listens for what each says next: its card, if the meeting goes on.
 func (m *meeting) sendVerdict(came map[int]joiner, v verdict) {
 	frame := wire.AppendFrame(nil, frameVerdict, encodeJSON(v))
 	for rank, j := range came {
 		m.told = append(m.told, j.conn)
 		j.conn.SetDeadline(m.deadline.Add(time.Second))
-		j.conn.Write(frame) // who does not hear it finds the connection closed, and others that it is missing
+		j.conn.Write(frame) // a rank that does not hear it finds the connection closed, and the others find the rank missing
 		go m.hear(rank, j.conn)
 	}
 }

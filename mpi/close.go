@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// The end of a world, also while goroutines wait in calls on it: first nobody
-// polls any more, then the providers go, and what they still held is given back. Libraries come
-// last: they wait for calls of theirs, which may wait for such an operation.
+// The end of a world, also while goroutines wait in calls on it: first nobody polls any more, then the providers
+// end, and the operations whose memory they still held finish. What libraries keep with communicators is released last:
+// it waits for the libraries' own calls, which may wait for such an operation.
 
 // Close says goodbye: it blocks until every living rank has closed too, or
 // ctx ends, so that no rank takes a peer's leaving for a loss. If ctx ends before all
 // ranks have said goodbye, this rank leaves all the same, and the ranks of other processes that have not closed yet see it as
 // lost. Until then operations of other goroutines go on. Those that have not finished by then, and all later ones, end
-// with ErrClosed: a message of theirs may have been delivered or not, and their buffers are
-// the caller's again. A peer of this host that has been stopped amid a copy is waited for a second: if it is continued later, it
-// finishes that copy, into or out of such a buffer. A second Close is ErrClosed at once. Collective.
+// with ErrClosed: their messages may have been delivered or not, and their buffers are the caller's again. A peer of
+// this host that has been stopped in the middle of a copy is waited for a second; if it is continued later, it finishes
+// the copy, into or out of such a buffer. A second Close is ErrClosed at once. Collective.
 //
 // The system's MPI library takes back receives and probes only. Sends and collectives that
 // have not finished when all ranks have closed are waited for; if ctx ends first, Close returns
@@ -85,18 +85,18 @@ func (e *engine) drain(ctx context.Context) error {
 	return e.await(ctx, &drained{prober{e: e}})
 }
 
-// unled is the condition that nobody polls, or copies with the lock released. Where the world has ended, nobody will.
+// unled is the condition that nobody polls, or copies with the lock released. Once the world has ended, nobody begins to.
 type unled struct{ prober }
 
 func (u *unled) met() bool { return u.e.leader == leaderNone && u.e.copying == 0 }
 
-// end lets no operation begin, finishes all but those whose memory a provider still holds or that are being copied,
-// and returns when nobody is inside a provider or copies any more, with the communicators that there are.
+// end lets no operation begin any more and finishes all those under way, except where a provider still holds the memory
+// or a copy is going on. It returns the communicators that there are, once nobody is inside a provider or copies any more.
 func (e *engine) end() []*Comm {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closing, e.closed = true, true
-	e.unread = nil // whose peers' last reads the rest of Close waits for
+	e.unread = nil // the rest of Close waits until their peers have read
 	e.finishAll(e.takeBack)
 	for e.match.first != nil {
 		a := e.match.first
@@ -111,12 +111,12 @@ func (e *engine) end() []*Comm {
 	e.sighted()
 	e.wakeParked()
 	e.wake()
-	_ = e.await(context.Background(), &unled{prober{e: e}}) // a leader looks up after each step of a provider's
+	_ = e.await(context.Background(), &unled{prober{e: e}}) // soon: a leader looks at closed after each poll
 	e.keeper.release()
 	return slices.Collect(maps.Values(e.comms))
 }
 
-// finishAll ends the unfinished operations that may with ErrClosed.
+// finishAll ends with ErrClosed all unfinished operations for which may is true.
 func (e *engine) finishAll(may func(*op) bool) {
 	for _, o := range e.ops.oldestFirst() {
 		if o.underWay() && may(o) {
@@ -126,8 +126,8 @@ func (e *engine) finishAll(may func(*op) bool) {
 	}
 }
 
-// takeBack takes an operation out of the queues and its memory from the provider, and
-// reports false if that still holds it.
+// takeBack takes an operation out of the queues and its memory from the provider. It reports false if the memory is still
+// held, by the provider or by a copy.
 func (e *engine) takeBack(o *op) bool {
 	switch {
 	case o.busy:

@@ -116,9 +116,9 @@ func (c *Comm) Networked(rank int) bool {
 // Caps says what the device under the communicator can do.
 func (c *Comm) Caps() DeviceCaps { return c.dev.caps() }
 
-// Progress lets the system's MPI library work, once and without waiting, on what is under way, and reports whether anything
-// is: for a rank that waits for others in memory that they share. Transports of Fisterra's own need no such help:
-// there it does nothing. Not collective.
+// Progress is for a rank that waits for others by looking at memory they share. It lets the system's MPI library work, once
+// and without waiting, on the operations under way, and reports whether there are any. Fisterra's own transports need no
+// such help: there it does nothing. Not collective.
 func (c *Comm) Progress() (busy bool) {
 	d, ok := c.dev.(*nativeDevice)
 	return ok && d.progress()
@@ -130,9 +130,9 @@ func (c *Comm) Progress() (busy bool) {
 func (c *Comm) Shadow() *Comm { return c.shadow }
 
 // Free gives the communicator back, with what libraries keep with it. No operation may be under
-// way on it here; other members may still be in theirs. Later ones are ErrClosed. The
-// world's own communicator stays until Close. All members call it, but do not wait for each other.
-// What they have sent here that has not been received is dropped: large sends end with ErrClosed there.
+// way on it here; other members may still be in theirs. Later operations are ErrClosed. The
+// world's own communicator stays until Close. All members call Free, but do not wait for each other.
+// Messages from members that have not been received here are dropped: at their senders, large ones end with ErrClosed.
 func (c *Comm) Free() {
 	if c == c.world.comm || c == c.shadow || c.freed.Swap(true) {
 		return
@@ -144,16 +144,17 @@ func (c *Comm) Free() {
 
 // Revoke ends all communication on the communicator, on all its members: pending and
 // later operations fail with ErrRevoked everywhere; Shrink still works. Not collective;
-// one rank suffices. Over the system's MPI library only this member hears of it. (Bland et al., "Post-failure recovery of MPI communication capability", 2013.)
+// one rank suffices. Over the system's MPI library only this member hears of it. (Bland et al., "Post-failure recovery of
+// MPI communication capability", 2013.)
 func (c *Comm) Revoke() { c.dev.revoke(c) }
 
 // Lost lists the members that are known to be lost, as ranks of this
 // communicator. Not collective: ranks may differ until they agree by Shrink.
 func (c *Comm) Lost() []int { return c.dev.lost(c) }
 
-// AckLost acknowledges the losses known so far, so that AnySource receives on
-// this communicator no longer fail because of them. Collectives of it stay ended: Shrink makes a communicator
-// that has them. It returns what Lost does. Not collective.
+// AckLost acknowledges the losses known so far, so that AnySource receives on this communicator no longer fail because
+// of them. Its collectives fail all the same: only a communicator made by Shrink has collectives again. AckLost returns
+// what Lost does. Not collective.
 func (c *Comm) AckLost() []int { return c.dev.acknowledge(c) }
 
 func (c *Comm) String() string {

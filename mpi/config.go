@@ -17,12 +17,12 @@ type Config struct {
 	// between ranks of one host), or "mpi" (the system's MPI library).
 	Transport string
 
-	// InfiniBand is "auto" (or ""), "on" or "off". Auto is the system's MPI library where the
-	// launcher can start it and a device and a library are there, of all ranks in a Slurm step, of this one
-	// elsewhere; else shared memory between ranks of one host, and TCP. On requires a transport that
-	// can do RDMA, and a usable device on this host, and is an error where there is none; off is TCP over
-	// the host's ordinary address. Off with Transport "mpi" is an error where the library would use a
-	// device: on hosts that have one, unless all ranks are on this host.
+	// InfiniBand is "auto" (or ""), "on" or "off". Auto takes the system's MPI library where the launcher can start its
+	// ranks and there are a device and a library: in a Slurm step on the hosts of all ranks, elsewhere on this rank's
+	// host. Else it takes shared memory between ranks of one host, and TCP. On takes a transport that can do RDMA, and
+	// is an error where that or a usable device on this host is missing. Off takes shared memory, and TCP over the
+	// host's ordinary address, whatever AddressRule says. Off with Transport "mpi" is an error where the library would
+	// use a device: on hosts that have one, unless all ranks are on this host.
 	InfiniBand string
 
 	// AddressRule says which address of this host is published for TCP: the
@@ -34,23 +34,23 @@ type Config struct {
 	// Empty: the one that the launcher implies, else what the loader finds.
 	MPILibrary string
 
-	// OutlivesRanks says that the program goes on when ranks are lost. The system's MPI
-	// library cannot: it does not tell who is lost, and its launcher ends the job. Then it is used only
-	// where it is asked for, by Transport or InfiniBand, and a warning says what that means.
+	// OutlivesRanks says that the program goes on when ranks are lost. The system's MPI library cannot do so: it does
+	// not tell which rank is lost, and its launcher ends the job. So the library is then used only where it is asked
+	// for, by Transport or InfiniBand, and a warning says what that means.
 	OutlivesRanks bool
 
-	// PeerTimeout is how long a silent rank is waited for before it counts as
-	// lost, and, if that is longer than usual, one that is to connect for the first message. 0 is
-	// 5 s; negative turns heartbeats off; less than [MinPeerTimeout] is refused, and more than a day is a day. It has no meaning for Transport "mpi": the
-	// launcher notices who has died, and nobody who is silent.
+	// PeerTimeout is how long a rank may be silent before it counts as lost. A rank that is to connect for the first
+	// message has at least as long, too. 0 is 5 s; a negative value turns heartbeats off; less than [MinPeerTimeout] is
+	// refused, and more than a day counts as a day. It has no meaning for Transport "mpi": there the launcher notices a
+	// rank that has died, and nobody one that is silent.
 	PeerTimeout time.Duration
 
 	// StartTimeout bounds the time from Init until all ranks have met. 0 is 60 s.
 	StartTimeout time.Duration
 
-	// SecretDir is a directory on a file system shared by all nodes, for the
-	// job's key where munge does not answer. The file is there while the ranks meet. One that is left, since
-	// position 0 was killed meanwhile, is removed by the same user's next start with this directory a day after its StartTimeout.
+	// SecretDir is a directory on a file system shared by all nodes, for the job's key where munge does not answer. The
+	// key file is there only while the ranks meet. If position 0 is killed meanwhile, the file stays; the same user's
+	// next start with this directory removes it, once the StartTimeout of the killed one has been over for a day.
 	SecretDir string
 
 	// Layout is what all ranks must agree on before the first message (cluster,
@@ -111,8 +111,8 @@ func (c *Config) own() *Config {
 // silence is the longest that a rank is waited for, also without heartbeats.
 const silence = 24 * time.Hour
 
-// firstContact is how long a rank may take to connect, for a transport where it usually may take so long: no shorter than
-// one that is silent later is waited for.
+// firstContact is how long a rank may take to connect over a transport that usually allows the given time: never less
+// than a rank may be silent later.
 func (c *Config) firstContact(usual time.Duration) time.Duration {
 	if t := c.peerTimeout(); t > 0 {
 		return max(t, usual)

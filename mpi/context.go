@@ -30,7 +30,7 @@ func (e *engine) attach(_ context.Context, c *Comm) error {
 	return nil
 }
 
-// forgo has what members that did make the communicator send here be refused, as if it had been freed.
+// forgo has messages refused that come from members which did make the communicator, as if this rank had made and freed it.
 func (e *engine) forgo(_ []int32, context uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,7 +44,7 @@ func (e *engine) detach(c *Comm) {
 	e.ended.add(c.context, e.forgetShrinks(c))
 	for _, m := range []*Comm{c, c.shadow} {
 		delete(e.comms, m.context)
-		m.revoked.Store(true) // off the fast paths, which broken then explains
+		m.revoked.Store(true) // keeps calls off the fast paths; broken then says why
 	}
 	e.discardOf(c.context, errFreed)
 }

@@ -34,7 +34,7 @@ type origin struct {
 
 	step *slurm.Job // slurm
 
-	native native.Launcher // the same for the system's MPI library
+	native native.Launcher // the launcher, as the system's MPI library is to know it
 }
 
 // Kinds of launchers, as LaunchInfo and World.Launcher name them.
@@ -164,8 +164,8 @@ func (l *origin) pmi(e *environment) {
 	}
 }
 
-// inStep takes what Slurm says of a rank of a process manager, and reports whether it is a task of a step. That there is no
-// such task is no error: the process manager may be another's. That Slurm says it wrongly is one.
+// inStep takes what Slurm says of a rank that a process manager started, and reports whether the rank is a task of a Slurm
+// step. If it is none, that is no error: the process manager may not be Slurm's. Wrong variables of Slurm's are an error.
 func (l *origin) inStep(e *environment) bool {
 	step, err := slurm.FromEnv(e.lookup)
 	switch {

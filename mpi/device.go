@@ -26,26 +26,26 @@ type device interface {
 	probe(ctx context.Context, c *Comm, src, tag int) (Status, error)
 	iprobe(c *Comm, src, tag int) (Status, bool, error)
 
-	// recvAlloc receives a message into memory that alloc makes once it is found. If that fails, the
-	// message stays where it is.
+	// recvAlloc finds a message and receives it into memory that alloc makes for it. If alloc fails, the message stays
+	// where it is.
 	recvAlloc(ctx context.Context, c *Comm, src, tag int, alloc func(Status) ([]byte, error)) (Status, error)
 
 	wait(ctx context.Context, r Request) (Status, error)
 	test(r Request) (Status, bool, error)
 	cancel(r Request)
 	doneChan(r Request) <-chan struct{}
-	// letGo has a send, which is under way, go on without its caller. What it sends stays as it is. Only in virtual time, where
-	// nobody but the waiting make progress, it blocks until the send has finished.
+	// letGo lets a send that is under way finish without its caller, who leaves the buffer as it is. Only in virtual time,
+	// where nobody makes progress but waiting callers, it blocks until the send has finished.
 	letGo(r Request)
-	// waitSome waits for the first of rs, which is under way here, and for as
-	// many after it as are of this device and fare well. When ctx ends, all those of this device are given
-	// up together. It returns how many have been waited for, at least 1, and the worst of their errors.
+	// waitSome waits for the first of rs, which is under way on this device, and perhaps for more after it, up to the
+	// first that is of another device or fails. When ctx ends, all requests of this device are given up together. It
+	// returns how many have been waited for, at least 1, and the worst of their errors.
 	waitSome(ctx context.Context, rs []Request) (int, error)
 	waitAny(ctx context.Context, rs []Request) (int, Status, error)
 
 	// attach is called on every member of a new communicator before it is
-	// used, once the members agree on its context ids; detach when it is freed. Where the members
-	// meet in attach, forgo tells those of a group that this rank will not come.
+	// used, once the members agree on its context ids; detach when it is freed. forgo is called where this rank,
+	// having claimed the ids, will not attach: the members of the group must not wait for it.
 	attach(ctx context.Context, c *Comm) error
 	forgo(group []int32, context uint32)
 	detach(c *Comm)
@@ -66,8 +66,8 @@ type device interface {
 	// path says how large messages to another rank travel, if that is known.
 	path(worldRank int) string
 
-	// mapper is how ranks of one host map each other's memory; nil if they cannot. mapperOf is the
-	// same for one rank, and nil for this one.
+	// mapper is how ranks of this host map each other's memory; nil if they cannot. mapperOf is the
+	// mapper that reaches one rank; nil if there is none, and for this rank itself.
 	mapper() transport.Mapper
 	mapperOf(worldRank int) transport.Mapper
 

@@ -12,18 +12,21 @@
 //	...
 //	err = world.Close(ctx)
 //
-// Collectives are in package collective. Here are besides: Window (memory that others read and write), Alloc (memory that
-// the ranks of a host can map), AllocShared (memory that they have mapped), and Revoke, Shrink and AckLost for programs that go on when ranks are lost.
+// Collectives are in package collective. This package also has Window (memory that other ranks read and write), Alloc
+// (memory that the ranks of a host can map), AllocShared (memory that they have mapped), and Revoke, Shrink and AckLost
+// for programs that go on when ranks are lost.
 //
 // # Rules for all of them
 //
 // Lengths are in elements; a quantity in bytes says so in its name. A buffer belongs to the library until the call
-// returns, or the Request has been waited for, and is free then also after an error, unless it is ErrInFlight. Calls
-// may be made from any goroutine. One that blocks takes a context: when that ends, the call ends with its cause. While
-// a rank waits it makes progress for its whole world; while it computes, a goroutine does.
+// returns, or until the Request has been waited for. After that it is the caller's, also if the outcome is an error,
+// unless the error is ErrInFlight. Calls may be made from any goroutine. A call that blocks takes a context: when the
+// context ends, the call ends with its cause. While a rank waits it makes progress for its whole world; while it
+// computes, a goroutine does.
 //
-// Errors wrap one of this package's sentinels, the context's cause or what the system said (a syscall.Errno), and are *Error where a rank or a
-// communicator can be named. A lost rank fails what involves it, with ErrPeerLost, and nothing else.
+// Errors wrap one of this package's sentinels, the context's cause or what the system said (a syscall.Errno), and are
+// *Error where a rank or a communicator can be named. A lost rank fails what involves it, with ErrPeerLost, and nothing
+// else.
 //
 // # How it is made
 //

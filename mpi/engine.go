@@ -50,7 +50,7 @@ type engine struct {
 	losses   []loss                         // in the order in which they became known
 	reported []report                       // to be believed by whoever leads
 	onLoss   func(rank int, err *lostError) // tells the bootstrap tree; must not block
-	stays    func(rank int) bool            // it has not said goodbye; nil: who has may be heard of later than of its end
+	stays    func(rank int) bool            // a rank has not said goodbye; nil: its end may be known sooner than its goodbye
 	closing  bool                           // own goodbye said: a closing peer is not a loss
 	closed   bool                           // no operation may begin any more
 
@@ -194,7 +194,7 @@ func (e *engine) cancel(r Request) {
 
 // callBack is what Cancel does to an unfinished op.
 func (e *engine) callBack(o *op) {
-	if o.phase == phaseMoving { // matched, unless the sender of a receive gives the message up
+	if o.phase == phaseMoving { // matched: too late, unless it is a receive whose sender gives the message up
 		o.retract = true
 		return
 	}
@@ -219,8 +219,8 @@ func (e *engine) watch(o *op) chan struct{} {
 	return o.done
 }
 
-// spent reports whether a Wait or Test has had the outcome already, be it that the buffer is in flight still: the op
-// is given back then when it finishes, to whoever comes next. The lock is held.
+// spent reports whether a Wait or Test has returned the outcome already. That may have been ErrInFlight: the op is then
+// unfinished, and goes back to the table when it finishes. The lock is held.
 func (r Request) spent() bool { return r.o.gen != r.gen || r.o.gaveUp }
 
 func spent(d device, what string) error {

@@ -11,7 +11,8 @@ import (
 // What went wrong. Errors returned by this package wrap one of these, the
 // context's cause, or what the system said (a syscall.Errno); who did what with whom stands in *Error.
 var (
-	// ErrTruncated: the message is longer than the buffer, which holds its beginning; over the system's MPI library it may be untouched.
+	// ErrTruncated: the message is longer than the buffer, which holds its beginning. Over the system's MPI library the
+	// buffer may be untouched.
 	ErrTruncated = errors.New("message truncated")
 	// ErrPeerLost: a rank that the operation needs has died, or cannot be reached any more. Error.Peer is that rank.
 	ErrPeerLost = errors.New("peer lost")
@@ -23,7 +24,8 @@ var (
 	ErrTag = errors.New("invalid tag")
 	// ErrArgument: a value that the call does not take, such as a negative length, or memory that is not from Alloc.
 	ErrArgument = errors.New("invalid argument")
-	// ErrRequest: the request has been waited for already, a Persistent one has not yet, or those of WaitAny are of two worlds.
+	// ErrRequest: the request has been waited for already, a Persistent one has not been yet, the requests of WaitAny are
+	// of two worlds, or the lock that is to be given back is not held.
 	ErrRequest = errors.New("request is not active")
 	// ErrCancelled: the operation was given up, by Request.Cancel, or by another member where all are needed.
 	ErrCancelled = errors.New("cancelled")
@@ -139,7 +141,7 @@ func (e *engine) describe(o *op, err error) error {
 	return c.failBy(what, peer, int(o.env.tag), err)
 }
 
-// failBy is fail for a cause that may be a loss: that names whoever was lost.
+// failBy is fail for an err that may be a loss: then the error names the rank that was lost, not peer.
 func (c *Comm) failBy(what string, peer, tag int, err error) error {
 	var l *lostError
 	if !errors.As(err, &l) {

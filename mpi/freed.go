@@ -2,11 +2,11 @@ package mpi
 
 import "slices"
 
-// What is remembered of communicators that have been freed here, since other members may still be in
-// theirs: nothing is kept for them any more, and the survivors of a Shrink are told what it decided.
+// What is remembered of communicators that have been freed here, while other members may still use theirs: messages on
+// them are refused instead of kept, and survivors that ask about a Shrink are told what it decided.
 
-// freedKept is how many are remembered. Ids are not given twice but for those that Shrink makes, which
-// may meet; what still comes for one that has been forgotten is kept as if it came early.
+// freedKept is how many freed communicators are remembered. No id is given twice, except that ids made by Shrink may
+// collide. A message for a communicator that has been forgotten is kept, like one for a communicator yet to be made here.
 const freedKept = 1 << 16
 
 // freedComms holds the freed communicators by their even context ids. Guarded by the engine's lock.
@@ -52,5 +52,5 @@ func (f *freedComms) decision(context, n uint32) (lost []int, ok bool) {
 	return all[i].lost, true
 }
 
-// again forgets that an id was that of a freed communicator: now there is another of that id.
+// again forgets that a communicator with an id was freed: now there is another one with that id.
 func (f *freedComms) again(context uint32) { delete(f.decided, context) }

@@ -13,17 +13,17 @@ import (
 
 // mostKept is how many things of a kind one peer may have this rank keep: questions about, and revocations
 // of, communicators that this rank does not have; agreements; wishes for a lock; answers about windows that
-// have yet to leave. Behind each is a communicator, a call of Shrink or a waiting goroutine of an honest peer's.
+// have yet to leave. An honest peer has a communicator, a call of Shrink or a waiting goroutine behind each.
 const mostKept = 1 << 20
 
-// mostAnnounced is how many large messages of one peer may wait here to be received, or for it to hear that they will
-// not be. MPI knows no bound, and a sender held back at one would keep behind it the message that is received first.
-// So this is far beyond what programs have under way: the sender pays more for each than the at most
-// 160 bytes that it costs here, which make 640 MiB of all.
+// mostAnnounced is how many large messages of one peer may wait here, either to be received or for the peer to hear that
+// they are refused. MPI sets no bound, and a sender held back at one might keep back the very message that is to be
+// received first. So the bound is far beyond what programs have under way. A message costs at most 160 bytes here, less
+// than it costs its sender; as many as the bound allows cost 640 MiB.
 const mostAnnounced = 1 << 22
 
-// hoards reports whether a peer has this rank keep too many things of a kind, and loses the peer then. All are the total
-// things of every peer; its tells which are this peer's, and is asked only when total exceeds the bound.
+// hoards reports whether a peer has this rank keep too many things of a kind, and loses the peer then. The things of all
+// peers are in all, total in number; its tells which are this peer's, and is asked only when total has reached the bound.
 func hoards[T any](e *engine, rank int, what string, total int, all iter.Seq[T], its func(T) bool) bool {
 	if total < e.mostKept {
 		return false
@@ -45,7 +45,7 @@ func (e *engine) tooMany(rank int, what string, n int) {
 	e.lose(rank, fmt.Sprintf("it has %d %s waiting here, and no more than %d are kept", n, what, e.mostKept))
 }
 
-// announced counts an announcement to be kept, and reports false, having lost its sender, if that has too many.
+// announced counts an announcement to be kept. If its sender has too many, it loses the sender and reports false.
 func (e *engine) announced(a *arrival) bool {
 	p := e.peer(int(a.env.source))
 	if n := p.announced + p.out.answers; n >= e.mostAnnounced {
@@ -56,8 +56,8 @@ func (e *engine) announced(a *arrival) bool {
 	return true
 }
 
-// charge counts an eager message to be kept against its sender, and reports false, having lost the sender,
-// if that has ignored its credit.
+// charge counts an eager message to be kept against its sender's credit. If the sender has ignored its credit, charge
+// loses the sender and reports false.
 func (e *engine) charge(a *arrival) bool {
 	p := e.peer(int(a.env.source))
 	p.held += a.bytes + transport.EnvelopeBytes

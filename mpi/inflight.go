@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A caller goes without its buffer when somebody else may still touch that: because its context has ended, or
-// because the peer is lost and the provider cannot tell whether it writes any more. A process that is stopped in
-// the middle of a copy goes on with it when it is woken, however long ago it was given up.
+// A call returns without giving the buffer back (ErrInFlight) when somebody else may still touch the buffer after the
+// call's context has ended, or after the peer was lost and the provider cannot tell whether it still writes. A process
+// that is stopped in the middle of a copy finishes the copy when it is continued, however long ago it was given up.
 
 // takeBackTime is how long a caller waits for its buffer, once its context has ended or its peer is lost,
 // before it gets ErrInFlight.
@@ -18,7 +18,7 @@ const takeBackTime = 250 * time.Millisecond
 // over: the caller need not wait any more.
 func (o *op) over() bool { return o.finished() || o.stranded != nil }
 
-// leave has the caller of an unfinished op go, for a reason. The op is given back when it finishes.
+// leave lets the caller of an unfinished op go with ErrInFlight, for the reason why. The op is given back when it finishes.
 func (e *engine) leave(o *op, why error) error {
 	o.gaveUp, o.special = true, true
 	if o == e.own {
@@ -45,8 +45,8 @@ func (e *engine) letGo(r Request) {
 	}
 }
 
-// strandLater lets the callers of operations go whose memory the provider still holds some time after their peer
-// was lost. The lock is held.
+// strandLater lets callers go if the provider still holds their operations' memory takeBackTime after the peer was lost.
+// The lock is held.
 func (e *engine) strandLater(rank int) {
 	if !e.holds(rank) || e.sleeper != nil { // in virtual time nobody is stopped
 		return
@@ -74,8 +74,8 @@ func (e *engine) holds(rank int) bool {
 
 func (o *op) held(rank int) bool { return o.underWay() && o.busy && int(o.peer) == rank }
 
-// strand lets the caller of an op with a lost peer go. Done meant the op to the caller, and means its buffer
-// from now on.
+// strand lets the caller of an op with a lost peer go. It closes the caller's Done channel, if there is one, which stood for
+// the end of the op. The channel that leave makes stands for the free buffer.
 func (e *engine) strand(o *op) {
 	o.stranded, o.special = e.peer(int(o.peer)).lost, true
 	if o.waiter != nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // inherit takes over the descriptor that a variable of Fisterra's launcher names, and does not pass it on to children.
-// A program between the launcher and this rank may have closed it, and its number may be anything of this process's
-// since, which must be left alone: so it is looked at first.
+// It first looks at what the descriptor is: a program between the launcher and this rank may have closed it, and this
+// process may since have opened something else under its number, which must be left alone.
 func inherit(variable string, fd int) (*os.File, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
@@ -23,7 +23,7 @@ func inherit(variable string, fd int) (*os.File, error) {
 	case wire.EnvAliveFD:
 		want, fits = "pipe", kind == unix.S_IFIFO
 	case wire.EnvSecretFD:
-		// The Go runtime has regular files, too: of the kernel's, which say that they are empty.
+		// The Go runtime has regular files open, too, but the kernel's own, whose size is given as 0.
 		want, fits = "pipe or file of the job's secret", kind == unix.S_IFIFO || kind == unix.S_IFREG && st.Size == wire.SecretBytes
 	case wire.EnvRootFD:
 		want, fits = "listening socket", kind == unix.S_IFSOCK

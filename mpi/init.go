@@ -63,7 +63,7 @@ func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 	if choice.transport == "mpi" {
 		w, err = openChosen(ctx, met, cfg, l, library, choice.rdma(host))
 		if choice.byHost && l.step != nil && errors.Is(err, native.ErrLauncher) {
-			// Every rank has found its library in a world other than the step's, and none waits for another in it.
+			// On every rank the library is in a world other than the step's, so that no rank waits for another there.
 			choice = choice.without(err)
 			choice.report(ctx, log, l)
 		}
@@ -85,8 +85,8 @@ func initOn(ctx context.Context, cfg *Config, host *ib.Host) (*World, error) {
 	return w, nil
 }
 
-// openChosen is openNative until the deadline of the meeting that chose it, if one did. What goes on with the meeting itself
-// needs no such end: its ranks have a moment more to hear who is missing.
+// openChosen is openNative, bounded by the deadline of the meeting that chose it, if there was one. Ranks that go on with
+// the meeting itself (openMet) need no such bound: they wait a moment longer, to hear which ranks are missing.
 func openChosen(ctx context.Context, met *meeting, cfg *Config, l *origin, library func() (*native.Library, error), rdma rdmaCheck) (*World, error) {
 	if met != nil {
 		var cancel context.CancelFunc
@@ -106,9 +106,9 @@ func meetAndOpen(ctx context.Context, cfg *Config, l *origin, transport string) 
 	return openMet(ctx, own, l, m, transport)
 }
 
-// CheckHere finds what each of several ranks of this host would end with that Init is given c there: an address rule that
-// leads to no address, a congestion control that the host does not offer. It is for whoever starts them, to say it
-// once. The errors are Init's.
+// CheckHere finds errors with which Init would end, given c, on each of several ranks of this host: an address rule that
+// leads to no address, a congestion control that the host does not offer. It is for a program that starts the ranks, to
+// report such an error once. The errors are Init's.
 func (c *Config) CheckHere(ctx context.Context) error {
 	if err := c.check(); err != nil {
 		return err
@@ -192,7 +192,7 @@ func openProviders(cfg *Config, l *origin, m *meeting, set *sleepSet, choice str
 			o.all = append(o.all, p)
 		case choice == "shm":
 			return o, fmt.Errorf("shm: %w", err)
-		default: // the others see that it publishes no such address
+		default: // the others see that this rank publishes no such address
 			cfg.log().Warn("no shared memory with the ranks of this host: all go by tcp", "error", err)
 		}
 	}

@@ -7,9 +7,9 @@ import (
 
 // keeper makes progress while no caller waits, so that rendezvous, windows
 // and goodbyes advance while the program computes. It must not disturb a program that
-// communicates: as long as calls come, it only looks in every keeperTick, and for messages
-// only where the calls have not; once they have stopped it sleeps on the world's set like a leader, and a caller
-// that wants to wait takes the lead from it without waking it.
+// communicates: as long as calls come, it only looks in every keeperTick, and polls for messages
+// only if the calls have not. Once calls have stopped, it sleeps on the world's set like a leader. A caller
+// that wants to wait then takes the lead at once, without waiting until the keeper is awake.
 type keeper struct {
 	waiting bool // for the leader to leave
 	asleep  bool // in the kernel, perhaps not as the leader any more
@@ -19,7 +19,7 @@ type keeper struct {
 
 const (
 	keeperTick = 2 * time.Millisecond
-	// Where ranks share processors each look takes one away from a rank, for two switches and more.
+	// Where ranks share processors, each look takes a processor away from a rank, for two switches and more.
 	crowdedTick = 16 * time.Millisecond
 )
 
@@ -52,10 +52,10 @@ func (e *engine) keep() {
 			polls, sweeps := e.polls, e.sweeps
 			e.tick()
 			if e.polls == polls && e.sweeps == sweeps {
-				// The calls were such as look for nothing: on memory in reach, or sends that left at once.
+				// None of the calls polled: they used memory in reach, or were sends that left at once.
 				e.pollOnce()
 			}
-		case e.leader != leaderNone: // one who waits for long
+		case e.leader != leaderNone: // a caller that waits for long
 			e.keepOut()
 		default:
 			seen = now
@@ -72,7 +72,7 @@ func (e *engine) keep() {
 				e.pollAll()
 				e.leader = leaderNone
 				e.handOver()
-				if len(e.parked) > 0 { // the one that was signalled is to lead
+				if len(e.parked) > 0 { // the caller that handOver has signalled is to lead
 					e.keepOut()
 				}
 			}
@@ -80,8 +80,8 @@ func (e *engine) keep() {
 	}
 }
 
-// keepOut has the keeper wait until no caller leads, or is about to. Not by yielding: the keeper would have the
-// processor that the caller needs where the program has one only.
+// keepOut blocks the keeper until no caller leads or is about to. Yielding instead would not do: where the program has
+// only one processor, the keeper would take it from the caller, who needs it.
 func (e *engine) keepOut() {
 	e.keeper.waiting = true
 	e.mu.Unlock()
@@ -89,10 +89,10 @@ func (e *engine) keepOut() {
 	e.mu.Lock()
 }
 
-// tick pauses without the lock. Not in a system call, from which Go's monitor would have to
-// take the processor back each time: that keeps the monitor awake, and it takes a tenth of
-// the core from a program that polls. While somebody has the lock the program
-// communicates, and it is not held up by the keeper's asking for it.
+// tick pauses with the lock released. It does not pause in a system call: Go's monitor would have to take the processor
+// back from the call each time, which keeps the monitor awake, and a monitor that is awake takes a tenth of the core from
+// a program that polls. While somebody else has the lock, the program communicates, and tick pauses again rather than
+// hold it up by waiting for the lock.
 func (e *engine) tick() {
 	pause := keeperTick
 	if e.crowded {
@@ -131,6 +131,6 @@ func (e *engine) keepAsleep() {
 		e.leader, e.asleep = leaderKeeper, false
 		e.disarm()
 	case e.asleep:
-		e.set.ring() // it may have been for the caller who leads now
+		e.set.ring() // the ring that woke the keeper may have been for the caller that leads now
 	}
 }

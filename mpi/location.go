@@ -7,13 +7,13 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport"
 )
 
-// SharesMemory reports whether a rank other than this one can map this one's memory from Alloc, and this one its. All ranks get
-// the same answer about two of them. Not collective.
+// SharesMemory reports whether this rank and another can map each other's memory from Alloc; it is false for this rank
+// itself. Both ranks get the same answer. Not collective.
 func (c *Comm) SharesMemory(rank int) bool { return c.dev.mapperOf(int(c.group[rank])) != nil }
 
 // Location says where in memory from Alloc a buffer lies, to the other ranks of its host.
 type Location struct {
-	Slab        uint64 // names the memory among that of its rank; 0: no memory from Alloc
+	Slab        uint64 // names one of the pieces of memory that the rank has from Alloc; 0: none
 	OffsetBytes int
 }
 
@@ -47,9 +47,9 @@ type Mapping struct {
 	of     *mapping
 }
 
-// Map maps the memory of a rank in which something is located (Locate). It blocks until the rank has
-// answered, which it does in the background, at most for as long as a handshake may take. When the
-// rank frees the memory, its contents are zeros here, or stay as they were. Not collective; any goroutine may call it.
+// Map maps a rank's memory, named by the Slab of a Location that the rank got from Locate. It blocks until the rank has
+// answered, which the rank does in the background, at most for as long as a handshake may take. After the rank has freed
+// the memory, the mapping contains zeros, or what it contained. Not collective; any goroutine may call it.
 func (c *Comm) Map(ctx context.Context, rank int, slab uint64) (*Mapping, error) {
 	if rank < 0 || rank >= c.Size() {
 		return nil, c.fail("map", ProcNull, AnyTag, ErrRank, c.rankRange(rank))

@@ -14,8 +14,8 @@ import (
 // Loss is exact: what involves the lost rank fails and names it, all else
 // goes on. Operations with it fail; so do AnySource receives on communicators
 // that contain it, until acknowledged, and everything on the shadow
-// communicators (collectives) that contain it. A rank whose own host lacks what a connection takes
-// gives itself up to the others, and not the peer. The words follow ULFM (Bland et al. 2013).
+// communicators (collectives) that contain it. A rank whose own host lacks the resources for a connection
+// declares itself lost to the others, not the peer. The words follow ULFM (Bland et al. 2013).
 
 // sound reports whether operations may be started on c. Callers hold the lock.
 func (c *Comm) sound() bool {
@@ -37,8 +37,8 @@ func (e *engine) broken(c *Comm) error {
 	return nil
 }
 
-// lastLoss is the newest loss among c's members. One that left early counts only if there is no other: it mostly follows
-// from another.
+// lastLoss is the newest loss among c's members. That of a rank which left early (goneEarly) counts only if there is no
+// other: mostly it is a consequence of another loss.
 func (e *engine) lastLoss(c *Comm) error {
 	var left error = ErrPeerLost
 	for _, l := range slices.Backward(e.losses) {
@@ -53,16 +53,16 @@ func (e *engine) lastLoss(c *Comm) error {
 	return left
 }
 
-// gone is the error of what finds a peer gone (outcome).
+// gone is the error of an operation whose outcome was transport.Gone.
 func (e *engine) gone(p *peer) error {
 	if p.lost != nil {
 		return p.lost
 	}
-	return ErrClosed // the peer was first
+	return ErrClosed // this world is closing (outcome), and the peer was first
 }
 
-// outcome is what a provider's answer means for a peer. One that takes nothing more for a peer says why at the
-// next Poll: until then all waits, so that it ends with the reason.
+// outcome is what a provider's answer means for a peer. A provider that takes nothing more for the peer reports the reason
+// at the next Poll. Until then messages wait as if the provider were full, so that they end with the reason.
 func (e *engine) outcome(p *peer, out transport.Outcome) transport.Outcome {
 	if out != transport.Gone || p.lost != nil || e.closing {
 		return out
@@ -79,8 +79,8 @@ func (e *engine) Lost(rank int, err error) {
 	e.giveUpOn(&lostError{rank: rank, why: fmt.Sprint(err), ours: shortage(err)})
 }
 
-// shortage reports whether this host could not do what was asked of it: a connection that fails for it says nothing of the
-// peer.
+// shortage reports whether err means that this host has run out of something. A connection that fails for such a reason
+// says nothing of the peer.
 func shortage(err error) bool {
 	for _, why := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ENOSPC} {
 		if errors.Is(err, why) {
@@ -90,9 +90,9 @@ func shortage(err error) bool {
 	return false
 }
 
-// peerLost is told from outside (the bootstrap tree) that a rank is lost.
-// What it sent before has arrived or is in the provider, and is delivered first: by whoever
-// leads, since two must not be inside a provider.
+// peerLost hears from outside (the bootstrap tree) that a rank is lost. What the rank sent before has arrived or is in the
+// provider, and is delivered first. Whoever leads does so and then believes the report (believe), since two goroutines
+// must not be inside a provider.
 func (e *engine) peerLost(rank int, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -264,7 +264,7 @@ func (e *engine) lostOf(c *Comm) []int {
 func (e *engine) acknowledge(c *Comm) []int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	c.unacked = 0 // not the shadow's: a collective without the lost rank leaves others waiting
+	c.unacked = 0 // not the shadow's: collectives need the lost rank, and would leave members waiting
 	return e.lostOf(c)
 }
 
@@ -288,7 +288,7 @@ func (e *engine) revokeContext(from int, context uint32) {
 		hoards(e, from, "revocations", len(e.revokedEarly), maps.Values(e.revokedEarly), func(by int) bool { return by == from }) {
 		return
 	}
-	e.revokedEarly[context] = from // attached later, revoked from the start, and passed on then
+	e.revokedEarly[context] = from // attach revokes it from the start, and passes the news on
 	e.discardOf(context, ErrRevoked)
 }
 
@@ -324,7 +324,7 @@ type loss struct {
 	err  *lostError
 }
 
-// report is that of a loss, from outside.
+// report is a loss that the engine has been told of from outside.
 type report struct {
 	rank int
 	why  string
@@ -334,7 +334,7 @@ type report struct {
 type lostError struct {
 	rank int
 	why  string
-	ours bool // it may be well: this host cannot reach it
+	ours bool // the rank may be well: the fault is this host's, which cannot reach it
 }
 
 func (l *lostError) Error() string { return fmt.Sprintf("rank %d lost: %s", l.rank, l.why) }

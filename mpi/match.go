@@ -87,7 +87,7 @@ func (q *opQueue) remove(before, o *op) {
 	o.next = nil
 }
 
-// before is whom o follows; nil: it is the first.
+// before is the receive that o follows; nil: o is the first.
 func (q *opQueue) before(o *op) (b *op) {
 	for x := q.head; x != o; x = x.next {
 		b = x
@@ -113,8 +113,8 @@ func (m *matcher) number(o *op) {
 	o.seq = m.seq
 }
 
-// post queues a receive by its number: at the end, unless it had a message that was taken back. Call find first: a
-// message that is already here must be taken before.
+// post queues a receive by its number: at the end, unless it is queued again because its message was taken back. Call
+// find first: a message that is already here must be taken before.
 func (m *matcher) post(o *op) {
 	m.posted++
 	m.queueOf(o).insert(o)
@@ -146,7 +146,8 @@ func (m *matcher) take(v envelope) *op {
 	return best
 }
 
-// takeFirst is take for one message of several alike: of their receive's queue it takes the first, if that is one of theirs.
+// takeFirst is take for one of several messages with the same envelope v, while no wildcard receive is posted. It takes the
+// first receive of q, the queue that v's receives stand in, if that receive is for v.
 func (m *matcher) takeFirst(q *opQueue, v envelope) *op {
 	o := q.head
 	if o == nil || o.env != v {
@@ -157,7 +158,7 @@ func (m *matcher) takeFirst(q *opQueue, v envelope) *op {
 	return o
 }
 
-// takeWild is take where there are wildcards; best is the oldest of the receives without.
+// takeWild is take where wildcard receives are posted; best is the oldest exact receive for v, or nil.
 func (m *matcher) takeWild(v envelope, best *op) *op {
 	for o := m.wild.head; o != nil; o = o.next {
 		if best != nil && best.seq < o.seq {
@@ -174,7 +175,7 @@ func (m *matcher) takeWild(v envelope, best *op) *op {
 	return best
 }
 
-// withdraw removes a posted receive. It looks for it among those in its queue that were posted before.
+// withdraw removes a posted receive. It walks past all receives in the same queue that were posted before.
 func (m *matcher) withdraw(o *op) {
 	q := m.queueOf(o)
 	q.remove(q.before(o), o)

@@ -29,8 +29,8 @@ type slab struct {
 	fd      int
 	pages   shm.Pages
 	handles map[transport.Mapper][]byte // by which peers import it
-	windows int                         // that lie in it, and Shareds
-	shared  bool                        // in one at some time: peers may use it for longer than this rank
+	windows int                         // windows and Shareds that lie in it
+	shared  bool                        // it has been in one: peers may use it for longer than this rank
 }
 
 // imported names a peer's slab.
@@ -54,14 +54,15 @@ type heldMemory struct {
 }
 
 // Alloc returns n zeroed elements of memory that the Go runtime does not
-// manage: it never moves or goes back to the system before Free, the other
-// ranks of the host can map it, and from 2 MiB on it consists of huge pages where the system has
-// free ones or can make some, which takes about as long as zeroing them and some milliseconds more. Large messages out of it to them are copied once, without the kernel. Windows on it are accessed by those ranks without the help of
-// this one (NewWindow). It may hold no Go pointers, which no Elem has.
+// manage: it never moves or goes back to the system before Free, and the other
+// ranks of the host can map it. Large messages out of it to those ranks are copied once, without the kernel, and
+// windows on it are accessed by them without the help of this rank (NewWindow). From 2 MiB on it consists of huge pages
+// where the system has free ones or can make some, which takes about as long as zeroing them and some milliseconds more.
+// It may hold no Go pointers, which no Elem has.
 //
-// On the system's MPI library registrations of this memory with the network's cards are
-// used again by later transfers; those of the Go heap are not, since the runtime gives its pages
-// back to the system and the library does not see it.
+// Over the system's MPI library, registrations of this memory with the network's cards are used again by later
+// transfers. Those of the Go heap are not, since the runtime gives pages back to the system without the library's
+// seeing it.
 //
 // Not collective; may be called by any goroutine. The memory stays until Free, also
 // after the slice has gone out of scope. An error says how much could not be had.
@@ -92,10 +93,10 @@ func Alloc[T Elem](c *Comm, n int) ([]T, error) {
 }
 
 // Free gives back memory from Alloc, named by the slice that Alloc returned or one
-// that begins where it does. It is ErrArgument while a window lies in it. Ranks that
-// have mapped it keep their mapping, but it loses its pages unless it has been in a
-// window or consists of huge pages of the system's pool: those are free when nobody has it mapped any more. Touching
-// the memory afterwards ends the process.
+// that begins where it does. It is ErrArgument while a window lies in the memory. Ranks that
+// have mapped the memory keep their mapping, but its pages are gone, unless the memory has been in a window or
+// consists of huge pages of the system's pool: then the pages are freed when no rank has the memory mapped any more.
+// If this rank touches the memory afterwards, that ends the process.
 func Free[T Elem](c *Comm, buf []T) error {
 	if cap(buf) == 0 {
 		return nil
@@ -148,9 +149,9 @@ func newSlab(nBytes int) (*slab, error) {
 	return s, err
 }
 
-// collapse has the kernel make huge pages of ordinary ones, which of shared memory it does by itself at few sites. When it copies from
-// or to another process, as MPI libraries have it do, it looks up every page: with huge ones 4 MiB took a quarter of the
-// time. Where it cannot, for want of whole ones or before Linux 6.1, ordinary ones do.
+// collapse has the kernel make huge pages of the ordinary ones; for shared memory it does so by itself at few sites. When
+// the kernel copies from or to another process, as MPI libraries have it do, it looks up every page: with huge pages 4 MiB
+// took a quarter of the time. Where it cannot make any, for want of whole ones or before Linux 6.1, ordinary pages will do.
 func (s *slab) collapse() {
 	const tries = 3 // a page may be in use by the kernel for a moment
 	for range tries {
@@ -176,9 +177,9 @@ func makeSlab(nBytes, pageBytes int, pages shm.Pages) (*slab, error) {
 
 func (s *slab) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }
 
-// empty gives the pages back although peers may keep them mapped, who learn of Free late or never.
-// Their mappings stay, of zeros. What has been in a window they may still use (Window.Release). Huge pages stay:
-// the pool may have none left for a peer that touches its mapping, which would end the peer.
+// empty gives the pages back although peers may keep them mapped, since peers learn of Free late or never. Their mappings
+// stay, and read as zeros. Memory that has been in a window keeps its pages: peers may still use it (Window.Release). So
+// do huge pages: the pool might have none left when a peer touches its mapping, which would end the peer.
 func (s *slab) empty() {
 	if len(s.handles) > 0 && !s.shared && s.pages == shm.OrdinaryPages {
 		_ = unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
@@ -244,8 +245,7 @@ func (m *memory) importFrom(ctx context.Context, by transport.Mapper, rank int, 
 	return x, nil
 }
 
-// use adds a user to what is mapped by that name, which is mem unless it was there. It returns nil if there is
-// neither.
+// use adds a user to the mapping of that name. If there is none yet, mem becomes that mapping; without mem, use returns nil.
 func (m *memory) use(name imported, mem []byte) *mapping {
 	m.mu.Lock()
 	defer m.mu.Unlock()

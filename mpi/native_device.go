@@ -9,15 +9,15 @@ import (
 )
 
 // nativeDevice is the device over the system's MPI library: the library
-// matches and moves messages, and this adapter keeps the books that a Comm expects. Memory the ranks of
-// a host share beside it (hostMemory).
+// matches and moves messages, and this adapter keeps the books that a Comm expects. The ranks of a host share
+// memory without the library's help (hostMemory).
 //
 // What MPI cannot do, this device cannot either. It never names a lost rank: the
 // launcher ends the job when a process dies. It cannot take back a send. MPICH's family completes a send to
 // oneself only when it is received, however short. Revoke is known to this
 // rank only. A waiting rank wakes up now and then to look. Tags end where the library's do
-// (tags). And only Open MPI tells the length of a truncated message, and delivers its beginning where UCX does not move it:
-// else the buffer is as it was, and with the others Status.Bytes −1.
+// (tags). Only Open MPI tells the length of a truncated message; with other libraries Status.Bytes is −1. The beginning of
+// such a message is delivered only by Open MPI where UCX does not move the message; else the buffer is as it was.
 type nativeDevice struct {
 	lib  *native.World
 	name string // "openmpi 4.1.4"
@@ -135,7 +135,7 @@ func (d *nativeDevice) irecv(c *Comm, buf []byte, src, tag int) Request {
 		d.put(o, o.gen)
 		return failed(Status{}, d.recvError(c, src, tag, &Status{}, 0, err))
 	}
-	if c.revoked.Load() { // since it was looked at
+	if c.revoked.Load() { // since comm looked
 		d.revokePending(c)
 	}
 	return Request{o: o, gen: o.gen}
@@ -155,7 +155,8 @@ func (d *nativeDevice) iprobe(c *Comm, src, tag int) (Status, bool, error) {
 	return d.look(c, src, tag, func(*native.Request) (bool, error) { return false, nil })
 }
 
-// recvAlloc finds a message and receives the next like it: see RecvAlloc.
+// recvAlloc finds a message, and receives the next one of the same source and tag. That is the one it has found only if no
+// other goroutine receives in between: see RecvAlloc.
 func (d *nativeDevice) recvAlloc(ctx context.Context, c *Comm, src, tag int, alloc func(Status) ([]byte, error)) (Status, error) {
 	status, err := d.probe(ctx, c, src, tag)
 	if err != nil {
@@ -168,7 +169,7 @@ func (d *nativeDevice) recvAlloc(ctx context.Context, c *Comm, src, tag int, all
 	return d.recv(ctx, c, buf, status.Source, status.Tag)
 }
 
-// look looks for a message, and calls otherwise if there is none yet.
+// look looks for a message. If there is none yet it calls otherwise, which may wait and reports whether there is one.
 func (d *nativeDevice) look(c *Comm, src, tag int, otherwise func(*native.Request) (bool, error)) (Status, bool, error) {
 	n, err := d.comm(c)
 	if err != nil {
@@ -178,7 +179,7 @@ func (d *nativeDevice) look(c *Comm, src, tag int, otherwise func(*native.Reques
 	defer d.put(o, o.gen)
 	var done bool
 	if err = n.Probe(r, src, d.tags.out(tag)); err == nil {
-		if c.revoked.Load() { // since it was looked at
+		if c.revoked.Load() { // since comm looked
 			d.revokePending(c)
 		}
 		done, err = r.Test()
@@ -203,7 +204,7 @@ func (d *nativeDevice) look(c *Comm, src, tag int, otherwise func(*native.Reques
 func (d *nativeDevice) keepMemory(mem []byte)    { d.lib.Keep(mem) }
 func (d *nativeDevice) releaseMemory(mem []byte) { d.lib.Release(mem) }
 
-// close waits for all ranks and ends MPI in this process, and then what libraries keep with communicators.
+// close waits for all ranks and ends MPI in this process. Then it releases what libraries keep with communicators.
 func (d *nativeDevice) close(ctx context.Context) error {
 	if err := d.lib.Close(ctx); err != nil {
 		return &Error{Op: "close", Comm: "world", Rank: d.user.Rank(), Peer: ProcNull, Tag: AnyTag, Err: err}

@@ -24,8 +24,8 @@ const (
 	ReduceBitXor = native.BitXor
 )
 
-// KindOf is the kind of T's elements, by what T is made of. A type with an arithmetic
-// of its own (a 16-bit float kept in a uint16) has none in MPI: that is for its owner to know.
+// KindOf is the kind of T's elements, by T's underlying type. A type with an arithmetic
+// of its own (a 16-bit float kept in a uint16) has no kind in MPI, which only its owner can know.
 func KindOf[T Elem]() ElemKind {
 	var zero T
 	wide := func(one, two, four, eight ElemKind) ElemKind {
@@ -68,9 +68,9 @@ func Reducible(k ElemKind, o ReduceOp) bool { return native.Reducible(k, o) }
 // the input is in recv. Lengths that do not fit are ErrMismatch, more than 2³¹−1
 // elements in one call ErrUnsupported.
 //
-// Ranks whose lengths differ have undefined results, as in MPI: where Open MPI moves long
-// messages by itself, within a host or over TCP, a rank's memory behind a buffer that is too
-// short is written. Messages and Fisterra's own collectives have no such danger.
+// If the ranks' lengths differ the results are undefined, as in MPI: where Open MPI moves long
+// messages by itself, within a host or over TCP, it writes past the end of a rank's buffer that is too
+// short. Messages and Fisterra's own collectives have no such danger.
 //
 // MPI cannot take a collective back: Cancel does nothing, and a Wait whose context ends first
 // returns ErrInFlight.

@@ -34,7 +34,7 @@ func (d *nativeDevice) attach(ctx context.Context, c *Comm) error {
 }
 
 func (d *nativeDevice) forgo(group []int32, context uint32) {
-	d.lib.LeaveGroup(worldRanks(group), int(context)) // its shadow comes later: nobody will get there
+	d.lib.LeaveGroup(worldRanks(group), int(context)) // not the shadow's, which comes later: nobody will get that far
 }
 
 func worldRanks(group []int32) []int {

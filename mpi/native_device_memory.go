@@ -12,21 +12,21 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/transport/shm"
 )
 
-// The system's MPI library moves messages, but lends nobody the memory that it shares with other ranks.
-// So the ranks of a host meet beside it, as over Fisterra's own transports: package shm maps memory from Alloc
-// for them, and sends nothing. And they find out whether they can read each other's memory.
+// The system's MPI library moves messages, but does not lend the memory that it shares with other ranks.
+// So the ranks of a host also meet without the library, as over Fisterra's own transports: package shm maps memory from
+// Alloc for them, and sends nothing. They also find out whether they can read each other's memory.
 
 // hostMemory is how this rank maps memory of others of its host, and reads it.
 type hostMemory struct {
 	provider *shm.Provider
-	reached  []bool  // by world rank: all of that rank's host and of this one have found each other
-	number   *uint64 // of its introduction: stays where it is, the others look at it
+	reached  []bool  // by world rank: it is on this host, and both it and this rank have found all others of the host
+	number   *uint64 // of this rank's introduction: must stay where it is, since the others read it there
 
-	processes []int  // by world rank: whose memory this rank reads, 0 for others
-	readers   []bool // by world rank: who reads this one's
+	processes []int  // by world rank: the process, if this rank can read its memory, else 0
+	readers   []bool // by world rank: it can read this rank's memory
 }
 
-// What a rank has found out of all others of its host: they can be mapped, and read.
+// What a rank has found out about all others of its host: that it can map their memory, and that it can read it.
 const (
 	canMap byte = 1 << iota
 	canRead
@@ -34,8 +34,8 @@ const (
 
 const hostSecretBytes = 32
 
-// openHostMemory has the ranks find out who shares memory. All ranks call it. A rank that cannot share any is alone with
-// that, and the provider is nil. An error is the library's.
+// openHostMemory has the ranks find out which of them share memory. All ranks call it. A rank that cannot share any has a
+// nil provider, and does not keep the others from sharing. An error is the library's.
 func openHostMemory(ctx context.Context, lib *native.World, cfg *Config) (*hostMemory, error) {
 	rank, size := lib.Comm().Rank(), lib.Comm().Size()
 	h := &hostMemory{reached: make([]bool, size), processes: make([]int, size), readers: make([]bool, size)}
@@ -49,7 +49,7 @@ func openHostMemory(ctx context.Context, lib *native.World, cfg *Config) (*hostM
 		return nil, err
 	}
 	h.number = new(uint64)
-	own, _ := binary.Append(nil, binary.BigEndian, procmem.Introduce(h.number)) // numbers only: it always can
+	own, _ := binary.Append(nil, binary.BigEndian, procmem.Introduce(h.number)) // numbers only: no error
 	h.provider, err = shm.Open(shm.Config{Rank: rank, Size: size, Job: "mpi", Secret: nonces[0], Log: cfg.log(), Copies: 2,
 		HandshakeTimeout: cfg.firstContact(shm.UsualTimeout)})
 	if err != nil {
@@ -68,7 +68,8 @@ func openHostMemory(ctx context.Context, lib *native.World, cfg *Config) (*hostM
 	return h, nil
 }
 
-// meet looks for the others of this host by their cards, and hears whether they have found all of theirs.
+// meet looks for the other ranks of this host by their cards, and hears from each rank whether it has found all others of
+// its host.
 func (h *hostMemory) meet(ctx context.Context, lib *native.World, cards [][]byte) error {
 	found := []byte{0}
 	if h.provider != nil {

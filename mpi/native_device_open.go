@@ -36,8 +36,8 @@ func openNative(ctx context.Context, cfg *Config, l *origin, open func() (*nativ
 	}
 	w, err := joinNative(ctx, lib, cfg, l, rdma)
 	if err != nil {
-		// All ranks come to the same refusal, so that they can end MPI together. A
-		// process that left without would be a normal end to MPICH's launcher.
+		// All ranks come to the same refusal, so that they can end MPI together. MPICH's launcher would take a process
+		// that exited without ending MPI for one that ended normally.
 		if closing := lib.Close(ctx); closing != nil {
 			cfg.log().Warn("MPI has not been ended", "error", closing)
 		}
@@ -79,7 +79,7 @@ func joinNative(ctx context.Context, lib *native.World, cfg *Config, l *origin, 
 	own := nativeCard{Launched: l.rank, Idle: rdma.idle(cfg), Card: card{
 		Protocol: protocolVersion, Rank: rank, Size: size, Node: l.node, Local: l.local, Host: l.host, Processors: processors(), Layout: cfg.Layout,
 	}}
-	if l.size < 0 { // the launcher does not say, but what it says of this rank shows where each is a world of its own
+	if l.size < 0 { // not told, but what the launcher says of this rank shows if each rank is a world of its own
 		if least := max(l.rank+1, l.localSize); size < least {
 			return nil, fmt.Errorf("mpi: %w: %s sees %d ranks, but the launcher (%s) has at least %d: it does not start this library's ranks; name one whose it starts (Config.MPILibrary, --mpi-library)",
 				ErrLauncher, lib.Library(), size, l.reason, least)

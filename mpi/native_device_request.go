@@ -71,8 +71,8 @@ func (d *nativeDevice) wait(ctx context.Context, r Request) (Status, error) {
 	return d.collect(r, s, err)
 }
 
-// outcome waits for a library's request until ctx ends, and reports whether it is over. Others who wait poll for it, too, so that
-// it may be by now although this wait ended with ctx: then what became of it counts.
+// outcome waits for a library's request until ctx ends, and reports whether the request is over. Other waiting goroutines
+// poll for the request, too. So it may be over although ctx has ended this wait: then the request's outcome counts.
 func (d *nativeDevice) outcome(ctx context.Context, n *native.Request) (s native.Status, over bool, err error) {
 	if s, err = d.lib.Wait(ctx, n); err == nil {
 		return s, true, nil
@@ -117,8 +117,8 @@ func (d *nativeDevice) cancel(r Request) {
 	}
 }
 
-// giveUp ends a wait whose context has ended. A receive is taken back; what
-// the library cannot take back may still finish within a moment, else it is left to it.
+// giveUp ends a wait whose context has ended. A receive is taken back. An operation that the library cannot take back
+// has takeBackTime to finish, and else is left to the library.
 func (d *nativeDevice) giveUp(ctx context.Context, r Request, n *native.Request) (Status, error) {
 	d.cancel(r)
 	longer, cancel := context.WithTimeout(context.Background(), takeBackTime)
@@ -126,7 +126,7 @@ func (d *nativeDevice) giveUp(ctx context.Context, r Request, n *native.Request)
 	return d.takenBack(ctx, longer, r, n)
 }
 
-// takenBack waits until longer ends for a request that ctx has ended the wait for.
+// takenBack waits until longer ends for a request whose wait ctx has ended.
 func (d *nativeDevice) takenBack(ctx, longer context.Context, r Request, n *native.Request) (Status, error) {
 	s, over, err := d.within(ctx, longer, n)
 	if over {
@@ -147,8 +147,8 @@ func (d *nativeDevice) grace(ctx context.Context, r *native.Request) (s native.S
 	return d.within(ctx, longer, r)
 }
 
-// within waits for a request until longer than ctx, and reports whether it is over. Its error is
-// ctx's where the request has been cancelled, or is in flight after all.
+// within waits for a request until longer ends, ctx having ended, and reports whether the request is over. Its error is
+// ctx's cause where the request has been cancelled, or is still in flight.
 func (d *nativeDevice) within(ctx, longer context.Context, r *native.Request) (s native.Status, over bool, err error) {
 	s, over, err = d.outcome(longer, r)
 	if !over || errors.Is(err, native.ErrCancelled) {
@@ -256,8 +256,8 @@ func (d *nativeDevice) revokePending(c *Comm) {
 	}
 }
 
-// Between two looks of the keeper, with operations under way, without, and while the program
-// calls the library itself.
+// Pauses between two looks of the keeper: with operations under way, without any, and without any while the
+// program calls the library itself.
 const (
 	nativeTick      = 2 * time.Millisecond
 	nativeIdleTick  = 10 * time.Millisecond
@@ -271,7 +271,7 @@ func (d *nativeDevice) busy() bool {
 	return len(d.free) < len(d.all)
 }
 
-// progress is a look for a rank that waits outside the library, if there is anything to be done.
+// progress lets the library work once if anything is under way, for a rank that waits outside the library.
 func (d *nativeDevice) progress() (busy bool) {
 	if busy = d.busy(); busy {
 		d.lib.Progress()
@@ -279,9 +279,9 @@ func (d *nativeDevice) progress() (busy bool) {
 	return busy
 }
 
-// keep lets the library work while the program computes: most of them move
-// messages only inside calls. A look takes a core that may be a rank's for some 0.1 ms, so there are few
-// where nothing is to be gained.
+// keep lets the library work while the program computes: most libraries move
+// messages only inside calls. A look takes a core, perhaps from another rank, for some 0.1 ms, so looks are few where
+// nothing is to be gained.
 func (d *nativeDevice) keep() {
 	defer d.stopped.Done()
 	next := time.NewTimer(nativeIdleTick)

@@ -6,13 +6,13 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi/native"
 )
 
-// nativeTags translates tags where the library has fewer than MaxTag (it must
-// have 32767; MPICH 4 has 2²⁸−1). The topmost tags, which layers above take for
-// themselves, become the library's topmost; the others are the same, and those in between
+// nativeTags translates tags where the library's largest tag is below MaxTag (it is 32767 at
+// least; MPICH 4 has 2²⁸−1). The topmost tags, which layers above take for
+// themselves, become the library's topmost. Tags up to low stay the same, and those in between
 // are refused.
 type nativeTags struct {
 	low   int // the largest tag that is the same
-	shift int // from there to the topmost
+	shift int // from the library's topmost tags to ours
 }
 
 // topTags is how many tags there are at the top, MaxTag included.

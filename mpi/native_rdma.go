@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// An MPI library may have RDMA devices before it and take another network: it was built without UCX or libfabric, its own
-// variables say so, or the device failed it. It says nothing of that; but what drives a device has its file open from
-// MPI_Init on.
+// An MPI library may take another network although the host has an RDMA device: because it was built without UCX or
+// libfabric, because its own variables say so, or because the device failed it. It does not tell, but a library that
+// drives a device has the device's file open from MPI_Init on.
 
-// rdmaCheck is asked for where the library was chosen for its RDMA.
+// rdmaCheck checks a library that was chosen for its RDMA.
 type rdmaCheck struct {
-	opened   func() ([]string, error) // device files that this process has open; nil: nobody asks
-	required bool                     // where there are none the world is refused; else rank 0 warns
+	opened   func() ([]string, error) // device files that this process has open; nil: no check
+	required bool                     // without RDMA the world is refused; else rank 0 warns
 }
 
 // idle reports whether this rank's library has opened no RDMA device.

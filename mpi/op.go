@@ -67,7 +67,7 @@ const (
 	phaseFinished       // status and err are final, the buffer is free
 )
 
-// status describes the message that a receive has got, or the beginning of.
+// status describes the message that a receive has got, whole or its beginning.
 func (o *op) status() Status {
 	if o.kind == opSend || o.peer < 0 {
 		return Status{}
@@ -115,7 +115,8 @@ func (t *opTable) put(o *op) {
 	t.free = append(t.free, o)
 }
 
-// oldestFirst lists the ops in use. Receives are in the order in which they were posted, in which the matcher lets go of them at once.
+// oldestFirst lists the ops in use, receives in the order in which they were posted. Withdrawn in that order, each is the
+// first of its queue, and the matcher need not search for it.
 func (t *opTable) oldestFirst() []*op {
 	var used []*op
 	for _, o := range t.all {

@@ -3,12 +3,12 @@ package mpi
 import "github.com/fisterra-hpc/fisterra/mpi/transport"
 
 // parcel is something that could not leave because the provider was full. It
-// names its op with the generation, so that one that was given up is passed over.
+// notes the generation of its op, so that a parcel whose op was given up is passed over.
 type parcel struct {
 	step step
 	gen  uint32
 	o    *op
-	h    transport.Header // stepControl: the message; stepPull: what ends it when the receive was given up
+	h    transport.Header // stepControl, stepAnswer: the message; stepGet: the request; stepPull: FIN, if the receive was given up
 	more []byte           // stepControl, stepAnswer: payload, owned by the parcel
 }
 
@@ -26,16 +26,16 @@ const (
 	stepPull                // receive by pulling
 	stepControl             // message of the protocol's own
 	stepAnswer              // likewise, that the peer has asked for: about a window, or by an announcement
-	stepGet                 // likewise, to h, that is read from the window when it leaves
+	stepGet                 // likewise: the answer to the windowGet in h, read from the window when it leaves
 )
 
-// outbox is a first-in first-out queue of parcels for one peer. What it holds is bounded by the operations
-// that the program has under way, of which given-up sends are as many again at most, and by those that the
-// peer has announced or asks for (hoard.go).
+// outbox is a first-in first-out queue of parcels for one peer. It is bounded by the operations that the
+// program has under way, with at most as many given-up sends besides (or overMost), and by what the peer has announced
+// or asked for (hoard.go).
 type outbox struct {
 	q       []parcel
 	head    int
-	answers int // parcels that are
+	answers int // parcels that are answers
 	over    int // offers whose ops have been given up
 }
 
@@ -68,8 +68,8 @@ func (b *outbox) pop() {
 // overMost is how many given-up offers an outbox keeps in any case.
 const overMost = 64
 
-// giveUp counts an offer whose op has been given up. When they are more than the others they are thrown out, but for
-// the front: an outbox becomes empty by flush alone.
+// giveUp counts an offer whose op has been given up. When such offers are more than overMost, and more than all other
+// parcels, they are thrown out, except at the front: only flush may empty an outbox.
 func (b *outbox) giveUp() {
 	b.over++
 	if b.over <= overMost || 2*b.over <= len(b.q)-b.head {
@@ -147,7 +147,7 @@ func (e *engine) dispatch(p *peer, x *parcel) transport.Outcome {
 		if step != stepPull {
 			return transport.Gone
 		}
-		step = stepControl // the sender waits to hear that its memory is its own again
+		step = stepControl // send the FIN: the sender waits to hear that its memory is its own again
 	}
 	switch step {
 	case stepOffer:

@@ -9,11 +9,12 @@ import (
 // parts are memory of all members of a communicator, as one of them sees it.
 type parts struct {
 	lengths []int    // elements, by rank
-	direct  [][]byte // by rank: the parts in reach, own included; nil: no other is
+	direct  [][]byte // by rank: its part if that is in reach, as the own one is; else nil
 }
 
-// shareParts tells all members where this rank's part is, of which kind its elements are, and maps theirs. What lies in memory from Alloc
-// is in reach of the ranks of its host. What it takes for that is in held, also after an error.
+// shareParts tells all members where this rank's part is and of which kind its elements are, and maps the others' parts.
+// A part in memory from Alloc is in reach of the ranks of its host. What this rank exports and maps for that is in held,
+// also after an error.
 func (k *collectiveCall) shareParts(ctx context.Context, part []byte, elem ElemKind, elemBytes int, held *heldMemory) (p parts, err error) {
 	c := k.c
 	const words = 5 // length, kind of element, handle (its length and up to 8 bytes), offset

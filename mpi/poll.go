@@ -11,20 +11,21 @@ import (
 
 const (
 	// A rank spins this long before it yields when every rank of the host has a
-	// core; where there are more ranks than cores it yields after a look or some (looks).
+	// core; where there are more ranks than cores it yields after one or a few looks (looks).
 	spinAlone = 50 * time.Microsecond
-	// Where every rank has a core and a yield takes longer than dearYield all the same, another
-	// program got it, for a time slice. Each further yield would cost one more: the
-	// rank spins for spinBesides instead, and half as long every time that was in vain.
+	// Where every rank has a core, a yield that takes longer than dearYield has given the core to another
+	// program, for a time slice. Each further yield would cost one more time slice. So the
+	// rank spins for spinBesides instead, and for half as long after each time that it spun in vain.
 	dearYield   = 200 * time.Microsecond
 	spinBesides = 1 * time.Millisecond
-	// Then it yields, at least so often and at least so long. Two ranks that
+	// After spinning, a rank yields at least this often and at least this long. Two ranks that
 	// answer each other must not both sleep: each would wait for the other's wake-up, which takes
 	// 45 µs on a virtual machine, and neither would find the other awake again.
 	yields       = 10
 	yieldAlone   = 250 * time.Microsecond
 	yieldCrowded = 1 * time.Millisecond
-	// And no longer than this, in a crowd as of every eighth yield: other programs want the core.
+	// But it yields no longer than this, since other programs want the core. In a crowd the time is looked at after every
+	// eighth yield only.
 	yieldMost = 5 * time.Millisecond
 
 	clockPolls  = 16 // polls between two looks at the clock
@@ -35,7 +36,7 @@ const (
 	looksElsewhere = 8
 )
 
-// pollOthers is how often the providers are looked at that had nothing last.
+// pollOthers: one poll in this many is of all providers, instead of the one that had something last.
 const pollOthers = 8
 
 // poll makes what progress can be made now by the provider that had something
@@ -52,8 +53,8 @@ func (e *engine) poll() int {
 	return n
 }
 
-// pollAll makes what progress can be made now. Providers that serve nobody yet are passed over mostly: after a switch from
-// another rank each costs some cache lines.
+// pollAll makes what progress can be made now by all providers. Most times it passes over those that have no peer yet:
+// after a switch from another rank each costs some cache lines.
 func (e *engine) pollAll() int {
 	e.sweeps++
 	n := 0
@@ -86,8 +87,8 @@ func (e *engine) pollOnce() {
 
 // spell is a stretch of polling in vain.
 type spell struct {
-	peer  *peer // that is waited for, if it is one
-	looks int   // in a crowd
+	peer  *peer // that is waited for; nil if it is not known, or several
+	looks int   // polls in vain, in a crowd, before the core is given away
 	polls int
 	since time.Time
 }
@@ -98,7 +99,7 @@ func (e *engine) spell(cond condition) spell {
 	return spell{peer: p, looks: e.looks(p)}
 }
 
-// awaited is the peer that an operation waits for; nil if there is not one, or it is not known yet.
+// awaited is the peer that an operation waits for; nil if that is not one peer, or not one that is known yet.
 func (e *engine) awaited(cond condition) *peer {
 	o, ok := cond.(*op)
 	if !ok {
@@ -114,9 +115,9 @@ func (e *engine) awaited(cond condition) *peer {
 	return e.peers[rank]
 }
 
-// looks is how often a caller that waits for a peer polls in vain in a crowd before it gives the core away: once, since whom it
-// waits for most likely waits for the core. Where two ranks share one, another core's rank is as likely to be running, and a few
-// polls cost less than a switch.
+// looks is how often a caller that waits for a peer polls in vain, in a crowd, before it gives the core away. Mostly that is
+// once, since the peer most likely waits for the core. Where at most two ranks share a core, a peer on another core is as
+// likely to be running, and a few polls cost less than a switch.
 func (e *engine) looks(p *peer) int {
 	if e.couples && p != nil && p.elsewhere {
 		return looksElsewhere
@@ -153,9 +154,8 @@ func (e *engine) spunOut(s *spell) bool {
 	return time.Since(s.since) >= e.spinTime
 }
 
-// glance is the beginning of a wait: it polls for about as long as an answer from a
-// rank of this host takes, so that the rest of waiting is not paid for by those who
-// hardly wait: who shares a core waits for a switch.
+// glance is the beginning of a wait: it polls for about as long as an answer from a rank of this host takes, so that
+// short waits do not pay for what long ones need. Ranks that share cores do without: they wait for a switch anyway.
 func (e *engine) glance(o *op) {
 	if e.closed || e.leader != leaderNone || e.sleeper != nil || e.crowded || o.phase == phaseFinished {
 		return
@@ -175,9 +175,8 @@ func (e *engine) glance(o *op) {
 	}
 }
 
-// spin polls for spinTime, or until something happens, which it reports. It steps aside
-// before it looks, never after: the caller sleeps next, and nobody wakes it for what was done while it
-// was awake.
+// spin polls for spinTime, or until something happens, which it reports. It steps aside for goroutines that want the lock
+// before it looks, never after: the caller sleeps next, and what others do while it is awake does not wake it.
 func (e *engine) spin(cond condition) bool {
 	peer := e.awaited(cond)
 	for start := time.Now(); time.Since(start) < e.spinTime; {

@@ -50,7 +50,7 @@ func (e *engine) recvAlloc(ctx context.Context, c *Comm, src, tag int, alloc fun
 	}
 }
 
-// sight waits for a message that can be received. With it found, the lock has not been given up since.
+// sight waits for a message that can be received. When it returns, the lock has been held ever since the message was found.
 func (e *engine) sight(ctx context.Context, look *sighting) error {
 	for {
 		if err := e.await(ctx, look); err != nil || look.met() {
@@ -119,8 +119,8 @@ func (s *sighting) status(what string, src, tag int) (Status, error) {
 	return Status{Source: s.c.RankOf(int(v.source)), Tag: int(v.tag), Bytes: s.found.bytes}, nil
 }
 
-// prober is the part of a condition that is met by something other than an op
-// finishing: its waiter is signalled, or woken if it leads, whenever such a thing happens.
+// prober is part of each condition that something other than the end of an op can meet: whenever such a thing happens
+// (sighted), its waiter is signalled, or woken if it leads.
 type prober struct {
 	e *engine
 	w *waiter
@@ -137,7 +137,7 @@ func (p *prober) watch(w *waiter) {
 	}
 }
 
-// sighted wakes the probers: those that are parked, and the leader in case it is one.
+// sighted has the probers look again: those that are parked, and the leader in case it is a prober.
 func (e *engine) sighted() {
 	for _, w := range e.probers {
 		w.signal()

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Which processors the ranks of a host have between them: ranks that must take
-// turns on one wait in other ways, and pay for other things.
+// Which processors the ranks of a host have between them: ranks that take turns on a processor wait in other ways
+// than ranks that have one each, and other things cost them time.
 
 // processors names those that this process may run on, as a hexadecimal mask
 // like those of taskset(1); "" where the kernel does not say.
@@ -72,8 +72,8 @@ func (w *World) crowded() bool {
 // with as few others as can be. It is empty if nothing is known.
 type homes map[int]int
 
-// homesOf finds those of a host. All its ranks count alike: those with the least
-// choice come first, and each takes the first of those that the fewest have taken.
+// homesOf finds the homes of a host's ranks. All ranks of the host come to the same result: the ranks with the smallest
+// choice of processors choose first, and each takes the first of the processors that the fewest have taken.
 func homesOf(host string, members []Member) homes {
 	type seeker struct {
 		rank int
@@ -106,7 +106,7 @@ func homesOf(host string, members []Member) homes {
 	return h
 }
 
-// of is a rank's; -1 if it is not known.
+// of is the home of a rank; -1 if it is not known.
 func (h homes) of(rank int) int {
 	if n, ok := h[rank]; ok {
 		return n
@@ -121,7 +121,7 @@ func (h homes) apart(a, b int) bool {
 	return known && alsoKnown && one != other
 }
 
-// most is how many ranks share a processor where it is most.
+// most is the largest number of ranks that share a processor.
 func (h homes) most() (n int) {
 	ranks := map[int]int{}
 	for _, p := range h {
@@ -144,9 +144,8 @@ func ones(mask *big.Int) (n int) {
 // bound to it. All ranks of the host get the same answer. Not collective.
 func (c *Comm) Processor(rank int) int { return c.world.homes.of(int(c.group[rank])) }
 
-// RanksPerCore is how many ranks share a processor, in the mean, on the host where
-// it is most of all hosts with members of the communicator; 1 where each has its own or nothing is
-// known. All members get the same answer.
+// RanksPerCore is how many ranks share a processor, in the mean over a host, on the most crowded host that
+// has members of the communicator; 1 where each rank has its own or nothing is known. All members get the same answer.
 func (c *Comm) RanksPerCore() float64 {
 	most := 1.0
 	if len(c.world.shares) == 0 {

@@ -23,7 +23,7 @@ type progress struct {
 	anyOfs  []*anyOf  // free ones
 	probers []*waiter // of parked callers whose condition is not an op
 	calls   uint64    // of the API, so that the keeper can tell whether the program communicates
-	beside  []Counter // of calls that communicate without it
+	beside  []Counter // of calls that communicate without messages (CountsCalls)
 	watched int       // ops whose Done channel somebody holds
 
 	polls   uint
@@ -35,10 +35,10 @@ type progress struct {
 	sleeper transport.Sleeper // nil with a set
 
 	crowded  bool          // there are more ranks than cores here
-	couples  bool          // likewise, but at most two for each
+	couples  bool          // likewise, but no core has more than two
 	home     osyield.Home  // where this rank should run
 	spinTime time.Duration // at present
-	pause    osyield.Pause // between two polls in vain, unless it is known for whom
+	pause    osyield.Pause // between two polls in vain, where the peer that is waited for has none of its own (pass)
 	keeper   keeper
 }
 
@@ -140,8 +140,8 @@ func (e *engine) await(ctx context.Context, cond condition) error {
 	return nil
 }
 
-// takeLead makes the caller the leader. A keeper that sleeps is woken, so
-// that it does not sleep on unarmed.
+// takeLead makes the caller the leader. If the keeper sleeps it is woken, but not waited for: with the providers disarmed
+// nothing that arrives would wake it.
 func (e *engine) takeLead() {
 	if e.leader == leaderAsleep {
 		e.asleep = false
@@ -192,7 +192,7 @@ func (e *engine) handOver() {
 		e.believe()
 		e.leader = leaderNone
 	}
-	if e.closed { // nobody is to lead, and Close waits for that
+	if e.closed { // nobody is to lead any more, and Close waits until nobody does
 		e.wakeParked()
 	} else if n := len(e.parked); n > 0 {
 		e.parked[n-1].signal()
@@ -298,7 +298,7 @@ func (e *engine) sleep(ctx context.Context) {
 		e.mu.Lock()
 		e.asleep = false
 		if e.keeper.asleep {
-			e.set.ring() // it may have been to get the keeper out of the way
+			e.set.ring() // the ring that ended this sleep may have been the keeper's (takeLead)
 		}
 	}
 	e.disarm()
@@ -330,8 +330,8 @@ func (e *engine) wake() {
 	e.set.ring()
 }
 
-// rouse wakes whoever sleeps for this rank, a leader or the keeper: this caller gave a
-// provider work, such as a pull, which nothing that arrives from outside would tell of.
+// rouse wakes whoever sleeps for this rank, a leader or the keeper, since the caller has given a
+// provider work, such as a pull. Nothing would arrive from outside to tell the sleeper of it.
 func (e *engine) rouse() {
 	if e.asleep {
 		e.wake()

@@ -37,8 +37,7 @@ const (
 // control sends a message of the protocol's own.
 func (e *engine) control(p *peer, h transport.Header) { e.controlWith(p, h, nil) }
 
-// controlWith is control with a payload, of which the engine keeps a copy if it cannot
-// leave at once.
+// controlWith is control with a payload. If the message cannot leave at once, the engine keeps a copy of the payload.
 func (e *engine) controlWith(p *peer, h transport.Header, payload []byte) {
 	if p.lost != nil {
 		return
@@ -66,7 +65,8 @@ func (e *engine) Message(rank int, h *transport.Header, payload []byte) {
 	e.message(rank, h, payload)
 }
 
-// Batch implements transport.Batcher: it takes eager messages whose receives are the first to be looked at, unless wildcards might take them.
+// Batch implements transport.Batcher: it takes eager messages as long as the first receive of their queue is for them. While
+// a wildcard receive or a direct one is posted, it takes none.
 func (e *engine) Batch(rank int, h *transport.Header, payloads []byte, strideBytes, count int) (taken int) {
 	if h.Kind != kindEager || h.Tag < 0 || e.direct != nil || e.match.wild.head != nil {
 		return 0
@@ -169,11 +169,12 @@ func (e *engine) Complete(token uint64, err error) {
 	if o.kind == opRecv {
 		// Also after an abandoned pull: the sender's memory is its own again.
 		e.control(p, transport.Header{Kind: kindFIN, Token: o.sender})
-		if err != nil && o.err == ErrTruncated { // of the beginning nothing may be there
+		if err != nil && o.err == ErrTruncated { // not even the beginning may be there: err says why
 			o.err = nil
 		}
 	} else if err != nil && o.err != nil {
-		// Where all was on its way already, the receive has finished, and nobody is meant.
+		// Tells the receive not to wait for the data. Where all the data was on its way already, the receive has finished,
+		// and the message concerns nobody.
 		e.control(p, transport.Header{Kind: kindRetract, Token: o.token(), Aux: o.sender})
 	}
 	switch {
@@ -198,7 +199,7 @@ func (e *engine) finish(o *op, err error) {
 	}
 }
 
-// signal tells of an op that has finished whoever waits for it.
+// signal tells whoever waits for an op that it has finished.
 func (e *engine) signal(o *op) {
 	if o.waiter != nil {
 		o.waiter.signal()

@@ -7,11 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Send sends buf to rank dst with a tag. It blocks until buf may be used
-// again: small messages are copied and leave at once, large ones wait for
-// their receiver, and so do small ones when some MiB of this rank's wait there already. To
-// oneself is no different, but over MPICH and its family, where that waits for its receive whatever its length. Any
-// goroutine may call it. An ended ctx is as in Request.Wait.
+// Send sends buf to rank dst with a tag. It blocks until buf may be used again. Small messages are copied and
+// leave at once. Large ones wait for their receiver, and so do small ones when some MiB from this rank wait there already.
+// The same holds for a message to oneself, except over MPICH and its family, where it waits for its receive whatever its
+// length. Any goroutine may call Send. If ctx ends first, the outcome is that of Request.Wait.
 func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
 	if !c.sends(dst, tag) {
 		return c.misaddressed("send", dst, tag)
@@ -23,9 +22,9 @@ func Send[T Elem](ctx context.Context, c *Comm, buf []T, dst, tag int) error {
 }
 
 // Recv receives a message of at most len(buf) elements from rank src, or
-// AnySource, with a tag, or AnyTag. It blocks until the message is in buf. A
-// longer message is ErrTruncated: buf holds its beginning, and Status.Bytes its length (over libraries of MPICH's family
-// buf is untouched, and Status.Bytes -1; over Open MPI where UCX moves its messages buf is untouched).
+// AnySource, with a tag, or AnyTag. It blocks until the message is in buf. If
+// the message is longer, that is ErrTruncated: buf holds its beginning, and Status.Bytes is its length. Over libraries of
+// MPICH's family, buf is then untouched and Status.Bytes is -1; over Open MPI, buf is untouched where UCX moves messages.
 // Messages from one rank are received in the order in which it sent them.
 func Recv[T Elem](ctx context.Context, c *Comm, buf []T, src, tag int) (Status, error) {
 	if !c.receives(src, tag) {
@@ -70,10 +69,11 @@ func (c *Comm) irecv(b []byte, src, tag int) Request {
 }
 
 // Sendrecv sends to dst and receives from src at the same time, so that two
-// ranks may exchange without deadlock. send and recv must not overlap. With ErrInFlight both are the
+// ranks may exchange without deadlock. send and recv must not overlap. After ErrInFlight both buffers are the
 // library's until Error.Done is closed.
 func Sendrecv[T Elem](ctx context.Context, c *Comm, send []T, dst, sendTag int, recv []T, src, recvTag int) (Status, error) {
-	// Who sends and then learns that it receives nothing may wait for a rank that does the same.
+	// Both checks come before anything is sent: a rank that sends although it cannot receive may wait for one that does
+	// the same.
 	if !c.sends(dst, sendTag) {
 		return nobody, c.misaddressed("send", dst, sendTag)
 	}
@@ -94,9 +94,9 @@ func bothWays(ctx context.Context, c *Comm, send []byte, dst, sendTag int, recv 
 	return status, worse(sendErr, err)
 }
 
-// RecvAlloc receives a message of any length into new memory. One that its sender says is longer
-// than this machine's memory is an error, and is left where it is. Over the system's MPI library no other goroutine
-// must receive with the same source and tag between finding and receiving a message.
+// RecvAlloc receives a message of any length into new memory. A message that is longer than this machine's memory, as its
+// sender says, is an error, and is left where it is. Over the system's MPI library RecvAlloc finds a message and then
+// receives it: no other goroutine must receive with the same source and tag in between.
 func RecvAlloc[T Elem](ctx context.Context, c *Comm, src, tag int) ([]T, Status, error) {
 	if !c.receives(src, tag) {
 		return nil, nobody, c.misaddressed("recv", src, tag)
@@ -115,8 +115,8 @@ func RecvAlloc[T Elem](ctx context.Context, c *Comm, src, tag int) ([]T, Status,
 	return buf, status, err
 }
 
-// holdable refuses lengths for which the Go runtime would end the process, since the kernel has no
-// memory for them. Shorter messages than any machine's memory are not looked at.
+// holdable refuses lengths for which the kernel has no memory, so that the Go runtime would end the process. Lengths that any
+// machine has memory for are not checked.
 func holdable(nBytes int) error {
 	var s unix.Sysinfo_t
 	if nBytes < 1<<30 || unix.Sysinfo(&s) != nil {

@@ -7,20 +7,21 @@ import (
 
 // Request names a send or receive under way. It is a small value: copying it
 // copies the handle, not the operation. A request is spent by the Wait or Test
-// that reports it finished, or in flight still (ErrInFlight); using it afterwards is ErrRequest, except for a send
+// that reports it finished, or still in flight (ErrInFlight); using it afterwards is ErrRequest, except for a send
 // that had finished when Isend returned. The zero Request is the null request,
 // finished with an empty status.
 //
-// The buffer of the operation belongs to the library until then. One goroutine at a time may wait for a request.
+// The buffer of the operation belongs to the library until the request is reported finished. One goroutine at a time may
+// wait for a request.
 type Request struct {
 	o   *op
 	gen uint32
 }
 
-// sent is what a send is that had finished when it returned.
+// sent is the op of all sends that had finished when Isend returned.
 var sent = &op{phase: phaseFinished}
 
-// nobody is the status of a receive from ProcNull, and nothing what such a receive is.
+// nobody is the status of a receive from ProcNull, and nothing the op of such a receive.
 var (
 	nobody  = Status{Source: ProcNull, Tag: AnyTag}
 	nothing = &op{phase: phaseFinished, preset: nobody}
@@ -44,9 +45,9 @@ func (r Request) settled() (s Status, err error, ok bool) {
 
 // Wait blocks until the operation has finished and returns its outcome. It
 // makes progress for the whole world while it waits. When ctx ends first, the
-// operation is given up: a receive comes back at once with its buffer, and a message that was on its way into it is
-// lost; the message of a send is received whole or not at all, and where the receiver may still be reading it Wait
-// returns ErrInFlight, and Error.Done says when the buffer is free.
+// operation is given up: a message that was on its way into a receive's buffer is lost, and the message of a send is
+// received whole or not at all. Wait then returns as soon as the buffer is free. If somebody may still touch the buffer
+// after a moment, it returns ErrInFlight, and Error.Done says when the buffer is free.
 func (r Request) Wait(ctx context.Context) (Status, error) {
 	if s, err, ok := r.settled(); ok {
 		return s, err
@@ -64,9 +65,8 @@ func (r Request) Test() (Status, bool, error) {
 }
 
 // Cancel asks for the operation to be given up. The request must still be
-// waited for: Wait reports ErrCancelled, or success where the message cannot be
-// taken back any more, as that of a receive that has begun to get it. A message is received whole or, as far as
-// receives can tell, was never sent.
+// waited for: Wait reports ErrCancelled, or success where it is too late, as when a receive has begun to get
+// its message. A cancelled send's message is received whole or, as far as receives can tell, was never sent.
 func (r Request) Cancel() {
 	if _, _, ok := r.settled(); !ok {
 		r.o.dev.cancel(r)
@@ -85,7 +85,7 @@ func (r Request) Done() <-chan struct{} {
 // Null reports whether r is the null request.
 func (r Request) Null() bool { return r.o == nil }
 
-// requestError is of requests whose communicator is not known, or not one.
+// requestError is the error of requests whose communicator is not known, or that are of several.
 func requestError(d device, what string, err error, detail string) error {
 	return &Error{Op: what, Rank: d.worldRank(), Peer: ProcNull, Tag: AnyTag, Err: err, Detail: detail}
 }
@@ -94,7 +94,7 @@ var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); retu
 
 // WaitAll waits for all requests and sets them to null. It returns the first
 // error in the order of rs, after all have finished: no buffer is in use any more unless
-// the error is ErrInFlight. When ctx ends, those unfinished are cancelled.
+// the error is ErrInFlight. When ctx ends, the unfinished ones are given up, as by Wait.
 func WaitAll(ctx context.Context, rs []Request) error {
 	var first error
 	for at := 0; at < len(rs); {
@@ -137,8 +137,8 @@ func worse(first, err error) error {
 	return &both
 }
 
-// giveUpAll ends the wait for those of rs that are of device d, up to the first of another: all are asked back
-// before any is waited for, and all have the same grace. It returns what waitSome does.
+// giveUpAll ends the wait for requests of device d. It first asks back all that rs has, and then waits for each in turn, up
+// to the first request of another device; all share one grace. It returns what waitSome does.
 func giveUpAll(d device, rs []Request, askBack func(Request), takenBack func(grace context.Context, r Request) error) (int, error) {
 	for _, r := range rs {
 		if r.o != nil && r.o.dev == d {

@@ -48,7 +48,7 @@ func inheritedSecret(fd int) ([]byte, error) {
 // job's, so that no other job and no other incarnation reads it.
 type secretFile struct{ path string }
 
-// keyLeft is how long after the time for its meeting is up a key file is certain to be a left-over: clocks of hosts differ.
+// keyLeft is how long after the end of its meeting's time a key file is certain to be a left-over: clocks of hosts differ.
 const keyLeft = 24 * time.Hour
 
 func newSecretFile(dir string, l *origin) secretFile {
@@ -56,8 +56,8 @@ func newSecretFile(dir string, l *origin) secretFile {
 	return secretFile{filepath.Join(dir, "fisterra-"+name+".key")}
 }
 
-// create writes the secret so that readers see all of it or none. The file is for a meeting until a time, which it bears as
-// that of its last change: so others can tell when nobody needs it any more.
+// create writes the secret so that readers see all of it or none. The file's modification time is set to until, the end of
+// the meeting's time, so that others can tell when nobody needs the file any more.
 func (f secretFile) create(secret []byte, until time.Time) error {
 	dir, name := filepath.Split(f.path)
 	temp, err := os.CreateTemp(dir, "."+name+".*") // mode 0600, new
@@ -113,7 +113,8 @@ func (f secretFile) read() ([]byte, error) {
 
 func (f secretFile) remove() { os.Remove(f.path) }
 
-// sweep removes what this user's jobs have left in the directory whose position 0 was killed while their ranks met.
+// sweep removes the key files that are left in the directory by jobs of this user whose position 0 was killed while the
+// ranks met.
 func (f secretFile) sweep(now time.Time) {
 	dir := filepath.Dir(f.path)
 	entries, _ := os.ReadDir(dir) // where they cannot be listed they stay
@@ -129,7 +130,7 @@ func (f secretFile) sweep(now time.Time) {
 	}
 }
 
-// leftOver reports whether a file of a key's name is one, of this user's, that nobody needs any more.
+// leftOver reports whether a file, which has the name of a key file, is one of this user's that nobody needs any more.
 func leftOver(info fs.FileInfo, now time.Time) bool {
 	return info.Mode() == 0o600 && info.Size() <= wire.SecretBytes &&
 		int(info.Sys().(*syscall.Stat_t).Uid) == os.Getuid() && now.Sub(info.ModTime()) > keyLeft

@@ -26,8 +26,8 @@ import (
 //	joiner -> root    a credential over the same
 //	root   -> joiner  the secret, sealed under the keys' shared secret
 //
-// Each side lets munge check that the other's credential was made by its own
-// uid. The keys in it keep anybody in the middle from passing on the credentials of
+// Each side lets munge check that the other's credential was made under this
+// side's uid. The keys in a credential keep anybody in the middle from passing on the credentials of
 // others.
 
 const (
@@ -54,7 +54,7 @@ func (x *exchange) vouched(side string, rootKey, joinKey []byte) []byte {
 	return h.Sum(nil)
 }
 
-// check has munge decode a credential and compares who and what.
+// check has munge decode a credential, and compares its uid with this process's and its payload with want.
 func (x *exchange) check(ctx context.Context, cred []byte, want []byte) error {
 	uid, payload, err := x.munge.decode(ctx, cred)
 	switch {

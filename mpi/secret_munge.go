@@ -148,7 +148,7 @@ func (m *munge) ask(ctx context.Context, request, answer byte, body []byte) ([]b
 			return got, nil
 		case mungeIsBusy(err):
 			busy = err
-		case busy != nil && timedOut(err): // in an attempt: what took the time is said
+		case busy != nil && timedOut(err): // in the middle of an attempt: tell what the time went to
 			return nil, busy
 		default:
 			return nil, err
@@ -172,7 +172,8 @@ func mungeIsBusy(err error) bool {
 		func(busy error) bool { return errors.Is(err, busy) })
 }
 
-// askOnce makes one attempt. The daemon is told which, since it takes a credential that is shown again for a theft otherwise.
+// askOnce makes one attempt, and tells the daemon its number: else the daemon would take a credential that it is shown again
+// for a stolen one.
 func (m *munge) askOnce(ctx context.Context, request, answer, retry byte, body []byte) ([]byte, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", m.socket)

@@ -22,8 +22,8 @@ func (e *engine) send(ctx context.Context, c *Comm, buf []byte, dst, tag int) er
 	return err
 }
 
-// sendrecv sends first where the message can leave at once, the common case: all that is under way then is the receive. No
-// message comes between, since the lock is held.
+// sendrecv sends first where the message can leave at once, the common case: then only the receive is under way. The lock
+// is held from the send to the receive, so no message of another call comes between.
 func (e *engine) sendrecv(ctx context.Context, c *Comm, send []byte, dst, sendTag int, recv []byte, src, recvTag int) (Status, error) {
 	if dst != ProcNull && src != ProcNull {
 		e.mu.Lock()
@@ -157,7 +157,8 @@ func (e *engine) reclaim(o *op) {
 	e.finish(o, o.err)
 }
 
-// withdraw takes exposed memory back that nobody has been told of.
+// withdraw takes back exposed memory that the peer does not read: it has not been told of it, or has asked for the data
+// instead.
 func (e *engine) withdraw(p *peer, o *op) {
 	if o.exposed {
 		p.memory.Withdraw(p.rank, o.key)
@@ -168,12 +169,12 @@ func (e *engine) withdraw(p *peer, o *op) {
 const (
 	// selfEagerBytes is the longest message that a rank may send to itself without a receive waiting.
 	selfEagerBytes = 64 << 10
-	// selfCreditBytes bounds those, counting EnvelopeBytes for each, as credit does those of peers.
+	// selfCreditBytes bounds all such messages that wait, counting EnvelopeBytes for each, as credit bounds those of peers.
 	selfCreditBytes = 4 << 20
 )
 
-// sendSelf is a message from this rank to itself: copied to a waiting
-// receive, or held by reference until one comes.
+// sendSelf is a message from this rank to itself: copied to a waiting receive, or held until one comes, a short one as a
+// copy and a long one by reference.
 func (e *engine) sendSelf(o *op) {
 	if r := e.claim(o.env); r != nil {
 		e.deliverSelf(r, o)

@@ -65,9 +65,9 @@ func (s *Shared[T]) agree(ctx context.Context, k *collectiveCall, p parts, noMem
 // used after Free, nor after the world's Close.
 func (s *Shared[T]) Part(rank int) []T { return s.parts[rank] }
 
-// Free gives this rank's part back, and what it has mapped of the others'. They keep what they have
-// mapped until they free it. It is ErrArgument while a window lies in this rank's part, which stays until
-// another Free then. Not collective.
+// Free gives back this rank's part, and what this rank has mapped of the others' parts. The others keep what they have
+// mapped until they free it. Free is ErrArgument while a window lies in this rank's part; the part then stays until
+// another Free. Not collective.
 func (s *Shared[T]) Free() error {
 	if s.freed.Swap(true) {
 		return nil

@@ -84,13 +84,15 @@ func (id shrinkID) context() uint32 {
 }
 
 type shrinkState struct {
-	by      int // world rank that has this one keep it
+	by      int // world rank because of which this one keeps it
 	decided bool
 	lost    []int
-	asked   map[int]bool  // members this rank has asked
-	answers map[int][]int // what they said to it as coordinator
-	round   int           // the highest coordinator that this rank has answered: the decisions of lower ones do not count unless they are asked after it
-	waiting []int         // members that have asked and wait to be told
+	asked   map[int]bool  // members that this rank has asked
+	answers map[int][]int // what they answered to this rank as coordinator
+	// The highest coordinator that this rank has answered. Decisions of lower ones do not count, unless this rank has asked
+	// them since.
+	round   int
+	waiting []int // members that have asked and wait to be told
 	w       *waiter
 }
 
@@ -100,8 +102,8 @@ func (s *shrinkState) changed() {
 	}
 }
 
-// listen notes that this rank has answered a coordinator. The decisions of lower ones do not count from now on, also of those
-// that it has asked.
+// listen notes that this rank has answered a coordinator. From now on the decisions of lower ones do not count, even if this
+// rank has asked them before.
 func (s *shrinkState) listen(rank int) {
 	if rank > s.round {
 		s.round = rank
@@ -111,13 +113,13 @@ func (s *shrinkState) listen(rank int) {
 
 // What a kindShrink message says, in Aux.
 const (
-	shrinkAsk    = iota // coordinator: whom do you miss?
-	shrinkAnswer        // these
-	shrinkDecide        // these are lost
+	shrinkAsk    = iota // from the coordinator: which ranks have you lost?
+	shrinkAnswer        // to the coordinator: these
+	shrinkDecide        // decided: these are lost
 	shrinkQuery         // to the coordinator: has it been decided?
 )
 
-// shrinkState is what is kept of an agreement; new ones are kept for the world rank by.
+// shrinkState is the state of an agreement. A new one is kept on account of the world rank by.
 func (e *engine) shrinkState(id shrinkID, by int) *shrinkState {
 	s := e.shrinks[id]
 	if s == nil {
@@ -256,8 +258,8 @@ func (e *engine) forgetShrinks(c *Comm) []decision {
 	return decided
 }
 
-// askedAbsent is asked about the Shrink of a communicator that this rank does not have: it has freed it, or
-// has yet to finish the Shrink that makes it.
+// askedAbsent handles a question about the Shrink of a communicator that this rank does not have: because it has freed the
+// communicator, or has yet to finish the Shrink that makes it.
 func (e *engine) askedAbsent(from int, h *transport.Header) {
 	a := earlyAsk{from: from, context: h.Context, n: uint32(h.Tag), what: h.Aux}
 	if e.ended.has(a.context) {

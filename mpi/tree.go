@@ -37,8 +37,8 @@ type tree struct {
 	mu       sync.Mutex
 	lost     map[int]string // why, by rank
 	left     map[int]bool   // said goodbye
-	gone     map[int]string // said goodbye, and ended before all had: why that is known
-	away     map[int]bool   // said goodbye and closed its connection to this rank
+	gone     map[int]string // said goodbye, and ended before all had: how that is known
+	away     map[int]bool   // said goodbye, and has closed its connection to this rank or takes none from it
 	edges    map[int]*edge
 	parent   int    // rank; -1: none
 	moving   bool   // looking for a new parent
@@ -64,7 +64,7 @@ const (
 	frameFacts  byte = 3
 )
 
-// openTree listens for neighbours. It knows no roster yet: hellos wait for it.
+// openTree listens for neighbours. Their hellos wait until the roster is known.
 func openTree(ctx context.Context, m *meeting) (*tree, error) {
 	t := &tree{
 		self: m.self([32]byte{}), host: m.l.host, timeout: m.cfg.peerTimeout(), log: m.cfg.log(),
@@ -136,7 +136,7 @@ func (t *tree) join(ctx context.Context, w welcome) error {
 	var err error
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		if err = t.joinOnce(ctx, w); err == nil || ctx.Err() != nil || errors.Is(err, wire.ErrRefused) ||
-			errors.Is(err, syscall.ECONNREFUSED) { // it listened before it came to position 0: it has ended
+			errors.Is(err, syscall.ECONNREFUSED) { // the parent listened before it came to position 0, so it has ended
 			break
 		}
 		waited(ctx, pause)
@@ -189,7 +189,7 @@ func (t *tree) joinOnce(ctx context.Context, w welcome) error {
 	return nil
 }
 
-// dial opens a tree connection to a rank. A first sign of life shows that this end has taken it up.
+// dial opens a tree connection to a rank.
 func (t *tree) dial(ctx context.Context, rank int, address string, deadline time.Time) (net.Conn, error) {
 	dialer := net.Dialer{Deadline: deadline}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
@@ -199,7 +199,8 @@ func (t *tree) dial(ctx context.Context, rank int, address string, deadline time
 	return t.greet(ctx, conn, rank, deadline)
 }
 
-// greet makes a new connection to a rank one of the tree; it closes it where that fails.
+// greet makes a new connection to a rank one of the tree, or closes it. A first sign of life shows the other end that this
+// one goes on with the connection (enter).
 func (t *tree) greet(ctx context.Context, conn net.Conn, rank int, deadline time.Time) (net.Conn, error) {
 	stop := wire.CloseOnEnd(ctx, conn)
 	t.mu.Lock()
@@ -219,8 +220,8 @@ func (t *tree) greet(ctx context.Context, conn net.Conn, rank int, deadline time
 	return conn, nil
 }
 
-// admit lets living ranks in. That this one leaves, or has been cut off, says nothing of the other: it hears of it
-// soon, and tries until then.
+// admit lets living ranks in. If this rank leaves, or has been cut off, that says nothing of the other rank, which is told
+// that this one is busy: it tries again until it hears of the end of this one.
 func (t *tree) admit(p wire.Peer) wire.Verdict {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,8 +234,8 @@ func (t *tree) admit(p wire.Peer) wire.Verdict {
 	return onlyFor(p, wire.Tree)
 }
 
-// enter takes a rank that hangs itself below this one, once it has given a sign of life: it may
-// have given up the connection when it was admitted.
+// enter takes a rank that hangs itself below this one, once the rank has given a sign of life: it may have given up the
+// connection before it was admitted.
 func (t *tree) enter(conn net.Conn, p wire.Peer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

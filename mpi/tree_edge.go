@@ -37,7 +37,7 @@ type edge struct {
 var beginning = time.Now()
 
 // lastWait bounds how long a closing connection waits for the other side to take what is said last,
-// and then to end. A network that is out has as long as a neighbour may be silent.
+// and then to end. During an outage of the network the wait is as long as a neighbour may be silent.
 const lastWait = time.Second
 
 // addEdge takes a connection into service. Callers hold the lock.
@@ -59,10 +59,10 @@ func (t *tree) addEdge(conn net.Conn, rank int) *edge {
 // tcpRTOMaxMs is TCP_RTO_MAX_MS of Linux from 6.15 on.
 const tcpRTOMaxMs = 44
 
-// resendSoon has TCP try again at least each second, where it would double the pause each time: after an outage
-// of 8 s the next attempt might come another 8 s later, when the peer timeout is over. Kernels that do not know the
-// bound at least do not double the first six pauses. TCP would give up after 15 attempts, which is the sooner the
-// sooner they come: it goes on until the peer timeout is over for certain. Without one its own pauses stay.
+// resendSoon has TCP send again at least each second, where it would double the pause each time: after an outage
+// of 8 s the next attempt might come another 8 s later, when the peer timeout is over. Kernels that do not know this
+// bound at least do not double the first six pauses. TCP would give up after 15 attempts, and the shorter the pauses, the
+// sooner: so it is told to go on until the peer timeout is over for certain. Without a peer timeout TCP's pauses stay.
 func (t *tree) resendSoon(conn net.Conn) {
 	c, ok := conn.(*net.TCPConn)
 	if !ok || t.timeout == 0 {
@@ -98,8 +98,8 @@ func (e *edge) tell(f fact) {
 	e.ring()
 }
 
-// finish has the writer send what is queued and close, also where it is in the middle of saying
-// something to a neighbour that does not read. Callers hold the lock.
+// finish has the writer send what is queued and close. The deadline ends a write that is going on to
+// a neighbour that does not read. Callers hold the lock.
 func (e *edge) finish() {
 	e.last = true
 	e.conn.SetWriteDeadline(time.Now().Add(lastWait))
@@ -135,12 +135,12 @@ func (e *edge) write() {
 		if len(queue) > 0 {
 			out = wire.AppendFrame(out, frameFacts, encodeJSON(queue))
 		}
-		if last { // counted from now: this process may have stood still since
+		if last { // counted from now: this process may have stood still since finish
 			e.conn.SetWriteDeadline(time.Now().Add(lastWait))
 		}
 		if len(out) > 0 {
 			if _, err := e.conn.Write(out); err != nil {
-				if !errors.Is(err, os.ErrDeadlineExceeded) { // the reader finds out why, and what was said before
+				if !errors.Is(err, os.ErrDeadlineExceeded) { // the reader finds out why, and takes what the neighbour said before
 					e.conn.SetReadDeadline(time.Now().Add(lastWait))
 					<-e.done
 				}
@@ -171,7 +171,7 @@ func (e *edge) end() {
 			return
 		case <-timer.C:
 		}
-		// A network that is out for a while keeps it back, and a goodbye that never comes is a loss.
+		// Go on while what was sent has not been taken: an outage may keep it back, and a goodbye that never comes is a loss.
 		if time.Since(begin) > e.t.timeout || e.givenUp() || !untaken(c) {
 			return
 		}
@@ -223,8 +223,8 @@ func (t *tree) take(e *edge, kind byte, body []byte) error {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		// Who was lost meanwhile may have stood still, and take for silent whom it has not heard. A
-		// goodbye is the word of the one that leaves.
+		// A neighbour that has been given up meanwhile may have stood still, and take ranks for silent because it has not
+		// listened. But a goodbye that it passes on is the word of the rank that leaves.
 		givenUp := t.givenUp(e.rank)
 		for _, f := range facts {
 			if f.Left || !givenUp {

@@ -11,7 +11,7 @@ import (
 type fact struct {
 	Rank int
 	Left bool   `json:",omitempty"` // said goodbye
-	Gone bool   `json:",omitempty"` // has ended since, although not all had said goodbye; else it is lost
+	Gone bool   `json:",omitempty"` // said goodbye, and ended before all had; without Left or Gone: lost
 	Why  string `json:",omitempty"`
 }
 
@@ -44,7 +44,7 @@ func (t *tree) learn(f fact, from *edge) {
 	}
 	t.spread(f, from)
 	if e := t.edges[f.Rank]; e != nil && !f.Left {
-		e.finish() // tells it what is said of it, if it can still hear
+		e.finish() // first tells the rank what is said of it, if it can still hear
 		delete(t.edges, f.Rank)
 	}
 	if len(t.left)+len(t.lost) == t.self.Size {
@@ -80,7 +80,7 @@ func (t *tree) giveUp(rank int) {
 	}
 }
 
-// spread tells all neighbours a fact but the one that it is from. Callers hold the lock.
+// spread tells a fact to all neighbours except the one that it came from. Callers hold the lock.
 func (t *tree) spread(f fact, from *edge) {
 	for _, e := range t.edges {
 		if e != from {
@@ -89,15 +89,15 @@ func (t *tree) spread(f fact, from *edge) {
 	}
 }
 
-// givenUp reports whether this rank takes another for lost, or gone: what that says of others does not count. Callers hold
-// the lock.
+// givenUp reports whether this rank takes another for lost or gone. What such a rank says of others does not count. Callers
+// hold the lock.
 func (t *tree) givenUp(rank int) bool {
 	_, lost := t.lost[rank]
 	_, gone := t.gone[rank]
 	return lost || gone
 }
 
-// isolate gives up every other rank: this one is cut off, or was given up.
+// isolate gives up every other rank that has not said goodbye: this one is cut off, or was given up. Callers hold the lock.
 func (t *tree) isolate(why string) {
 	if t.cutOff {
 		return

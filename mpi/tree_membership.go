@@ -26,8 +26,8 @@ func (t *tree) Start(events MembershipEvents) {
 	})
 }
 
-// deliver tells the losses that have been learnt and not told. It returns when all of them are known where Start said, also
-// those that another goroutine is about to tell.
+// deliver delivers the losses that have been learnt and not yet delivered. When it returns, all of them have been, also those
+// that another goroutine had begun to deliver.
 func (t *tree) deliver() {
 	t.delivery.Lock()
 	defer t.delivery.Unlock()
@@ -61,8 +61,8 @@ func (t *tree) AnnounceLost(rank int, why string) {
 	}
 }
 
-// Bye implements Membership: where it returns nil, every rank that has not said goodbye has been delivered as lost. Its error
-// names the ranks that have not said goodbye when ctx ends.
+// Bye implements Membership: when it returns nil, every rank that has not said goodbye has been delivered as lost. Its error
+// names the living ranks that have not said goodbye when ctx ends.
 func (t *tree) Bye(ctx context.Context) error {
 	t.mu.Lock()
 	if !t.left[t.self.Rank] {
@@ -117,9 +117,8 @@ func (t *tree) Abort(code int, reason string) {
 	}
 }
 
-// Close implements Membership. What was said before still reaches the
-// neighbours; it takes a second, two at the most, if they do not answer, and up to the peer timeout where
-// the network does not carry it to them.
+// Close implements Membership. What was said before still reaches the neighbours. If they do not answer, Close takes a
+// second, two at the most; if the network does not carry the words to them, up to the peer timeout.
 func (t *tree) Close() {
 	t.mu.Lock()
 	select {

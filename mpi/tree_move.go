@@ -112,14 +112,14 @@ func (t *tree) moveOnce() (again bool) {
 	return false
 }
 
-// call tries to reach a new parent. Its host has the grace to answer, and the rank itself the peer timeout, like any
-// neighbour: it may stand still. Without a timeout it is waited for until ctx ends.
+// call tries to reach a new parent. The parent's host has the grace to answer. The parent itself has the peer timeout, like
+// any neighbour, since it may stand still for a while. Without a peer timeout it is waited for until ctx ends.
 func (t *tree) call(ctx context.Context, rank int, address string) (net.Conn, error) {
-	var deadline time.Time // of the rank
+	var deadline time.Time // for the rank; zero: none
 	if t.timeout > 0 {
 		deadline = time.Now().Add(t.timeout)
 	}
-	reachable := time.Now().Add(t.grace()) // the host, until then
+	reachable := time.Now().Add(t.grace()) // until then the host must be reached
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		dialer := net.Dialer{Deadline: reachable}
 		conn, err := dialer.DialContext(ctx, "tcp", address)
@@ -136,8 +136,8 @@ func (t *tree) call(ctx context.Context, rank int, address string) (net.Conn, er
 	}
 }
 
-// probe tells a peer that is gone from a network that is: it reports whether
-// any of a few living ranks other than not can be reached. Without any to ask the answer is yes.
+// probe tells whether a peer or the network is gone: it reports whether any of a few living ranks
+// of other hosts can be reached; the rank given by not is left out. If there are none to ask it reports true.
 func (t *tree) probe(not int) bool {
 	t.mu.Lock()
 	var addresses []string
@@ -163,7 +163,7 @@ func (t *tree) probe(not int) bool {
 			if err == nil {
 				conn.Close()
 			}
-			// Refused by a host is a sign of life of the network.
+			// A host that refuses is reached, too.
 			found <- err == nil || errors.Is(err, syscall.ECONNREFUSED)
 		}()
 	}

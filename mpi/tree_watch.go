@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// interval is the pause between two signs of life; 0: none are sent. It is a second at most, for the sake of outages
-// of the network: TCP doubles the pause between its attempts, and the sooner the first of them the
-// less of the timeout is over when one meets the end of the outage.
+// interval is the pause between two signs of life; 0: none are sent. It is a second at most, because of outages of the
+// network: TCP doubles the pauses between its attempts to send, so the sooner the first attempt, the less of the peer
+// timeout has passed when one of them finds the network back.
 func (t *tree) interval() time.Duration { return min(t.timeout/5, time.Second) }
 
 // watch looks for silent neighbours, and for ranks that should have come here.
@@ -48,15 +48,15 @@ func (t *tree) checkNeighbours() {
 			continue
 		}
 		t.learn(fact{Rank: rank, Gone: t.left[rank], Why: fmt.Sprintf("no sign of life for %v (peer timeout %v)", silence.Round(100*time.Millisecond), t.timeout)}, nil)
-		if t.left[rank] { // learn leaves the connections of those
-			e.finish() // tells it what is said of it, if it can still hear
+		if t.left[rank] { // learn does not close the connection to a rank that has said goodbye
+			e.finish() // first tells the rank what is said of it, if it can still hear
 		}
 	}
 }
 
 // checkOrphans looks for ranks that should hang below this one and have not
-// come: its own children, and at the lowest living position those whose parent is
-// lost; until all have said goodbye, those that have, too. Nobody else would notice a host that
+// come: its own children, and at the lowest living position also the children of ranks that are
+// lost. Ranks that have said goodbye are looked for, too, until all ranks have. Nobody else would notice a host that
 // went down with a parent and its children. Callers hold the lock.
 func (t *tree) checkOrphans(now time.Time) {
 	if t.cutOff || t.closing {
@@ -80,7 +80,7 @@ func (t *tree) checkOrphans(now time.Time) {
 			t.orphans[rank] = now
 			continue
 		}
-		// Connections whose end nobody confirms are closed only after lastWait, and then it looks for another parent.
+		// The rank may take lastWait to close a connection whose end nobody confirms; only then it looks for a new parent.
 		if silence := now.Sub(since); silence > t.timeout+max(t.grace(), 2*lastWait) {
 			after := "since the ranks met"
 			if orphan {

@@ -11,14 +11,14 @@ import (
 // amounts of memory and indices. A peer that says what no rank would is lost, like one whose
 // connection broke.
 
-// maxMessageBytes is what no process has addresses for.
+// maxMessageBytes is more than any process has addresses for.
 const maxMessageBytes = 1 << 48
 
 // keyBytes is the payload of an RTS for memory that can be pulled.
 const keyBytes = len(transport.Key{})
 
-// validate says what is wrong with a message in itself. Whether what it names is there is for its
-// handler to find out, since that may have ended meanwhile.
+// validate says what is wrong with a message in itself. Whether the operation or window that it names
+// exists is for its handler to find out: that may have ended meanwhile without anybody's fault.
 func (e *engine) validate(rank int, h *transport.Header, payload []byte) error {
 	n := uint64(len(payload))
 	switch h.Kind {

@@ -32,7 +32,7 @@ type Window[T Elem] struct {
 	id      uint32
 	part    []T
 	lengths []int
-	direct  [][]T // by rank: parts in reach, own included; nil: by message
+	direct  [][]T // by rank: its part if in reach, own included; nil: it is reached by messages
 	held    *heldMemory
 	combine [accumulations]func(a, b T) T
 	locks   windowLocks
@@ -43,7 +43,7 @@ type Window[T Elem] struct {
 	inside  sync.WaitGroup // operations on parts as memory; none begins once freed is set, under the engine's lock
 }
 
-// posted counts the messages to a rank's part that are not answered by themselves, and how many of them
+// posted counts the messages to a rank's part that have no answers of their own, and how many of these
 // are known to have taken effect. Written with the engine's lock held.
 type posted struct{ all, confirmed atomic.Uint64 }
 
@@ -74,7 +74,8 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err
 	if !e.addWindow(id, w) {
 		return nil, c.fail("window", ProcNull, AnyTag, ErrClosed, "")
 	}
-	// A world that closes forgets the window, while goroutines may still read parts in it.
+	// A world that closes does not release the window, since goroutines may still read parts. They are unmapped when nobody
+	// refers to the window any more.
 	w.unmap = runtime.AddCleanup(w, (*heldMemory).release, w.held)
 	p, err := k.shareParts(ctx, Bytes(buf), KindOf[T](), SizeOf[T](), w.held)
 	if err != nil {
@@ -85,7 +86,7 @@ func NewWindow[T Elem](ctx context.Context, c *Comm, buf []T) (_ *Window[T], err
 	return w, nil
 }
 
-// adopt makes what the members have shared the window's. The caller's own part is its slice.
+// adopt takes the members' parts into the window. The caller's own part is the slice that it gave.
 func (w *Window[T]) adopt(p parts) {
 	for r, mem := range p.direct {
 		w.lengths[r] = p.lengths[r]
@@ -169,8 +170,9 @@ func (e *engine) reachable(c *Comm, target int) error {
 }
 
 // Put writes src to the target's part from index at on. src is the caller's
-// again when it returns; when the target has the elements, see Window. It blocks only while
-// there is no room for the message. If ctx ends first none, the first or all of the elements are written. Cost: one copy if Direct, else two.
+// again when Put returns; Window says when others see the elements. Put blocks only while
+// there is no room for the message. If ctx ends first, none, the first or all of the elements are written. Cost: one
+// copy if Direct, else two.
 func (w *Window[T]) Put(ctx context.Context, target, at int, src []T) error {
 	part, here, err := w.enter("put", target, at, len(src))
 	if err != nil {
@@ -201,8 +203,9 @@ func (w *Window[T]) Get(ctx context.Context, target, at int, dst []T) error {
 }
 
 // Accumulate combines src with elements of the target's part from index at
-// on, atomically for each element. src is the caller's again when it returns. If ctx ends first the operation may have
-// taken effect on none, the first or all of the elements. Cost: an atomic instruction for each element if Direct and of a kind for which there is one, else a message.
+// on, atomically for each element. src is the caller's again when it returns. If ctx ends first, the operation may have
+// taken effect on none, the first or all of the elements. Cost: an atomic instruction for each element if Direct and
+// there are such instructions for T, else a message.
 func (w *Window[T]) Accumulate(ctx context.Context, target, at int, src []T, op Accumulation) error {
 	f, err := w.combiner("accumulate", target, op)
 	if err != nil {
@@ -223,8 +226,9 @@ func (w *Window[T]) Accumulate(ctx context.Context, target, at int, src []T, op 
 	return nil
 }
 
-// alone does what changes elements of a part that is here, where that is atomic: each is by itself, or all others who do so
-// need the engine's lock. Else it reports false, and it is the owner's to do.
+// alone runs change, which changes elements of a part that is here, if that is atomic: because there are atomic instructions for T,
+// or because the part is this rank's own, whose elements all others change under its engine's lock. Else it reports
+// false: the change is to be made by the owner.
 func (w *Window[T]) alone(target int, change func()) bool {
 	switch {
 	case lockFree[T]():
@@ -308,7 +312,7 @@ func (w *Window[T]) flush(ctx context.Context, target int) error {
 	if !p.outstanding() {
 		return nil
 	}
-	all := p.all.Load() // what other goroutines post from here on may come after the question
+	all := p.all.Load() // what other goroutines post from here on may leave after the question
 	if err := w.ask(ctx, "flush", target, windowHeader{code: windowFlush}, nil, nil); err != nil {
 		return err
 	}
@@ -337,9 +341,9 @@ func (w *Window[T]) Fence(ctx context.Context) (err error) {
 }
 
 // Free ends the window. The parts are their owners' alone again. Collective; no lock
-// may be held. If it fails on a member and the others call it again, all do, also those on which the window has ended: a
-// member cannot know how the others fared. Instead of that each may call Release, which is also what to defer: a Free
-// after one that succeeded waits for all members again.
+// may be held. If it fails on a member, calling it again is collective, too: all members do, also those where it has
+// succeeded, since none knows how the others fared. Instead each member may call Release. Release is also what to
+// defer, since a Free after one that succeeded would wait for all members again.
 func (w *Window[T]) Free(ctx context.Context) error {
 	if err := w.Fence(ctx); err != nil {
 		return err
@@ -349,9 +353,10 @@ func (w *Window[T]) Free(ctx context.Context) error {
 }
 
 // Release ends the window on this rank alone, also after an error or when the world is closed.
-// The other members keep what they reach of this rank's part directly, also when it is given
-// back by [Free] then; their messages to it are answered by an error, and so is who waits for its lock. Locks that this
-// rank holds are given back. It waits for operations of other goroutines that read or write a part as memory. Not collective.
+// Members that reach this rank's part directly keep it, even if this rank then gives the memory back by [Free].
+// Messages of the others to the part are answered by an error, and so are members that wait for its lock. Locks that this
+// rank holds are given back. Release waits for operations of other goroutines that read or write a part as memory. Not
+// collective.
 func (w *Window[T]) Release() {
 	w.e.mu.Lock()
 	if w.freed.Swap(true) {
@@ -368,7 +373,7 @@ func (w *Window[T]) Release() {
 		}
 	}
 	w.e.mu.Unlock()
-	w.inside.Wait() // a copy that other goroutines are at
+	w.inside.Wait() // other goroutines may be copying
 	w.unmap.Stop()
 	w.held.release()
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// LockMode says who may hold a lock besides.
+// LockMode says who else may hold a lock at the same time.
 type LockMode uint8
 
 const (
@@ -28,7 +28,7 @@ type lockWish struct {
 	token uint64
 }
 
-// grants sends the answers. It is the part of a Window that does not depend on T.
+// grants sends the answers to wishes: what the locks need of a Window, whatever its T.
 type grants interface {
 	grant(lockWish)
 	refuse(lockWish)
@@ -120,8 +120,8 @@ func (k *windowLocks) forget(rank int) {
 
 // Lock blocks until this rank holds the lock of the target's part. It keeps
 // other lockers out, not those who access the part without locking. The
-// lock belongs to the rank, not to the goroutine; it is not reentrant if exclusive. A lock that
-// ctx ends the wait for is given back. Locks of lost ranks are released.
+// lock belongs to the rank, not to the goroutine; it is not reentrant if exclusive. If ctx ends the
+// wait, the lock is given back should it have been granted. Locks of lost ranks are released.
 func (w *Window[T]) Lock(ctx context.Context, target int, mode LockMode) error {
 	if err := w.check("lock", target, 0, 0); err != nil {
 		return err
@@ -140,13 +140,13 @@ func (w *Window[T]) acquire(ctx context.Context, target int, mode LockMode) erro
 	e := w.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if w.freed.Load() { // since it was checked: a wish for the own part would be granted by nobody and refused by nobody
+	if w.freed.Load() { // since the check: a wish for the own part would now be neither granted nor refused
 		return errWindowFreed
 	}
 	world := int(w.c.group[target])
 	token, q := e.newQuestion(world, nil)
 	defer delete(e.windows.questions, token)
-	q.until = w.c // who holds the lock cannot give it back then
+	q.until = w.c // once c is revoked the holder cannot give the lock back
 	var err error
 	if target == w.c.rank {
 		w.locks.ask(w, lockWish{rank: target, mode: mode, token: token})
@@ -159,7 +159,7 @@ func (w *Window[T]) acquire(ctx context.Context, target int, mode LockMode) erro
 			w.giveUp(target, token)
 		}
 	}
-	if err == nil && w.freed.Load() { // since then: Release has not seen this one
+	if err == nil && w.freed.Load() { // since the wish: Release has not seen this lock
 		w.giveBack(target)
 		err = errWindowFreed
 	}
@@ -175,7 +175,7 @@ func (w *Window[T]) giveBack(target int) {
 		w.locks.release(w, target)
 		return
 	}
-	w.e.tell(int(w.c.group[target]), w.id, windowHeader{code: windowUnlock}) // it is not waited for
+	w.e.tell(int(w.c.group[target]), w.id, windowHeader{code: windowUnlock}) // nobody waits for it to arrive
 }
 
 // giveUp takes back a wish that has been made. The engine's lock is held.
@@ -187,8 +187,8 @@ func (w *Window[T]) giveUp(target int, token uint64) {
 	w.e.tell(int(w.c.group[target]), w.id, windowHeader{code: windowCancel, token: token})
 }
 
-// cancel takes back a wish of a rank. One that does not wait any more has been granted, since a wish comes
-// before its being given up: then the rank holds one lock less.
+// cancel takes back a wish of a rank. A wish arrives before its cancelling, so if it is not in the queue it has been
+// granted: then the rank's lock is released.
 func (k *windowLocks) cancel(g grants, rank int, token uint64) {
 	i := slices.IndexFunc(k.queue, func(l lockWish) bool { return l.rank == rank && l.token == token })
 	if i < 0 {

@@ -25,7 +25,7 @@ const (
 	windowFlush  // answered when its turn comes
 	windowLock   // acc: mode; answered when granted
 	windowUnlock // not answered
-	windowCancel // the wish for a lock of this token is given up; not answered
+	windowCancel // gives up the wish for a lock that has this token; not answered
 	windowAnswer // payload: what was asked for
 	windowFailed // the question made no sense there
 )
@@ -63,10 +63,10 @@ type windowTable struct {
 	byID      map[uint32]anyWindow
 	questions map[uint64]*question
 	next      uint64
-	missed    map[goneWindow]bool // of which the log has spoken
+	missed    map[goneWindow]bool // those that have been logged
 }
 
-// goneWindow is a window that this rank has not, or not any more, and one that used it all the same.
+// goneWindow names a window that this rank does not have (any more), and a rank that used it all the same.
 type goneWindow struct {
 	id    uint32
 	world int
@@ -77,10 +77,10 @@ type question struct {
 	prober
 	world  int
 	dst    []byte
-	left   int // bytes, or one answer without any
+	left   int // bytes of the answer that are to come; 1 if the answer has none
 	failed bool
 	gone   error
-	until  *Comm // whose revocation ends the wait, where the answer may depend on another rank; else nil
+	until  *Comm // its revocation ends the wait, if the answer may depend on a third rank; else nil
 }
 
 func (q *question) met() bool {
@@ -131,7 +131,7 @@ func (e *engine) newQuestion(world int, dst []byte) (token uint64, q *question) 
 	return e.windows.next, q
 }
 
-// answered takes n bytes of an answer, or the empty one.
+// answered takes an answer, or the part of one that a message carries.
 func (e *engine) answered(world int, h windowHeader, payload []byte) {
 	q := e.windows.questions[h.token]
 	if q == nil || q.world != world {
@@ -161,7 +161,7 @@ func (e *engine) windowMessage(world int, h *transport.Header, payload []byte) {
 	}
 	gone := goneWindow{h.Context, world}
 	if !e.windows.missed[gone] {
-		if len(e.windows.missed) >= e.mostKept { // rather says something twice than keep it without end
+		if len(e.windows.missed) >= e.mostKept { // better to log some twice than to remember without end
 			clear(e.windows.missed)
 		}
 		e.windows.missed[gone] = true
@@ -176,8 +176,8 @@ func (e *engine) answer(world int, id uint32, h windowHeader, payload []byte) {
 	e.reply(e.peer(world), parcel{step: stepAnswer, h: h.header(id), more: payload})
 }
 
-// reply sends an answer, whose payload is copied if it cannot leave at once. A peer that asks and asks
-// and takes no answer is lost.
+// reply sends an answer. If it cannot leave at once, its payload is copied. A peer that asks and asks
+// and takes no answers is lost.
 func (e *engine) reply(p *peer, x parcel) {
 	if e.passes(p, &x) {
 		return
@@ -227,7 +227,7 @@ func (e *engine) post(ctx context.Context, p *peer, h transport.Header, payload 
 			case transport.Gone:
 				return e.gone(p)
 			}
-			// Something else to wait for: the engine offers it again.
+			// The message waits in the outbox, and the engine offers it again (flush).
 			e.enqueue(p, parcel{step: stepControl, h: h, more: append([]byte(nil), payload...)})
 			return nil
 		}
@@ -237,7 +237,7 @@ func (e *engine) post(ctx context.Context, p *peer, h transport.Header, payload 
 	}
 }
 
-// pieceBytes is how much of T's one message to a peer carries.
+// pieceBytes is how many bytes one message to a peer carries, in whole elements of T.
 func pieceBytes[T Elem](p *peer) int {
 	size := SizeOf[T]()
 	return max(size, min(p.caps.EagerBytes, 64<<10)/size*size)
@@ -265,8 +265,8 @@ func (w *Window[T]) scatter(ctx context.Context, what string, target int, code w
 // gatherDepth is how many pieces of a Get are asked for at a time.
 const gatherDepth = 4
 
-// gather asks a target for elements in pieces, a few at a time, so that
-// neither side holds more than those.
+// gather asks a target for elements in pieces, gatherDepth at a time, so that
+// neither side holds more pieces than that.
 func (w *Window[T]) gather(ctx context.Context, target, at int, dst []T) error {
 	e := w.e
 	e.mu.Lock()

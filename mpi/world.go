@@ -110,7 +110,7 @@ func (w *World) Lost() []int { return w.dev.lost(w.comm) }
 // noticeLoss is told by the engine, which holds its lock.
 func (w *World) noticeLoss(rank int, err *lostError) {
 	level := slog.LevelWarn
-	if err.why == goneEarly { // mostly since another rank was lost: of many ranks each would warn of each
+	if err.why == goneEarly { // mostly a consequence of another loss: each of many ranks would warn of all others
 		level = slog.LevelInfo
 	}
 	w.log.Log(context.Background(), level, "rank lost", "rank", rank, "host", w.Host(rank), "why", err.why)
