@@ -24,7 +24,7 @@ var imports = []struct {
 	{"internal/wire", "", "names and formats that launcher and ranks share"},
 	{"internal/osyield", "x/sys", "system calls only"},
 	{"internal/procmem", "x/sys", "system calls only"},
-	{"internal/memcopy", "cpuid x/sys", "copies within a process"},
+	{"internal/memcopy", "x/sys", "copies within a process"},
 	{"internal/fence", "x/sys", "one instruction and one system call"},
 	{"internal/biased", "internal/fence", "a lock"},
 	{"internal/kernel/...", "x/sys", "arithmetic on slices"},
@@ -59,7 +59,6 @@ var imports = []struct {
 var outside = map[string]string{
 	"x/":       "golang.org/x/",
 	"purego":   "github.com/ebitengine/purego",
-	"cpuid":    "github.com/klauspost/cpuid/v2",
 	"gonum":    "gonum.org/v1/",
 	"compress": "github.com/klauspost/compress",
 	"cobra":    "github.com/spf13/cobra",

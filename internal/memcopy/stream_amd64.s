@@ -71,6 +71,7 @@ step:                               \
 
 #define HALVES LINE(0) LINE(8192)
 #define QUARTERS WIDE(0) WIDE(4096) WIDE(2*4096) WIDE(3*4096)
+#define WHOLE WIDE(0)
 
 // func streamHalves(dst, src *byte, rows int)
 TEXT ·streamHalves(SB), NOSPLIT, $0-24
@@ -93,4 +94,29 @@ TEXT ·streamWideQuarters(SB), NOSPLIT, $0-24
 done:
 	VZEROUPPER
 	SFENCE
+	RET
+
+// func streamWide(dst, src *byte, rows int)
+TEXT ·streamWide(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ rows+16(FP), DX
+	ROWS(WHOLE, 1, 16384, 128)
+
+done:
+	VZEROUPPER
+	SFENCE
+	RET
+
+// func flush(mem *byte, lines int)
+TEXT ·flush(SB), NOSPLIT, $0-16
+	MOVQ mem+0(FP), SI
+	MOVQ lines+8(FP), CX
+
+line:
+	CLFLUSH (SI)
+	ADDQ    $64, SI
+	DECQ    CX
+	JNZ     line
+	MFENCE
 	RET
