@@ -20,8 +20,8 @@ const (
 	// core and when there are more ranks than cores: 15 to 40 µs, by how far the others are, and 0.1 µs.
 	spinsAlone   = 600
 	spinsCrowded = 2
-	// The same in a crowd while a rank is waited for that runs on another core, when those of this rank's core have come:
-	// 1.5 to 4 µs. It is likely to be running, and looking longer saves a switch to another rank and one back.
+	// The same in a crowd while a rank is waited for that is likely to be running on another core (runsElsewhere): 1.5 to 4 µs.
+	// Looking longer saves a switch to another rank and one back.
 	spinsElsewhere = 64
 	// Yields before it sleeps, likewise: about 40 µs and 1 ms.
 	yieldsAlone   = 100
@@ -112,7 +112,7 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 func (m *meeting) near(rank, word int, v uint64) bool {
 	w := &m.parts[rank][word]
 	spins := m.spins
-	if m.elsewhere.has(rank) && m.matesCame() {
+	if m.runsElsewhere(rank) {
 		spins = spinsElsewhere
 	}
 	pause := &m.pauses[rank]
@@ -132,6 +132,12 @@ func (m *meeting) near(rank, word int, v uint64) bool {
 		}
 	}
 	return false
+}
+
+// runsElsewhere reports whether a rank is likely to be running on another core: if it is the only one that this rank needs, as
+// the root of a broadcast is, which waits for nobody; else, if nobody needs this rank's core to come.
+func (m *meeting) runsElsewhere(rank int) bool {
+	return m.elsewhere.has(rank) && (m.entry.flow.needs == oneRank(rank) || m.matesCame())
 }
 
 // matesCame reports whether the other ranks of this one's core have come to the meeting. Until they have, others may wait
