@@ -159,10 +159,26 @@ func TestIDXElementTypes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, x, err := readIDX(src)
+		_, _, x, err := readIDX[float32](src)
 		if err != nil || len(x) != 2 || x[0] != -1 || x[1] != 2 {
 			t.Errorf("type %#x: %v %v", kind, x, err)
 		}
+	}
+}
+
+// Labels of four bytes are as many classes as there are different ones, also where a float32 cannot tell them apart.
+func TestIDXLongLabels(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "train-images-idx3-ubyte"), idx(idxUint8, []uint32{4, 1, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
+	write(t, filepath.Join(dir, "train-labels-idx1-int"), idx(idxInt32, []uint32{4}, []int32{20000000, 20000001, -20000001, 1000000}))
+	write(t, filepath.Join(dir, "t10k-images-idx3-ubyte"), idx(idxUint8, []uint32{1, 1, 2}, []byte{1, 2}))
+	write(t, filepath.Join(dir, "t10k-labels-idx1-float"), idx(idxFloat32, []uint32{1}, []float32{1e6}))
+	d, err := Open(dir, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"-20000001", "1000000", "20000000", "20000001"}; !slices.Equal(d.Labels, want) || !slices.Equal(d.Train.Y, []int32{2, 3, 0, 1}) || d.Test.Y[0] != 1 {
+		t.Errorf("labels %v, want %v; classes %v and %v", d.Labels, want, d.Train.Y, d.Test.Y)
 	}
 }
 

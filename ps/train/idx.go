@@ -26,9 +26,9 @@ func isIDX(head []byte) bool {
 	return len(head) >= 4 && head[0] == 0 && head[1] == 0 && idxSize[head[2]] > 0 && head[3] >= 1 && head[3] <= 4
 }
 
-// readIDX reads a whole IDX file as numbers.
-func readIDX(src *source) (dims []int, kind byte, x []float32, err error) {
-	bad := func(format string, args ...any) ([]int, byte, []float32, error) {
+// readIDX reads a whole IDX file as numbers. In a float32 not every int32 has a value of its own, as labels must.
+func readIDX[F float32 | float64](src *source) (dims []int, kind byte, x []F, err error) {
+	bad := func(format string, args ...any) ([]int, byte, []F, error) {
 		return nil, 0, nil, badData(src.name, 0, format, args...)
 	}
 	var head [4]byte
@@ -64,7 +64,7 @@ func readIDX(src *source) (dims []int, kind byte, x []float32, err error) {
 			return bad("after %d of %d elements: %v", len(x)+n/size, total, err)
 		}
 		for b := chunk[:want]; len(b) > 0; b = b[size:] {
-			x = append(x, idxElement(kind, b))
+			x = append(x, F(idxElement(kind, b)))
 		}
 	}
 	switch _, err := src.ReadByte(); {
@@ -81,25 +81,25 @@ func readIDX(src *source) (dims []int, kind byte, x []float32, err error) {
 	return dims, kind, x, nil
 }
 
-func idxElement(kind byte, b []byte) float32 {
+func idxElement(kind byte, b []byte) float64 {
 	switch kind {
 	case idxUint8:
-		return float32(b[0])
+		return float64(b[0])
 	case idxInt8:
-		return float32(int8(b[0]))
+		return float64(int8(b[0]))
 	case idxInt16:
-		return float32(int16(binary.BigEndian.Uint16(b)))
+		return float64(int16(binary.BigEndian.Uint16(b)))
 	case idxInt32:
-		return float32(int32(binary.BigEndian.Uint32(b)))
+		return float64(int32(binary.BigEndian.Uint32(b)))
 	case idxFloat32:
-		return math.Float32frombits(binary.BigEndian.Uint32(b))
+		return float64(math.Float32frombits(binary.BigEndian.Uint32(b)))
 	default:
-		return float32(math.Float64frombits(binary.BigEndian.Uint64(b)))
+		return math.Float64frombits(binary.BigEndian.Uint64(b))
 	}
 }
 
 func readIDXImages(src *source) (*samples, error) {
-	dims, _, x, err := readIDX(src)
+	dims, _, x, err := readIDX[float32](src)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func readIDXPair(dir, prefix string) (s *samples, found bool, err error) {
 		return nil, false, err
 	}
 	defer from.Close()
-	dims, _, y, err := readIDX(from)
+	dims, kind, y, err := readIDX[float64](from)
 	if err != nil {
 		return nil, false, err
 	}
@@ -141,9 +141,13 @@ func readIDXPair(dir, prefix string) (s *samples, found bool, err error) {
 	if len(dims) != 1 || dims[0] != rows {
 		return nil, false, badData(labels, 0, "dimensions %v, but %s has %d images", dims, images, rows)
 	}
+	bits := 64
+	if kind == idxFloat32 {
+		bits = 32 // as short as it was written
+	}
 	s.words = interned{}
 	for _, v := range y {
-		s.labels = append(s.labels, s.words.get(strconv.AppendFloat(nil, float64(v), 'g', -1, 32)))
+		s.labels = append(s.labels, s.words.get(canonicalLabel(strconv.AppendFloat(nil, v, 'g', -1, bits))))
 	}
 	return s, true, nil
 }
