@@ -137,6 +137,9 @@ func (p *Provider) importFrom(ctx context.Context, peer int, handle []byte) ([]b
 	if err != nil {
 		return nil, err
 	}
+	if ctx.Err() != nil { // else select might take that for a peer with too much to answer
+		return nil, context.Cause(ctx)
+	}
 	select {
 	case l.asked <- struct{}{}:
 	case <-l.ended:

@@ -222,6 +222,21 @@ func TestManyImports(t *testing.T) {
 	all.Wait()
 }
 
+// TestImportAfterTheEnd: who asks when the context has ended hears of that, and of nothing that the peer might be blamed for.
+func TestImportAfterTheEnd(t *testing.T) {
+	rs := openWorld(t, 2, nil)
+	meetAll(t, rs)
+	handle := exportSegment(t, rs[1], importBytes)
+	over := errors.New("it is over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(over)
+	for range 50 {
+		if _, err := rs[0].Import(ctx, 1, handle); !errors.Is(err, over) || strings.Contains(err.Error(), "questions") {
+			t.Fatalf("error %v", err)
+		}
+	}
+}
+
 // TestUnheardImports: a peer that reads no answers for a while is not lost by who gives them, however many have asked and gone.
 func TestUnheardImports(t *testing.T) {
 	rs := openWorld(t, 2, nil)
