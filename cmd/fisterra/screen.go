@@ -52,7 +52,10 @@ func terminalColumns(w io.Writer) int {
 	if err != nil {
 		return 0
 	}
-	return max(columns, 40)
+	if columns == 0 { // as of a serial line, which does not know
+		return 80
+	}
+	return columns
 }
 
 // members says who is what, and by what they reach each other.
@@ -75,9 +78,12 @@ func (s *screen) report(m train.Metric) {
 	if m.Steps > 0 {
 		share = float64(m.Step) / float64(m.Steps)
 	}
-	accuracy := ""
+	accuracy, tested := "", "test accuracy"
+	if s.columns > 0 {
+		tested = "test" // so that 80 columns have room for a bar
+	}
 	if m.Accuracy != nil {
-		accuracy = fmt.Sprintf("  test accuracy %.2f %%", 100**m.Accuracy)
+		accuracy = fmt.Sprintf("  %s %.2f %%", tested, 100**m.Accuracy)
 	}
 	if s.columns == 0 {
 		if tenth := int64(share * 10); tenth > s.tenth {
@@ -86,12 +92,22 @@ func (s *screen) report(m train.Metric) {
 		}
 		return
 	}
-	text := fmt.Sprintf(" %3.0f %%  step %d/%d  loss %.4f  %.0f samples/s%s", 100*share, m.Step, m.Steps, m.Loss, m.SamplesPerSecond, accuracy)
-	width := max(s.columns-len(text)-3, 10)
-	full := min(int(share*float64(width)), width)
+	text := fmt.Sprintf("%3.0f %%  step %d/%d  loss %.4f  %.0f samples/s%s", 100*share, m.Step, m.Steps, m.Loss, m.SamplesPerSecond, accuracy)
 	// The launcher passes text on up to the last \r or \n. With the \r at its end this report comes through at
 	// once, not with the next one.
-	fmt.Fprintf(s.out, "[%s%s]%s\x1b[K\r", strings.Repeat("#", full), strings.Repeat(".", width-full), text)
+	fmt.Fprintf(s.out, "%s\x1b[K\r", s.line(share, text))
+}
+
+// line is the text behind a bar, or as much of it as a line of the terminal has room for: from the next line \r does not lead back.
+func (s *screen) line(share float64, text string) string {
+	const least = 5 // of the bar
+	room := max(s.columns-1, 0)
+	width := room - len("[] ") - len(text)
+	if width < least {
+		return text[:min(len(text), room)]
+	}
+	full := min(int(share*float64(width)), width)
+	return fmt.Sprintf("[%s%s] %s", strings.Repeat("#", full), strings.Repeat(".", width-full), text)
 }
 
 // result shows what the run has come to.
