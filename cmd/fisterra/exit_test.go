@@ -31,6 +31,14 @@ func TestFailingDiskIsNoUsageError(t *testing.T) {
 	}
 }
 
+// A file that cannot be written is called as the user calls it, by its flag.
+func TestFullFileIsCalledByItsFlag(t *testing.T) {
+	err := writeFlagFile("--plot", "/dev/full", func(w io.Writer) error { _, err := io.WriteString(w, "x"); return err })
+	if code := codeOf(t.Context(), err); code != exitFailed || err.Error() != "--plot /dev/full: no space left on device" {
+		t.Errorf("exit code %d: %v", code, err)
+	}
+}
+
 // The exit code of ranks of which some were killed follows from what they were.
 func TestExitCodeAsksTheRoles(t *testing.T) {
 	// A negative code is that of a rank which was asked to end.
@@ -130,7 +138,7 @@ func TestSigtermHasItsCode(t *testing.T) {
 
 // A host without processes to spare is no wrong command line.
 func TestStartErrorHasItsCode(t *testing.T) {
-	for cause, want := range map[error]int{exec.ErrNotFound: exitUsage, syscall.ENOENT: exitUsage, syscall.EACCES: exitUsage, syscall.ENOEXEC: exitUsage,
+	for cause, want := range map[error]int{exec.ErrNotFound: exitUsage, syscall.ENOENT: exitUsage, syscall.EACCES: exitUsage, syscall.ENOEXEC: exitUsage, syscall.EROFS: exitUsage,
 		syscall.EAGAIN: exitFailed, syscall.ENOMEM: exitFailed, syscall.EMFILE: exitFailed} {
 		if got := codeOf(t.Context(), startError(fmt.Errorf("%w rank 3: %w", launch.ErrStart, cause))); got != want {
 			t.Errorf("%v: %d, want %d", cause, got, want)

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	"github.com/fisterra-hpc/fisterra/internal/wholefile"
 )
@@ -12,11 +14,24 @@ import (
 func writeFlagFile(flag, path string, measure func(io.Writer) error) error {
 	var failed error
 	err := wholefile.Replace(path, func(w io.Writer) error {
-		failed = measure(w)
+		file := &stdout{w: w}
+		failed = measure(file)
+		if wrote := file.failure(); failed != nil && wrote != nil {
+			failed = fmt.Errorf("%s %s: %w", flag, path, withoutPath(wrote))
+		}
 		return failed
 	})
 	if err != nil && failed == nil {
-		return usageError(fmt.Errorf("%s: %w", flag, err))
+		return directoryError(fmt.Errorf("%s: %w", flag, err))
+	}
+	return err
+}
+
+// withoutPath is what went wrong with a file whose name is of no use to the user: it is there for a moment.
+func withoutPath(err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return at.Err
 	}
 	return err
 }

@@ -111,7 +111,7 @@ func launchHere(ctx context.Context, env environment, cfg launch.Config) (launch
 // processes, is no mistake of the user.
 func startError(err error) error {
 	for _, usage := range []error{launch.ErrRanks, exec.ErrNotFound, exec.ErrDot, fs.ErrNotExist, fs.ErrPermission,
-		syscall.ENOTDIR, syscall.EISDIR, syscall.ENOEXEC, syscall.ELOOP, syscall.ENAMETOOLONG} {
+		syscall.EROFS, syscall.ENOTDIR, syscall.EISDIR, syscall.ENOEXEC, syscall.ELOOP, syscall.ENAMETOOLONG} {
 		if errors.Is(err, launch.ErrStart) && errors.Is(err, usage) {
 			return usageError(err)
 		}

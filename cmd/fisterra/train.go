@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
+	"github.com/fisterra-hpc/fisterra/internal/wholefile"
 	"github.com/fisterra-hpc/fisterra/mpi"
 	"github.com/fisterra-hpc/fisterra/mpi/launch"
 	"github.com/fisterra-hpc/fisterra/ps"
@@ -256,7 +258,7 @@ func (t *trainFlags) start(ctx context.Context, j *job) error {
 		return usageError(err)
 	}
 	if err := t.makeDirectories(); err != nil {
-		return usageError(err)
+		return directoryError(err)
 	}
 	j.launch = func(cfg *launch.Config) {
 		cfg.Patience, cfg.Grace = patience, grace
@@ -286,6 +288,9 @@ func (t *trainFlags) makeDirectories() error {
 		}
 		if err := os.MkdirAll(d.dir, 0o755); err != nil {
 			return fmt.Errorf("%s: %w", d.flag, err)
+		}
+		if err := wholefile.Probe(filepath.Join(d.dir, "file")); err != nil {
+			return fmt.Errorf("%s %s: no file can be made there: %w", d.flag, d.dir, withoutPath(err))
 		}
 	}
 	return nil

@@ -164,6 +164,8 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		{"bench scale --plot /proc/none", []int{exitUsage}},
 		{"train --out /proc/none", []int{exitUsage}},
 		{"train --checkpoint /proc/none", []int{exitUsage}},
+		{"train --out /proc/self", []int{exitUsage}}, // which is there, and takes no files
+		{"train --checkpoint /proc/self", []int{exitUsage}},
 	} {
 		r := fisterra(t, strings.Fields(c.args)...)
 		if !slices.Contains(c.code, r.Code) || strings.Count(r.Stderr, "fisterra: ") != 1 || r.Stdout != "" {

@@ -25,7 +25,7 @@ func Replace(path string, write func(io.Writer) error) (err error) {
 	if path, err = followLinks(path); err != nil {
 		return err
 	}
-	if err := probe(path); err != nil {
+	if err := Probe(path); err != nil {
 		return err
 	}
 	fresh := &newFile{path: path}
@@ -102,8 +102,8 @@ func (n *newFile) discard() {
 	}
 }
 
-// probe finds out whether a file can be made beside path.
-func probe(path string) error {
+// Probe finds out whether a file can be made beside path.
+func Probe(path string) error {
 	f, err := createBeside(path)
 	if err != nil {
 		return err
