@@ -278,7 +278,7 @@ func (b *Batch) checkRoles() error {
 		if err := b.Roles.check(); err != nil {
 			return err
 		}
-		return b.Roles.CheckSize(tasks)
+		return from("--roles", b.Roles.CheckSize(tasks))
 	}
 	if b.PS+b.Workers != 0 && b.PS+b.Workers != tasks {
 		return &Error{Err: ErrRoleCount, Detail: fmt.Sprintf("%d ps and %d workers are %d roles, but %d nodes with %d tasks each make %d tasks", b.PS, b.Workers, b.PS+b.Workers, b.Nodes, b.TasksPerNode, tasks)}

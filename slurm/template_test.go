@@ -278,7 +278,7 @@ func TestScriptRefuses(t *testing.T) {
 		{Batch{MPI: "list"}, "--mpi", ErrSyntax},
 		{Batch{Placement: "middle"}, "--placement", ErrRole},
 		{Batch{PS: 1, Workers: 2}, "", ErrRoleCount},
-		{Batch{Roles: Roles{PS}}, "", ErrRoleCount},
+		{Batch{Roles: Roles{PS}}, "--roles", ErrRoleCount},
 		{Batch{Roles: Roles{PS, "boss"}, TasksPerNode: 2}, "", ErrRole},
 		{Batch{Roles: Roles{PS, Worker}, TasksPerNode: 2, Workers: 1}, "--roles", ErrRole},
 		{Batch{Roles: Roles{PS, Worker}, TasksPerNode: 2, Placement: First}, "--placement", ErrRole},

@@ -98,7 +98,7 @@ func (s *scaleFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&s.sizes, "sizes", "8,64K,16M", "sizes in bytes, comma separated (a barrier has none)")
 	f.StringVar(&s.plan, "plan", "", "plan to use (default: the cheapest by the cost model)")
 	f.StringVar(&s.plot, "plot", "", "file for a plot of times and bounds, as SVG")
-	f.StringVar(&s.format, "format", "table", "table, json")
+	f.StringVar(&s.format, "format", "table", "table, json (an object on a line of its own for each row)")
 }
 
 // simulation reads the flags, and finds what cannot be simulated.

@@ -146,7 +146,10 @@ func (r *roleFlags) assign(l *slurm.Layout) (slurm.Roles, error) {
 		if err != nil {
 			return nil, err
 		}
-		return roles, roles.CheckSize(l.Size())
+		if err := roles.CheckSize(l.Size()); err != nil {
+			return nil, fmt.Errorf("--roles: %w", err)
+		}
+		return roles, nil
 	}
 	servers, workers := r.servers(l.Size()), r.workersFlag
 	if !r.flags.Changed("workers") {

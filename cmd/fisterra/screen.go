@@ -33,7 +33,7 @@ func newScreen(env environment, json bool) *screen {
 		s.out, s.json, s.columns = env.stderr, env.stdout, 0
 	} else if text, ok := env.lookup(envColumns); ok {
 		if n, err := strconv.Atoi(text); err == nil {
-			s.columns = n
+			s.columns = max(0, n)
 		}
 	}
 	return s

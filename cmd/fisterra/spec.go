@@ -72,6 +72,9 @@ on, cesga-ft2 is the default rule; off keeps host names.`,
 				}
 			}
 			spec, err := slurm.SpecOf(job.Place(), cfg)
+			if errors.Is(err, slurm.ErrRange) {
+				err = fmt.Errorf("--port-base: %w", err)
+			}
 			if err != nil {
 				return usageError(err)
 			}

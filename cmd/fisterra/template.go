@@ -259,7 +259,7 @@ func (t *templateFlags) setRoles(b *slurm.Batch) error {
 		b.Workers = ranks - b.PS
 	}
 	if b.PS < 0 || b.Workers < 1 {
-		return fmt.Errorf("--ps %d --workers %d for %d ranks: at least 0 and 1 are needed", b.PS, b.Workers, ranks)
+		return fmt.Errorf("--ps %d --workers %d for %d ranks (--nodes %d, --ntasks-per-node %d): at least 0 and 1 are needed", b.PS, b.Workers, ranks, b.Nodes, b.TasksPerNode)
 	}
 	return nil
 }
@@ -368,7 +368,9 @@ func versionRows(text string) ([]string, error) {
 	if rows == nil {
 		var known []string
 		for _, v := range slurm.TutorialVersions {
-			known = append(known, strconv.Quote(strings.TrimSuffix(v.TensorFlow+","+v.Python, ",")))
+			if args := strings.TrimSuffix(v.TensorFlow+","+v.Python, ","); !slices.Contains(known, strconv.Quote(args)) { // of the newer system, too
+				known = append(known, strconv.Quote(args))
+			}
 		}
 		return nil, fmt.Errorf("--version-args %q: the tutorials know %s", text, strings.Join(known, ", "))
 	}

@@ -16,6 +16,8 @@ import (
 const huge = "9223372036854775807"
 
 func TestUsageErrors(t *testing.T) {
+	twoTasks := []string{"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=x[1-2]", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)",
+		"SLURM_NODEID=0", "SLURM_PROCID=0", "SLURM_LOCALID=0"}
 	for _, c := range []struct {
 		args []string
 		env  []string
@@ -49,6 +51,8 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"bench", "scale", "--ranks", "1,16"}, want: `"1" is not a number of ranks from 2`},
 		{args: []string{"bench", "tune", "--sizes", ","}, want: `--sizes ","`},
 		{args: []string{"spec", "--port-base", "0"}, want: "--port-base 0"},
+		{args: []string{"spec", "--port-base", "70000"}, want: `--port-base: slurm: "70000"`, env: twoTasks},
+		{args: []string{"spec", "--roles", "ps,worker,worker"}, want: "--roles: slurm: fewer tasks than roles", env: twoTasks},
 		{args: []string{"train", "--infiniband", "off"}, want: "write --infiniband=off"},
 		{args: []string{"train", "off"}, want: `takes no arguments, got "off"`},
 		{args: []string{"version", "more"}, want: `takes no arguments, got "more"`},
@@ -74,9 +78,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"run", "--out", "/dev/null/x", "--", "true"}, want: "--out: mkdir /dev/null"},
 		{args: []string{"spec"}, want: "Slurm"},
 		{args: []string{"train", "--ps", "0", "--workers", "1", "--start-timeout", "0"}, want: "--start-timeout 0s"},
-		{args: []string{"spec", "--address-rule", "ib0", "--start-timeout", "-1s"}, want: "--start-timeout -1s", env: []string{
-			"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=x[1-2]", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)",
-			"SLURM_NODEID=0", "SLURM_PROCID=0", "SLURM_LOCALID=0"}},
+		{args: []string{"spec", "--address-rule", "ib0", "--start-timeout", "-1s"}, want: "--start-timeout -1s", env: twoTasks},
 		{args: []string{"bench", "latency", "-m", "9:1"}, want: "9:1"},
 		{args: []string{"bench", "latency", "-m", ":"}, want: "-m :"},
 		{args: []string{"bench", "bw", "-W", "0"}, want: "-W 0"},
