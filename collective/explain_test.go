@@ -300,7 +300,7 @@ func TestReadSiteNamesTheMistake(t *testing.T) {
 		`null`:                                 `neither "model" nor "rules"`,
 		`{}`:                                   `neither "model" nor "rules"`,
 		`{"name":"here","rules":null}`:         `neither "model" nor "rules"`,
-		``:                                     "EOF",
+		``:                                     "it is empty",
 		`{"rules":[],"model_transport":"shm"}`: "model_transport shm: there is no model",
 	} {
 		_, err := ReadSite(strings.NewReader(file), "a/file")

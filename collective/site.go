@@ -59,7 +59,9 @@ func ReadSite(r io.Reader, file string) (*Site, error) {
 func (s *Site) read(r io.Reader) error {
 	file := json.NewDecoder(r)
 	var text json.RawMessage
-	if err := file.Decode(&text); err != nil {
+	if err := file.Decode(&text); err == io.EOF {
+		return errors.New("it is empty: want what fisterra bench tune writes")
+	} else if err != nil {
 		return err
 	}
 	if _, more := file.Token(); more != io.EOF {
