@@ -250,10 +250,11 @@ func (e *engine) Claim(rank int, h *transport.Header, sizeBytes int) bool {
 	return true
 }
 
-// placing is the receive whose message is coming; nil if it has been given up.
+// placing is the receive whose message is coming; nil if it has been given up, or has asked for no Data: until a pull has
+// completed, its memory is the provider's.
 func (e *engine) placing(rank int, h *transport.Header) *op {
 	o := e.ops.find(h.Token)
-	if o == nil || o.kind != opRecv || int(o.peer) != rank || o.phase != phaseMoving {
+	if o == nil || o.kind != opRecv || int(o.peer) != rank || o.phase != phaseMoving || o.cleared != (h.Kind == kindData) {
 		return nil
 	}
 	return o
