@@ -119,9 +119,12 @@ func (e *engine) message(rank int, h *transport.Header, payload []byte) {
 			return
 		}
 		p := e.peer(rank)
+		if !e.withdraw(p, o) {
+			e.lose(rank, "malformed message: data asked for that it is reading out of memory")
+			return
+		}
 		o.phase, o.sender, o.special, o.err = phaseMoving, h.Aux, true, nil
 		o.bytes = min(int(h.Bytes), len(o.buf))
-		e.withdraw(p, o)
 		if !p.out.empty() || e.push(p, o) == transport.Full {
 			e.enqueue(p, parcel{step: stepPush, o: o, gen: o.gen})
 		}

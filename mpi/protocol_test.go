@@ -20,6 +20,7 @@ type script struct {
 	caps transport.Caps
 	full bool
 	gone error // why it takes nothing any more, for a loss of rank 1 that Poll has yet to report
+	read bool  // peers are reading what is exposed to them
 	said []string
 	name func(token uint64) string
 	poll func(s transport.Sink) int // what arrives; nil: nothing
@@ -127,7 +128,7 @@ func (s pullScript) Pull(peer int, _ transport.Key, dst []byte, op uint64) trans
 
 func (s pullScript) Withdraw(peer int, _ transport.Key) bool {
 	s.say("withdraw from %d", peer)
-	return true
+	return !s.read
 }
 
 // TestProtocolTranscripts replays testdata/protocol.txt. Commands:
@@ -148,6 +149,7 @@ func (s pullScript) Withdraw(peer int, _ transport.Key) bool {
 //	placed PEER NAME                the payload of a Data message is in
 //	complete NAME [gone|abandoned]  the provider is done with the memory of NAME; the peer has died
 //	full | room                     the provider takes nothing, or again; room also polls
+//	read                            from now on peers are reading what is exposed to them
 //	cancel NAME                     Request.Cancel
 //	giveup NAME                     the context of the wait for it ends
 //	lose PEER
@@ -326,6 +328,8 @@ func (p *play) do(t *testing.T, line int, w []string) []string {
 	case "room":
 		p.s.full = false
 		p.e.poll()
+	case "read":
+		p.s.read = true
 	case "cancel":
 		p.e.callBack(p.requests[w[1]].o)
 	case "giveup":

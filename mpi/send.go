@@ -157,13 +157,14 @@ func (e *engine) reclaim(o *op) {
 	e.finish(o, o.err)
 }
 
-// withdraw takes back exposed memory that the peer does not read: it has not been told of it, or has asked for the data
-// instead.
-func (e *engine) withdraw(p *peer, o *op) {
-	if o.exposed {
-		p.memory.Withdraw(p.rank, o.key)
-		o.exposed = false
+// withdraw takes back exposed memory that the peer does not read, because it has not been told of it, or has asked for the data
+// instead. It reports false if the peer is reading it all the same.
+func (e *engine) withdraw(p *peer, o *op) bool {
+	if o.exposed && !p.memory.Withdraw(p.rank, o.key) {
+		return false
 	}
+	o.exposed = false
+	return true
 }
 
 const (
