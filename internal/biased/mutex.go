@@ -122,8 +122,7 @@ func (m *Mutex) dispossess() bool {
 	if c := m.owned.Load(); c != nil {
 		atomic.StoreUint64(&c.lost, 1)
 		m.owned.Store(nil)
-		for !fence.Here() { // the kernel may lack memory for a moment
-		}
+		fence.Here()
 	}
 	return m.last == nil || atomic.LoadUint64(&m.last.inside) == 0
 }

@@ -36,7 +36,13 @@ func RegisterHere() bool {
 // Here is a full fence on every processor that runs this process.
 func Here() bool { return membarrier(privateExpedited) }
 
+// membarrier tries again where the kernel lacks memory, which it does for a moment: a fence that was left out would lose a
+// wake-up.
 func membarrier(command uintptr) bool {
-	_, _, errno := unix.RawSyscall(unix.SYS_MEMBARRIER, command, 0, 0)
-	return errno == 0
+	for {
+		_, _, errno := unix.RawSyscall(unix.SYS_MEMBARRIER, command, 0, 0)
+		if errno != unix.ENOMEM {
+			return errno == 0
+		}
+	}
 }
