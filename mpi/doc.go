@@ -32,6 +32,6 @@
 //
 // A Comm stands on a device: the engine, over the providers of mpi/transport, or the system's MPI library (native_device.go).
 // Of the engine, match.go decides which receive takes which message, protocol.go how it travels, send.go and
-// receive.go are its two sides, and progress.go, poll.go, sleep.go and keeper.go say who runs it and when. How ranks find
+// receive.go are its two sides, unexpected.go what no receive waits for, and progress.go, poll.go, sleep.go and keeper.go say who runs it and when. How ranks find
 // each other is in detect.go (who started them), choice.go (by which transport), bootstrap.go and tree.go.
 package mpi

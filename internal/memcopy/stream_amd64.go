@@ -18,7 +18,7 @@ func stream(dst, src []byte) {
 	at := int(-uintptr(unsafe.Pointer(&dst[0])) % lineBytes)
 	copy(dst[:at], src)
 	if rows := (len(dst) - at) / rowBytes; rows > 0 {
-		rowsHere().copy(&dst[at], &src[at], rows)
+		wayHere().copy(&dst[at], &src[at], rows)
 		at += rows * rowBytes
 	}
 	if lines := (len(dst) - at) / lineBytes; lines > 0 {

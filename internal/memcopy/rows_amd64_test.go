@@ -17,17 +17,17 @@ func TestRows(t *testing.T) {
 	for i := range src {
 		src[i] = byte(i*7 + i/251)
 	}
-	for _, way := range waysHere() {
+	for _, w := range waysHere() {
 		for n := range longest + 1 {
 			for from := range 3 {
 				room := make([]byte, (longest+1)*rowBytes)
 				line := int(-uintptr(unsafe.Pointer(&room[0])) % lineBytes)
 				dst := room[line+lineBytes:]
-				way.copy(&dst[0], &src[from], n)
+				w.copy(&dst[0], &src[from], n)
 				want := make([]byte, len(room))
 				copy(want[line+lineBytes:], src[from:][:n*rowBytes])
 				if !bytes.Equal(room, want) {
-					t.Errorf("way %d, %d rows from %d: others, or more", way, n, from)
+					t.Errorf("way %d, %d rows from %d: others, or more", w, n, from)
 				}
 			}
 		}
@@ -35,22 +35,22 @@ func TestRows(t *testing.T) {
 }
 
 // The way that is found is one of those that were asked for, and only it is timed if it is the only one.
-func TestQuickestRows(t *testing.T) {
+func TestQuickestWay(t *testing.T) {
 	ways := waysHere()
 	begun := time.Now()
-	found := quickestRows(ways)
+	found := quickestWay(ways)
 	t.Logf("way %d of %v, found in %v", found, ways, time.Since(begun))
 	if !slices.Contains(ways, found) {
 		t.Errorf("way %d of %v", found, ways)
 	}
-	for _, way := range ways {
-		if found := quickestRows([]rows{way}); found != way {
-			t.Errorf("way %d where there is only %d", found, way)
+	for _, w := range ways {
+		if found := quickestWay([]way{w}); found != w {
+			t.Errorf("way %d where there is only %d", found, w)
 		}
 	}
 }
 
-// The ways on memory that is far longer than the caches: what quickestRows is to tell from a few rows.
+// The ways on memory that is far longer than the caches: what quickestWay is to tell from a few rows.
 func BenchmarkRows(b *testing.B) {
 	const n = 64 << 20
 	dst, src := make([]byte, n+lineBytes), make([]byte, n)
@@ -58,11 +58,11 @@ func BenchmarkRows(b *testing.B) {
 		src[i] = byte(i)
 	}
 	dst = dst[-uintptr(unsafe.Pointer(&dst[0]))%lineBytes:]
-	for _, way := range waysHere() {
-		b.Run([]string{"in halves", "in quarters", "as one"}[way], func(b *testing.B) {
+	for _, w := range waysHere() {
+		b.Run([]string{"in halves", "in quarters", "as one"}[w], func(b *testing.B) {
 			b.SetBytes(n)
 			for b.Loop() {
-				way.copy(&dst[0], &src[0], n/rowBytes)
+				w.copy(&dst[0], &src[0], n/rowBytes)
 			}
 		})
 	}
