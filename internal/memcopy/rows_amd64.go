@@ -65,8 +65,8 @@ func waysHere() []way {
 }
 
 const (
-	// trialRows are copied to time a way: enough for the streams to fill the processor's buffers. It takes some 5 µs, and ten
-	// times as long to take what is copied out of the caches.
+	// trialRows are copied to time a way: enough for the streams to fill the processor's buffers. It takes some 5 µs, and
+	// about as long to take what is copied out of the caches.
 	trialRows = 8
 	// trials of each way, by turns. The quickest of them counts: the others may have been interrupted.
 	trials = 5
