@@ -32,6 +32,7 @@ type engine struct {
 	backlog   []*peer          // peers with a non-empty outbox
 	unread    []*op            // sends whose exposed memory could not be withdrawn yet
 	hdr       transport.Header // of the message that is being sent, here since a local one would be allocated
+	eager     transport.Header // likewise, of one that sendNow sends: its kind is set once, Token and Aux are zero
 	selfHeld  int              // bytes of copied messages of this rank to itself, as in peer.held
 	copying   int              // long messages of this rank to itself that are being copied, with mu released
 
@@ -68,6 +69,7 @@ func newEngine(rank, size int, log *slog.Logger) *engine {
 		early:         make(map[earlyAsk]struct{}),
 		mostKept:      mostKept,
 		mostAnnounced: mostAnnounced,
+		eager:         transport.Header{Kind: kindEager},
 	}
 	e.mu.Favour()
 	e.ops.dev = e
@@ -132,21 +134,21 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.calls++
-	for i := range rs {
-		r := &rs[i]
+	for i, r := range rs {
+		o := r.o
 		switch {
-		case r.o == nil || r.o == sent:
+		case o == nil || o == sent:
 			continue
-		case r.o.dev != e:
+		case o.dev != e:
 			return i, nil
 		case r.spent():
 			return i + 1, spent(e, "wait")
 		}
-		if r.o.finished() && r.o.err == nil {
-			e.ops.put(r.o)
+		if o.finished() && o.err == nil {
+			e.ops.put(o)
 			continue
 		}
-		if e.awaitOp(ctx, r.o) != nil {
+		if e.awaitOp(ctx, o) != nil {
 			n, err := giveUpAll(e, rs[i:], func(r Request) {
 				if !r.spent() && !r.o.finished() {
 					e.abort(r.o, context.Cause(ctx))
@@ -160,7 +162,7 @@ func (e *engine) waitSome(ctx context.Context, rs []Request) (int, error) {
 			})
 			return i + n, err
 		}
-		if _, err := e.collect(r.o); err != nil {
+		if _, err := e.collect(o); err != nil {
 			return i + 1, err
 		}
 	}

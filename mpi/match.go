@@ -58,6 +58,12 @@ func (q *opQueue) insert(o *op) {
 		q.insertEarlier(o)
 		return
 	}
+	q.append(o)
+}
+
+// append puts o last.
+func (q *opQueue) append(o *op) {
+	last := q.tail
 	if q.tail = o; last == nil {
 		q.head = o
 	} else {
@@ -120,6 +126,12 @@ func (m *matcher) post(o *op) {
 	m.queueOf(o).insert(o)
 }
 
+// postNewest is post for the receive that was numbered last, whose envelope is v and not wild.
+func (m *matcher) postNewest(o *op, v envelope) {
+	m.posted++
+	m.exact[v.bin()].append(o)
+}
+
 func (m *matcher) queueOf(o *op) *opQueue {
 	if o.env.wild() {
 		return &m.wild
@@ -146,16 +158,12 @@ func (m *matcher) take(v envelope) *op {
 	return best
 }
 
-// takeFirst is take for one of several messages with the same envelope v, while no wildcard receive is posted. It takes the
-// first receive of q, the queue that v's receives stand in, if that receive is for v.
-func (m *matcher) takeFirst(q *opQueue, v envelope) *op {
-	o := q.head
-	if o == nil || o.env != v {
-		return nil
+// tookFirst removes the first n receives of q, which have got messages; rest follows them.
+func (m *matcher) tookFirst(q *opQueue, n int, rest *op) {
+	if q.head = rest; rest == nil {
+		q.tail = nil
 	}
-	q.remove(nil, o)
-	m.posted--
-	return o
+	m.posted -= n
 }
 
 // takeWild is take where wildcard receives are posted; best is the oldest exact receive for v, or nil.

@@ -72,13 +72,15 @@ func (e *engine) Batch(rank int, h *transport.Header, payloads []byte, strideByt
 		return 0
 	}
 	n, v := int(h.Bytes), envelope{context: h.Context, source: int32(rank), tag: h.Tag}
-	for q := &e.match.exact[v.bin()]; taken < count; taken++ {
-		o := e.match.takeFirst(q, v)
-		if o == nil {
-			break
-		}
-		e.deliver(o, v, payloads[taken*strideBytes:][:n], n)
+	q := &e.match.exact[v.bin()]
+	o := q.head
+	for at := 0; taken < count && o != nil && o.env == v; taken++ {
+		next := o.next
+		o.next = nil
+		e.deliver(o, v, payloads[at:at+n], n)
+		o, at = next, at+strideBytes
 	}
+	e.match.tookFirst(q, taken, o)
 	e.oweCredit(e.peer(rank), taken, n)
 	return taken
 }

@@ -59,8 +59,8 @@ func (e *engine) sendNow(c *Comm, buf []byte, world, tag int) bool {
 	if p == nil || !p.out.empty() || n >= p.instantBytes || n+transport.EnvelopeBytes > p.credit || !c.sound() {
 		return false
 	}
-	h := &e.hdr
-	h.Kind, h.Context, h.Tag, h.Bytes, h.Token, h.Aux = kindEager, c.context, int32(tag), uint64(n), 0, 0
+	h := &e.eager
+	h.Context, h.Tag, h.Bytes = c.context, int32(tag), uint64(n)
 	if p.provider.Send(world, h, buf) != transport.Sent {
 		return false
 	}

@@ -2,8 +2,8 @@
 
 package biased
 
-// lock takes a lock for its owner, if that is the calling goroutine, else by lockOrdinary. late is nil.
-func lock(m *Mutex, late *claim)
+// lock takes a lock for its owner, if that is the calling goroutine, else by lockOrdinary or lockLate.
+func lock(m *Mutex)
 
 // goroutine names the calling goroutine. Once that has ended, another one may have its name.
 func goroutine() uintptr

@@ -3,10 +3,10 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// func lock(m *Mutex, late *claim)
+// func lock(m *Mutex)
 //
 // Nothing orders the store before the second look at owned but the fence of whoever has changed that.
-TEXT ·lock(SB), NOSPLIT|NOFRAME, $0-16
+TEXT ·lock(SB), NOSPLIT|NOFRAME, $0-8
 	MOVQ  m+0(FP), BX
 	MOVQ  Mutex_owned(BX), CX
 	TESTQ CX, CX
@@ -21,7 +21,8 @@ TEXT ·lock(SB), NOSPLIT|NOFRAME, $0-16
 
 lost:
 	MOVQ $0, claim_inside(CX)
-	MOVQ CX, late+8(FP)
+	MOVQ CX, m+0(FP)
+	JMP  ·lockLate(SB) // whose argument is where lock's was
 
 ordinary:
 	JMP ·lockOrdinary(SB)

@@ -42,6 +42,7 @@ type Mutex struct {
 // claim is what a goroutine owns a lock by. It never becomes another goroutine's: its owner may be about to enter long after
 // it has lost the lock, and then sets inside, and takes that back, without looking whose claim it is.
 type claim struct {
+	of     *Mutex
 	owner  uintptr
 	inside uint64 // 1 while the owner has the lock
 	lost   uint64 // 1 once the lock is not the owner's any more
@@ -59,14 +60,21 @@ const (
 func (m *Mutex) Favour() { m.favours = fence.RegisterHere() }
 
 // Lock takes the lock, and waits for it if need be.
-func (m *Mutex) Lock() { lock(m, nil) }
+func (m *Mutex) Lock() { lock(m) }
 
-// lockOrdinary is Lock for goroutines that do not own the lock. late is the caller's claim if it has lost the lock just now:
-// others may have seen it inside, where it is not any more.
+// lockLate is Lock for a goroutine that has lost the lock just now, with its claim: others may have seen it inside, where it
+// is not any more.
 //
 //lint:ignore U1000 the assembly of lock goes on here
-func lockOrdinary(m *Mutex, late *claim) {
-	late.left()
+func lockLate(c *claim) {
+	c.left()
+	lockOrdinary(c.of)
+}
+
+// lockOrdinary is Lock for goroutines that do not own the lock.
+//
+//lint:ignore U1000 the assembly of lock goes on here
+func lockOrdinary(m *Mutex) {
 	if m.TryLock() {
 		return
 	}
@@ -155,7 +163,7 @@ func (m *Mutex) claimOf(owner uintptr) *claim {
 			return c
 		}
 	}
-	c := &claim{owner: owner, out: make(chan struct{}, 1)}
+	c := &claim{of: m, owner: owner, out: make(chan struct{}, 1)}
 	if len(m.claims) < mostClaims {
 		m.claims = append(m.claims, c)
 	} else {
@@ -167,9 +175,6 @@ func (m *Mutex) claimOf(owner uintptr) *claim {
 
 // left tells whoever waits for it that the owner is outside.
 func (c *claim) left() {
-	if c == nil {
-		return
-	}
 	select {
 	case c.out <- struct{}{}:
 	default:

@@ -226,20 +226,9 @@ func (ep *endpoint) posted() {
 // nextCell is where the next message goes. The caller has made sure of room.
 func (ep *endpoint) nextCell() *cell { return &ep.out.cells[ep.out.next&cellMask] }
 
-// send writes one message of at most eagerBytes, to the cell that was written last if that takes it.
-func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome {
-	if len(ep.out.streams) > 0 {
-		return ep.refused()
-	}
-	if ep.extend(h, payload) {
-		return transport.Sent
-	}
-	return ep.sendNext(h, payload)
-}
-
 // sendNext writes a message to the next cell.
 func (ep *endpoint) sendNext(h *transport.Header, payload []byte) transport.Outcome {
-	if ep.out.next >= ep.out.limit && !ep.room(1) {
+	if len(ep.out.streams) > 0 || ep.out.next >= ep.out.limit && !ep.room(1) {
 		return ep.refused()
 	}
 	n := len(payload)

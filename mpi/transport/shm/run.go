@@ -78,22 +78,21 @@ func (ep *endpoint) streaming() bool {
 	return out.unanswered > runAfter
 }
 
-// extend adds a message to the cell written last. It reports false if that cell takes no more, or not this message, or if the
-// peer has answered.
-func (ep *endpoint) extend(h *transport.Header, payload []byte) bool {
+// send writes one message of at most eagerBytes: to the cell written last if that takes it, else to the next. It takes only
+// messages like those in it, and none once the peer has answered. A message that is added needs no call, so nothing has to be
+// stored and loaded again for one: each store waits for those before it, and they for lines that the receiver has.
+func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome {
 	out := &ep.out
 	r, n := &out.run, len(payload)
-	if r.w0 == 0 {
-		return false
-	}
-	if r.kind != h.Kind || r.length != n || r.envelope != envelope(h) || h.Bytes != uint64(n) || h.Token|h.Aux != 0 || out.heard != ep.in.position() {
+	if r.w0 == 0 || r.kind != h.Kind || r.length != n || r.envelope != envelope(h) || h.Bytes != uint64(n) || h.Token|h.Aux != 0 ||
+		out.heard != ep.in.position() || len(out.streams) > 0 {
 		r.w0 = 0
-		return false
+		return ep.sendNext(h, payload)
 	}
-	if n == 8 { // no call, and no load from the cell, whose line the receiver may have by now
+	if n == 8 { // without a load from the cell, whose line the receiver may have by now
 		r.words[r.next] = binary.NativeEndian.Uint64(payload)
 	} else {
-		copy(r.cell.bytes(len(cell{})-runWords+r.next, n), payload)
+		r.add(payload)
 	}
 	r.w0 += oneMore
 	fence.Store(&r.cell[0], r.w0)
@@ -101,7 +100,14 @@ func (ep *endpoint) extend(h *transport.Header, payload []byte) bool {
 		r.w0 = 0
 	}
 	ep.notify()
-	return true
+	return transport.Sent
+}
+
+// add stores a payload in the cell. It is not inlined: send then needs nothing after it that it would have to keep.
+//
+//go:noinline
+func (r *run) add(payload []byte) {
+	copy(r.cell.bytes(len(cell{})-runWords+r.next, len(payload)), payload)
 }
 
 // look loads word 0 of the cell to be read next, and reports whether there is something in it that has not been read. It
