@@ -181,8 +181,13 @@ func (m *meeting) compareCalls(ctx context.Context) error {
 // see waits until a rank, one of those that are waited for alike, has shown its vector, and compares the calls. It compares
 // their numbers, too: a call that was refused on one of the ranks has had a number there, and no turn.
 func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
-	at := slot(m.turn)
+	at, w := slot(m.turn), &m.waited[rank]
+	if w.comesFirst() && len(m.parts) == 2 {
+		m.pauses[rank].Pass()
+	}
+	*w <<= 1
 	if atomic.LoadUint64(&m.parts[rank][at]) < m.turn { // whoever comes last is spared the call
+		*w |= 1
 		if err := m.reach(ctx, rank, at, m.turn, alike); err != nil {
 			return err
 		}

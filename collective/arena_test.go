@@ -620,38 +620,3 @@ func TestOrderOfWaiting(t *testing.T) {
 		}
 	}
 }
-
-// A rank looks on for one of another core when those of its own core have come, which might need the core for what others wait
-// for, or when it waits for nobody else. It never does so for one of its own core.
-func TestRunsElsewhere(t *testing.T) {
-	parts := make([]*part, 5)
-	for r := range parts {
-		parts[r] = new(part)
-	}
-	a := newArena(&state{rank: 1}, parts, 2.5, []int{0, 1, 0, 1, 1})
-	all := &meeting{arena: a, entry: &entry{flow: flow{needs: a.everybody()}}}
-	root := &meeting{arena: a, entry: &entry{flow: flow{needs: oneRank(2)}}}
-	mate := &meeting{arena: a, entry: &entry{flow: flow{needs: oneRank(3)}}}
-	a.turn = 3
-	for _, c := range []struct {
-		comes int
-		all   bool
-	}{{0, false}, {3, false}, {4, true}} {
-		parts[c.comes][slot(a.turn)] = a.turn
-		for r := range parts {
-			elsewhere := r == 0 || r == 2
-			if got, want := all.runsElsewhere(r), c.all && elsewhere; got != want {
-				t.Errorf("with rank %d, of all for rank %d: %v", c.comes, r, got)
-			}
-			if got, want := root.runsElsewhere(r), (c.all || r == 2) && elsewhere; got != want {
-				t.Errorf("with rank %d, of rank 2 alone for rank %d: %v", c.comes, r, got)
-			}
-		}
-		if mate.runsElsewhere(3) {
-			t.Errorf("with rank %d: for one of its own core", c.comes)
-		}
-	}
-	if a.turn++; all.runsElsewhere(2) {
-		t.Error("those of the turn before count")
-	}
-}

@@ -108,6 +108,17 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 	return m.sleep(ctx, rank, word, v, alike)
 }
 
+// waits are the last waits for a rank, the newest in the lowest bit: 1 where it had not come yet.
+//
+// Two ranks that do one collective after the other come first by turns. The one that comes first looks for the other in vain,
+// and so takes the line that the other is about to write. That store takes longer then, and the line has to cross once more.
+// So the rank that came first leaves last, and comes last to the next collective. If it leaves a moment for the other to
+// come before it looks, both leave at once, and come at once to those that follow.
+type waits uint8
+
+// comesFirst reports whether this rank is likely to come first: it had to wait the last time but one, and not the last time.
+func (w waits) comesFirst() bool { return w&3 == 2 }
+
 // near waits as reach does, but gives up when it is time to sleep. It reports whether the word has grown.
 func (m *meeting) near(rank, word int, v uint64) bool {
 	w := &m.parts[rank][word]
