@@ -113,7 +113,8 @@ func (m *meeting) reach(ctx context.Context, rank, word int, v uint64, alike ran
 // Two ranks that do one collective after the other come first by turns. The one that comes first looks for the other in vain,
 // and so takes the line that the other is about to write. That store takes longer then, and the line has to cross once more.
 // So the rank that came first leaves last, and comes last to the next collective. If it leaves a moment for the other to
-// come before it looks, both leave at once, and come at once to those that follow.
+// come before it looks, both leave at once, and come at once to those that follow. Among more ranks it does not: there a
+// rank waits for one after the other, and would pause for each.
 type waits uint8
 
 // comesFirst reports whether this rank is likely to come first: it had to wait the last time but one, and not the last time.
