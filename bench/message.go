@@ -273,8 +273,8 @@ func (m *messages) windows(ctx context.Context, count int, d direction, l *laps)
 	return microseconds(start) / float64(count*m.window), nil
 }
 
-// startReceives fills rs with receives into buf. Like startSends it is never inlined, as a profile would have it: in a
-// function with so many variables they would be stored and loaded again for every message.
+// startReceives fills rs with receives into buf. It is never inlined, nor is startSends: among the many variables of windows
+// theirs would be stored and loaded again for every message.
 //
 //go:noinline
 func startReceives(rs []mpi.Request, c *mpi.Comm, buf []byte, src int) {

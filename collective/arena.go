@@ -52,7 +52,7 @@ type arena struct {
 	turn    uint64                  // meetings begun
 	heads   [slots][slotHead]uint64 // copies of this rank's slots: a line that others have read is in their caches, not here
 	leaving *order                  // of the next barrier, nil before the first meeting
-	waited  [maxRanks]waits         // by rank
+	waited  [maxRanks]waits         // by rank that is waited for in a slot
 	lines   int                     // of the slot shown last
 	stored  int                     // bytes of the store used in this round
 	steps   uint64                  // of long and direct collectives so far

@@ -1,38 +1,56 @@
 package collective
 
-import "testing"
+import (
+	"context"
+	"sync/atomic"
+	"testing"
 
-// Of two ranks that come first by turns each knows when it is its turn. One that always comes first, or never, does not wait for
+	"github.com/fisterra-hpc/fisterra/internal/osyield"
+	"github.com/fisterra-hpc/fisterra/mpi"
+)
+
+// Of two ranks that come first by turns each knows when it is its turn. One that always comes first, or never, does not pause for
 // nothing: the other would be as late, or there already.
 func TestComesFirst(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		vain  []bool // looks at the other rank, one after the other
-		first bool   // expected after the last one
+	for _, test := range []struct {
+		name     string
+		came     []int   // the rank that came first, barrier by barrier
+		expected [2]bool // whether each rank expects to come first to the next one
 	}{
-		{"at first", nil, false},
-		{"came at once", []bool{false, false, false}, false},
-		{"always first", []bool{true, true, true}, false},
-		{"by turns, was first", []bool{true, false, true}, false},
-		{"by turns, was last", []bool{false, true, false}, true},
-		{"came at once since", []bool{true, false, false}, false},
+		{"one came first once", []int{0}, [2]bool{}},
+		{"one always comes first", []int{0, 0, 0}, [2]bool{}},
+		{"by turns, rank 0 is next", []int{0, 1}, [2]bool{true, false}},
+		{"by turns, rank 1 is next", []int{0, 1, 0}, [2]bool{false, true}},
+		{"no longer by turns", []int{0, 1, 1}, [2]bool{}},
 	} {
-		parts := []*part{new(part), new(part)}
-		a := newArena(&state{rank: 0}, parts, 1, []int{0, 1})
-		m := &meeting{arena: a, entry: &entry{}}
-		for _, vain := range c.vain {
-			a.turn++
-			if vain {
-				a.waited[1] = a.waited[1]<<1 | 1
-				continue
+		left := make(chan struct{})
+		for r, err := range onProcessors(t, MemoryPlan, 1, []int{-1, -1}, mpi.LocalOptions{}, func(ctx context.Context, c *mpi.Comm) error {
+			me := c.Rank()
+			a := stateOf(c).arena.Load()
+			for _, first := range test.came {
+				for me != first && atomic.LoadUint64(&a.own[sleepers]) == 0 { // until the first rank has looked in vain, and sleeps
+					if ctx.Err() != nil {
+						return context.Cause(ctx)
+					}
+					osyield.Yield()
+				}
+				if err := Barrier(ctx, c); err != nil {
+					return err
+				}
+				if me == 0 { // both have left, and nobody sleeps
+					left <- struct{}{}
+				} else {
+					<-left
+				}
 			}
-			parts[1][slot(a.turn)] = a.turn
-			if err := m.see(t.Context(), 1, oneRank(1)); err != nil {
-				t.Fatal(err)
+			if got := a.waited[1-me].comesFirst(); got != test.expected[me] {
+				t.Errorf("%s: rank %d expects to come first: %v", test.name, me, got)
 			}
-		}
-		if got := a.waited[1].comesFirst(); got != c.first {
-			t.Errorf("%s: expects to come first: %v", c.name, got)
+			return nil
+		}) {
+			if err != nil {
+				t.Errorf("%s: rank %d: %v", test.name, r, err)
+			}
 		}
 	}
 }

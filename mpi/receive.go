@@ -95,7 +95,7 @@ func (e *engine) recvDirect(c *Comm, buf []byte, src, tag int) *op {
 	return o
 }
 
-// irecv is never inlined, as a profile would have it: what it calls would not be inlined in turn.
+// irecv is never inlined. A profile would have it inlined, and what it calls would then not be inlined in turn.
 //
 //go:noinline
 func (e *engine) irecv(c *Comm, buf []byte, src, tag int) Request {

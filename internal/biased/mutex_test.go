@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -164,6 +165,45 @@ func TestLockWaitsForItsOwner(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatalf("round %d: still waiting", round)
 		}
+	}
+}
+
+// An owner that loses the lock between its two looks whether it owns it takes it the ordinary way, and keeps nobody waiting.
+// Among so many attempts to take it away some fall into that gap.
+func TestLostWhileLocking(t *testing.T) {
+	m := favoured(t)
+	if !owners(m) {
+		t.Skip("locks stay ordinary here")
+	}
+	var (
+		g        guarded
+		over     atomic.Bool
+		wg       sync.WaitGroup
+		finished = make(chan struct{})
+	)
+	wg.Go(func() {
+		for !over.Load() {
+			m.Lock()
+			g.step()
+			m.Unlock()
+		}
+	})
+	wg.Go(func() {
+		defer over.Store(true)
+		for range 3_000 {
+			for m.owned.Load() == nil {
+				runtime.Gosched()
+			}
+			m.Lock()
+			g.use(t, 10)
+			m.Unlock()
+		}
+	})
+	go func() { wg.Wait(); close(finished) }()
+	select {
+	case <-finished:
+	case <-time.After(time.Minute):
+		t.Fatal("still waiting")
 	}
 }
 

@@ -79,7 +79,7 @@ func (ep *endpoint) streaming() bool {
 }
 
 // send writes one message of at most eagerBytes: to the cell written last if that takes it, else to the next. It takes only
-// messages like those in it, and none once the peer has answered. A message that is added needs no call, so nothing has to be
+// messages like those in it, and none once the peer has answered. A word that is added needs no call, so nothing has to be
 // stored and loaded again for one: each store waits for those before it, and they for lines that the receiver has.
 func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome {
 	out := &ep.out
@@ -89,10 +89,10 @@ func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome 
 		r.w0 = 0
 		return ep.sendNext(h, payload)
 	}
-	if n == 8 { // without a load from the cell, whose line the receiver may have by now
+	if n == 8 { // no call, and no load from the cell, whose line the receiver may have by now
 		r.words[r.next] = binary.NativeEndian.Uint64(payload)
 	} else {
-		r.add(payload)
+		copy(r.cell.bytes(len(cell{})-runWords+r.next, n), payload)
 	}
 	r.w0 += oneMore
 	fence.Store(&r.cell[0], r.w0)
@@ -101,13 +101,6 @@ func (ep *endpoint) send(h *transport.Header, payload []byte) transport.Outcome 
 	}
 	ep.notify()
 	return transport.Sent
-}
-
-// add stores a payload in the cell. It is not inlined: send then needs nothing after it that it would have to keep.
-//
-//go:noinline
-func (r *run) add(payload []byte) {
-	copy(r.cell.bytes(len(cell{})-runWords+r.next, len(payload)), payload)
 }
 
 // look loads word 0 of the cell to be read next, and reports whether there is something in it that has not been read. It
