@@ -50,6 +50,7 @@ type arena struct {
 
 	// Of the meeting that is served.
 	turn    uint64                  // meetings begun
+	freed   uint64                  // turn of which the slot has been freed ahead: see freeNext
 	heads   [slots][slotHead]uint64 // copies of this rank's slots: a line that others have read is in their caches, not here
 	leaving *order                  // of the next barrier, nil before the first meeting
 	waited  [maxRanks]waits         // by rank that is waited for in a slot

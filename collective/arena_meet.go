@@ -8,15 +8,16 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// meeting is one collective in an arena.
+// meeting is a blocking call, which may become a collective in an arena.
 type meeting struct {
+	call
+	// Of a collective in an arena.
 	*arena
-	entry      *entry
-	comm       *mpi.Comm
-	seq        uint32
-	ticket     uint64 // for its turn in the arena
-	signature  signature
-	send, recv []byte
+	entry     *entry
+	comm      *mpi.Comm
+	ticket    uint64 // for its turn there; 0: the call is not done there
+	signature signature
+	begun     bool // at once: its turn has come, and this rank's slot is written
 }
 
 // meets reports whether ranks that share an arena can do a blocking call in it.
@@ -40,11 +41,13 @@ func fitsSlot(p *plan.Problem) bool {
 }
 
 // meet does a call in the arena, if that is how it is best done.
-func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met bool, err error) {
-	var m meeting
+func (s *state) meet(ctx context.Context, c *mpi.Comm, m *meeting, a *arena) (met bool, err error) {
 	s.mu.Lock()
-	if err = s.open(q, a); err == nil {
-		err = s.enrol(&m, c, q, a)
+	if err = s.open(&m.call, a); err == nil {
+		if err = s.enrol(m, c, a); m.ticket != 0 {
+			s.beginAtOnce(m)
+			s.watch.heard(m.seq, &m.signature)
+		}
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -54,9 +57,9 @@ func (s *state) meet(ctx context.Context, c *mpi.Comm, q *call, a *arena) (met b
 		return false, nil
 	}
 	if m.entry.op.user != nil {
-		return true, s.attendOperator(ctx, &m)
+		return true, s.attendOperator(ctx, m)
 	}
-	return true, s.attend(ctx, &m)
+	return true, s.attend(ctx, m)
 }
 
 // open lets calls into the arena if q has made it, and refuses q where collectives are over. The state is locked.
@@ -72,36 +75,47 @@ func (s *state) open(q *call, a *arena) error {
 
 // enrol makes m the meeting of a call and gives it a ticket, unless the call is better done otherwise.
 // Whoever has a ticket attends the meeting or passes. The state is locked.
-func (s *state) enrol(m *meeting, c *mpi.Comm, q *call, a *arena) error {
-	q.here = true
-	e, err := s.find(c, q)
+func (s *state) enrol(m *meeting, c *mpi.Comm, a *arena) error {
+	m.here = true
+	e, err := s.find(c, &m.call)
 	if err != nil {
-		return s.rejected(q, err)
+		return s.rejected(&m.call, err)
 	}
 	if !e.way.inArena() {
 		return nil
 	}
-	s.number(q, e.digest)
-	// As a literal it would be made on the side and copied, which costs more than the rest here.
-	m.arena, m.entry, m.comm, m.seq = a, e, c, q.seq
-	m.send, m.recv = q.send, q.recv
-	if q.phase == whole {
-		m.signature.set(&e.signature, uint64(q.trail)<<48)
+	s.number(&m.call, e.digest)
+	m.arena, m.entry, m.comm = a, e, c
+	if m.phase == whole {
+		m.signature.set(&e.signature, uint64(m.trail)<<48)
 	} else {
-		m.signature = q.signatureBy(e)
+		m.signature = m.signatureBy(e)
 	}
-	s.watch.heard(m.seq, &m.signature)
 	a.tickets++
 	m.ticket = a.tickets
 	return nil
 }
 
+// beginAtOnce begins a meeting, and writes this rank's slot, if it is the meeting's turn already and nobody has to be waited
+// for, as it nearly always is. So the others have what they wait for before this rank does the rest of the call: of two
+// ranks that come together each waits for as long as the other takes until then. The state is locked.
+func (s *state) beginAtOnce(m *meeting) {
+	if m.entry.atOnce && m.served.Load()+1 == m.ticket && s.broken.Load() == nil && m.free(m.turn+1) {
+		m.turn++
+		m.showBut(m.entry.flow.leftOut, m.contribution())
+		m.begun = true
+	}
+}
+
 // attend does the collective of a meeting when it is its turn. After a meeting that failed none is held: what this rank
 // would show for it would stand where the others still look for the failed one.
 func (s *state) attend(ctx context.Context, m *meeting) error {
-	err := s.queue(ctx, m)
-	if b := s.broken.Load(); err == nil && b != nil {
-		err = b.Err
+	var err error
+	if !m.begun {
+		err = s.queue(ctx, m)
+		if b := s.broken.Load(); err == nil && b != nil {
+			err = b.Err
+		}
 	}
 	if err == nil {
 		err = m.hold(ctx)
@@ -158,8 +172,10 @@ func (s *state) queue(ctx context.Context, m *meeting) error {
 
 // hold does the collective, now that it is the meeting's turn.
 func (m *meeting) hold(ctx context.Context) error {
-	if err := m.begin(ctx); err != nil {
-		return err
+	if !m.begun {
+		if err := m.begin(ctx); err != nil {
+			return err
+		}
 	}
 	leaving := m.leaving
 	if m.entry.leaving == nil {
@@ -192,27 +208,55 @@ func (m *meeting) atLength(ctx context.Context, mapped bool) error {
 // before. Who has shown turn t-8 has finished turn t-9, so that the slots of turns t-16 to t-9 are free for turns t to t+7.
 // The votes of turn t-8 are counted then, which is the same turn on all ranks; nobody writes there before all have shown turn t.
 func (m *meeting) begin(ctx context.Context) error {
-	const half = slots / 2
 	m.turn++
-	if m.turn%half != 0 || m.turn < slots {
+	if m.free(m.turn) {
 		return nil
 	}
-	votes := m.heads[(m.turn-half)%slots][callAt] & votesMask
-	at := slot(m.turn - half)
+	before := m.turn - halfRing
 	for _, r := range m.others {
-		if err := m.reach(ctx, r, at, m.turn-half, m.everybody()); err != nil {
+		if err := m.reach(ctx, r, slot(before), before, m.everybody()); err != nil {
 			return err
 		}
-		if err := m.compareSlots(r, m.turn-half); err != nil { // here ranks that only give compare their calls, too
+		if err := m.compareSlots(r, before); err != nil { // here ranks that only give compare their calls, too
 			return err
 		}
-		votes += m.parts[r][at+callAt] & votesMask
 	}
-	m.pace.far = some(votes, farVote)
-	for l, votes := range [lengths]uint64{long: votes, short: votes >> shortVotes} {
-		m.allMapped[l] = some(votes, mappedVote) && !some(votes, heapVote)
-	}
+	m.count(before)
 	return nil
+}
+
+const halfRing = slots / 2
+
+// free reports whether this rank's slot of a turn may be written without waiting for anybody.
+func (a *arena) free(turn uint64) bool { return turn%halfRing != 0 || turn < slots || turn == a.freed }
+
+// freeNext does for the next turn what begin would wait for, if all have come so far by now, as they nearly always have. This
+// rank waits for the others meanwhile; at the beginning of the next turn they would wait for it.
+func (m *meeting) freeNext() {
+	next := m.turn + 1
+	if m.free(next) {
+		return
+	}
+	before := next - halfRing
+	for _, r := range m.others {
+		if atomic.LoadUint64(&m.parts[r][slot(before)]) < before || !m.sameSlots(r, before) {
+			return
+		}
+	}
+	m.count(before)
+	m.freed = next
+}
+
+// count counts the votes of a turn, which all have shown.
+func (a *arena) count(turn uint64) {
+	votes := a.heads[turn%slots][callAt] & votesMask
+	for _, r := range a.others {
+		votes += a.parts[r][slot(turn)+callAt] & votesMask
+	}
+	a.pace.far = some(votes, farVote)
+	for l, votes := range [lengths]uint64{long: votes, short: votes >> shortVotes} {
+		a.allMapped[l] = some(votes, mappedVote) && !some(votes, heapVote)
+	}
 }
 
 // boundSaved lets go of the memory of a very long vector, which few calls may need again.

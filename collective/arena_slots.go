@@ -17,13 +17,15 @@ import (
 //
 // Cost: one crossing of a cache line, and as many bytes read as are received.
 func (m *meeting) throughSlots(ctx context.Context) error {
-	m.noteBuffers()
-	given := m.contribution()
-	m.showBut(m.entry.flow.leftOut, given)
+	if !m.begun {
+		m.noteBuffers()
+		m.showBut(m.entry.flow.leftOut, m.contribution())
+	}
+	m.freeNext()
 	if err := m.compareCalls(ctx); err != nil {
 		return err
 	}
-	m.take(given)
+	m.take()
 	return nil
 }
 
@@ -64,7 +66,10 @@ func (m *meeting) expected() *order {
 // if each left as soon as it sees that all have come. The ranks agree on the order: each has compared the call before the
 // barrier with that of the first one.
 func (m *meeting) leaveInOrder(ctx context.Context, o *order) error {
-	m.show(nil)
+	if !m.begun {
+		m.show(nil)
+	}
+	m.freeNext()
 	if err := m.awaitFirst(ctx, o.first); err != nil {
 		return err
 	}
@@ -104,10 +109,10 @@ func (m *meeting) showBut(leftOut span, vector []byte) {
 	a := m.arena
 	at := slot(a.turn)
 	words, head := (*[slotHead + 1]uint64)(a.own[at:]), &a.heads[a.turn%slots]
-	head[1] = binary.NativeEndian.Uint64(m.signature[:])
-	head[2] = binary.NativeEndian.Uint64(m.signature[8:])
-	head[callAt] = uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote[long] | a.bufferVote[short]<<shortVotes
-	words[1], words[2], words[callAt] = head[1], head[2], head[callAt]
+	words[1] = binary.NativeEndian.Uint64(m.signature[:])
+	words[2] = binary.NativeEndian.Uint64(m.signature[8:])
+	number := uint64(m.seq)<<numberShift | a.pace.vote() | a.bufferVote[long] | a.bufferVote[short]<<shortVotes
+	words[callAt] = number
 	n := len(vector)
 	if n <= inlineBytes {
 		shown := a.own.bytes(at+slotHead, n)
@@ -124,6 +129,9 @@ func (m *meeting) showBut(leftOut span, vector []byte) {
 		a.stored += (n+lineBytes-1)/lineBytes*lineBytes + memcopy.ReadAheadBytes
 	}
 	a.raise(at, a.turn)
+	head[1] = binary.NativeEndian.Uint64(m.signature[:]) // which nobody else waits for
+	head[2] = binary.NativeEndian.Uint64(m.signature[8:])
+	head[callAt] = number
 	a.fetchAhead(n)
 }
 
@@ -197,11 +205,16 @@ func (m *meeting) see(ctx context.Context, rank int, alike rankSet) error {
 
 // compareSlots compares what a rank called in a turn with what this one did.
 func (m *meeting) compareSlots(rank int, turn uint64) error {
-	theirs, mine := (*[slotHead]uint64)(m.parts[rank][slot(turn):]), &m.heads[turn%slots]
-	if theirs[1] == mine[1] && theirs[2] == mine[2] && theirs[callAt]>>numberShift == mine[callAt]>>numberShift {
+	if m.sameSlots(rank, turn) {
 		return nil
 	}
 	return m.differ(rank, turn)
+}
+
+// sameSlots reports whether a rank called the same in a turn as this one did, as the same number.
+func (a *arena) sameSlots(rank int, turn uint64) bool {
+	theirs, mine := (*[slotHead]uint64)(a.parts[rank][slot(turn):]), &a.heads[turn%slots]
+	return theirs[1] == mine[1] && theirs[2] == mine[2] && theirs[callAt]>>numberShift == mine[callAt]>>numberShift
 }
 
 // differ is the error of ranks that called different things in a turn, or as different numbers.
@@ -221,9 +234,10 @@ func (m *meeting) differ(rank int, turn uint64) error {
 	return s.mismatch(shadow, seq, mine, rank, theirs)
 }
 
-// take makes this rank's result of what the ranks have shown; its own contribution is `given`.
-func (m *meeting) take(given []byte) {
+// take makes this rank's result of what the ranks have shown.
+func (m *meeting) take() {
 	f := &m.entry.flow
+	given := m.contribution()
 	switch f.result {
 	case copied:
 		memcopy.Short(m.recv, m.shown(m.entry.root, f.shownBytes, f.takes, given))

@@ -13,9 +13,9 @@ import (
 // the order of ranks; recv is ignored elsewhere. In place, the root's own block lies at its place in recv.
 // Cost ⌈log₂P⌉α + (P-1)/P·nβ, n being the whole result.
 func Gather[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, root int) error {
-	var q call
-	gatherCall(&q, c, send, recv, nil, root)
-	return run(ctx, c, &q)
+	var m meeting
+	gatherCall(&m.call, c, send, recv, nil, root)
+	return run(ctx, c, &m)
 }
 
 // Igather is Gather that returns at once.
@@ -28,10 +28,10 @@ func Igather[T mpi.Elem](c *mpi.Comm, send, recv []T, root int) Request {
 // Gatherv is Gather with counts[r] elements from rank r. counts is the same
 // on all ranks.
 func Gatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, root int) error {
-	var q call
-	gatherCall(&q, c, send, recv, counts, root)
-	q.counted(counts)
-	return run(ctx, c, &q)
+	var m meeting
+	gatherCall(&m.call, c, send, recv, counts, root)
+	m.counted(counts)
+	return run(ctx, c, &m)
 }
 
 // Igatherv is Gatherv that returns at once; counts may be used again then.
@@ -113,9 +113,9 @@ func (q *call) offset(c *mpi.Comm, mine int) int {
 // in the order of ranks. In place, send is recv or this rank's block of it.
 // Cost ⌈log₂P⌉α + (P-1)/P·nβ, n being the whole result.
 func Allgather[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T) error {
-	var q call
-	allgatherCall(&q, c, send, recv, nil)
-	return run(ctx, c, &q)
+	var m meeting
+	allgatherCall(&m.call, c, send, recv, nil)
+	return run(ctx, c, &m)
 }
 
 // Iallgather is Allgather that returns at once.
@@ -128,10 +128,10 @@ func Iallgather[T mpi.Elem](c *mpi.Comm, send, recv []T) Request {
 // Allgatherv is Allgather with counts[r] elements from rank r; counts is the
 // same on all ranks.
 func Allgatherv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int) error {
-	var q call
-	allgatherCall(&q, c, send, recv, counts)
-	q.counted(counts)
-	return run(ctx, c, &q)
+	var m meeting
+	allgatherCall(&m.call, c, send, recv, counts)
+	m.counted(counts)
+	return run(ctx, c, &m)
 }
 
 // Iallgatherv is Allgatherv that returns at once; counts may be used again then.
@@ -156,9 +156,9 @@ func allgatherCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []in
 // each rank's goes to recv. send is ignored elsewhere. In place (recv is nil,
 // send, or its own block of send at the root), the root keeps its block where it is. Cost as Gather.
 func Scatter[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, root int) error {
-	var q call
-	scatterCall(&q, c, send, recv, nil, root)
-	return run(ctx, c, &q)
+	var m meeting
+	scatterCall(&m.call, c, send, recv, nil, root)
+	return run(ctx, c, &m)
 }
 
 // Iscatter is Scatter that returns at once.
@@ -170,10 +170,10 @@ func Iscatter[T mpi.Elem](c *mpi.Comm, send, recv []T, root int) Request {
 
 // Scatterv is Scatter with counts[r] elements to rank r; counts is the same on all ranks.
 func Scatterv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, root int) error {
-	var q call
-	scatterCall(&q, c, send, recv, counts, root)
-	q.counted(counts)
-	return run(ctx, c, &q)
+	var m meeting
+	scatterCall(&m.call, c, send, recv, counts, root)
+	m.counted(counts)
+	return run(ctx, c, &m)
 }
 
 // Iscatterv is Scatterv that returns at once; counts may be used again then.
@@ -225,10 +225,10 @@ func scatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts []int,
 // 0, and so on. counts is the same on all ranks. In place, the result is at the beginning of
 // the slice. Cost ⌈log₂P⌉α + (P-1)/P·(nβ + nγ) for any P.
 func ReduceScatter[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, counts []int, op Op) error {
-	var q call
-	reduceScatterCall(&q, c, send, recv, counts, op)
-	q.counted(counts)
-	return run(ctx, c, &q)
+	var m meeting
+	reduceScatterCall(&m.call, c, send, recv, counts, op)
+	m.counted(counts)
+	return run(ctx, c, &m)
 }
 
 // IreduceScatter is ReduceScatter that returns at once; counts may be used again then.
@@ -241,9 +241,9 @@ func IreduceScatter[T mpi.Elem](c *mpi.Comm, send, recv []T, counts []int, op Op
 
 // ReduceScatterBlock is ReduceScatter with equal counts: recv is one block, send has one per rank.
 func ReduceScatterBlock[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op Op) error {
-	var q call
-	reduceScatterCall(&q, c, send, recv, nil, op)
-	return run(ctx, c, &q)
+	var m meeting
+	reduceScatterCall(&m.call, c, send, recv, nil, op)
+	return run(ctx, c, &m)
 }
 
 // IreduceScatterBlock is ReduceScatterBlock that returns at once.
@@ -280,9 +280,9 @@ func reduceScatterCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T, counts 
 // it; all blocks are equally long. Cost for short blocks ⌈log₂P⌉(α + nβ/2), n being all blocks of one rank,
 // for long ones (P-1)α + (P-1)/P·nβ.
 func Alltoall[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T) error {
-	var q call
-	alltoallCall(&q, c, send, recv)
-	return run(ctx, c, &q)
+	var m meeting
+	alltoallCall(&m.call, c, send, recv)
+	return run(ctx, c, &m)
 }
 
 // Ialltoall is Alltoall that returns at once.
@@ -305,9 +305,9 @@ func alltoallCall[T mpi.Elem](q *call, c *mpi.Comm, send, recv []T) {
 // recvCounts[r] from it: what rank r sends to this rank, for this rank itself the same in both. Blocks
 // follow one another. In place, both lists must be equal. Cost (P-1)α + nβ.
 func Alltoallv[T mpi.Elem](ctx context.Context, c *mpi.Comm, send []T, sendCounts []int, recv []T, recvCounts []int) error {
-	var q call
-	alltoallvCall(&q, c, send, sendCounts, recv, recvCounts)
-	return run(ctx, c, &q)
+	var m meeting
+	alltoallvCall(&m.call, c, send, sendCounts, recv, recvCounts)
+	return run(ctx, c, &m)
 }
 
 // Ialltoallv is Alltoallv that returns at once; the counts may be used again then.

@@ -12,26 +12,26 @@ import (
 )
 
 // run is a blocking collective.
-func run(ctx context.Context, c *mpi.Comm, q *call) error {
+func run(ctx context.Context, c *mpi.Comm, m *meeting) error {
 	s := stateOf(c)
-	if q.err != nil {
-		return s.reject(q, q.err)
+	if m.err != nil {
+		return s.reject(&m.call, m.err)
 	}
-	if q.meets() {
+	if m.meets() {
 		a := s.arena.Load()
 		if a == nil {
 			var err error
-			if a, err = s.arenaFor(ctx, c, q); err != nil {
+			if a, err = s.arenaFor(ctx, c, &m.call); err != nil {
 				return err
 			}
 		}
 		if a != nil {
-			if met, err := s.meet(ctx, c, q, a); met {
+			if met, err := s.meet(ctx, c, m, a); met {
 				return err
 			}
 		}
 	}
-	return s.perform(ctx, c, q)
+	return s.perform(ctx, c, &m.call)
 }
 
 // arenaFor is the arena for a call that can meet there, also if it is new; nil: there is none.
@@ -99,19 +99,19 @@ func (q *call) sameOrApart(what string, sent, recv []byte) (same bool) {
 
 // setOp sets the operator, on elements of a type.
 func (q *call) setOp(op Op, of reflect.Type) {
-	q.op, q.goType = op, of
-	switch {
-	case op.exact:
-		q.fail("ReproducibleSum is for Allreduce and Reduce that block")
-	case op.user != nil:
-		q.wantType(op.user.typ)
+	q.op = op
+	if op.exact || op.user != nil {
+		q.checkOp(of)
 	}
 }
 
-// wantType checks an operator's type, which a plan's key does not tell: types of one kind share it.
-func (q *call) wantType(of reflect.Type) {
-	if q.goType != of {
-		q.fail("operator %s is for %v, not for %v", q.op.user.name, of, q.goType)
+// checkOp checks an operator that is not for all calls and types.
+func (q *call) checkOp(of reflect.Type) {
+	switch u := q.op.user; {
+	case u == nil:
+		q.fail("ReproducibleSum is for Allreduce and Reduce that block")
+	case u.typ != of: // a plan's key does not tell: types of one kind share it
+		q.fail("operator %s is for %v, not for %v", u.name, u.typ, of)
 	}
 }
 

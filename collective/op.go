@@ -168,13 +168,13 @@ func named(t reflect.Type) elemType {
 }
 
 // combiner returns the function that an operator is for a type.
-func (o Op) combiner(typ elemType, goType reflect.Type) (kernel.Func, error) {
+func (o Op) combiner(typ elemType) (kernel.Func, error) {
 	if o.user != nil {
 		return o.user.fold, nil
 	}
 	f, ok := kernel.For(o.kernel, typ.kind)
 	if !ok {
-		return nil, fmt.Errorf("there is no %v of %v", o.kernel, goType)
+		return nil, fmt.Errorf("there is no %v of %v", o.kernel, typ.kind)
 	}
 	return f, nil
 }

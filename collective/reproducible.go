@@ -168,12 +168,12 @@ func reproducible32[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, f *fi
 // scaleAndAdd is q: the ranks agree on powers of two, cut their operands to integers of that scale, and add those, to
 // all or to its root.
 func scaleAndAdd[T mpi.Elem](ctx context.Context, c *mpi.Comm, q *call, mags []uint16, sums []T, op Op, cut func()) error {
-	scale, add := q.part(scaling), q.part(adding)
-	setPair(&scale, plan.Allreduce, mags, mags, magnitudeOp)
+	scale, add := meeting{call: q.part(scaling)}, meeting{call: q.part(adding)}
+	setPair(&scale.call, plan.Allreduce, mags, mags, magnitudeOp)
 	if q.kind == plan.Reduce {
-		reduceCall(&add, c, sums, sums, op, q.root)
+		reduceCall(&add.call, c, sums, sums, op, q.root)
 	} else {
-		setPair(&add, plan.Allreduce, sums, sums, op)
+		setPair(&add.call, plan.Allreduce, sums, sums, op)
 	}
 	return runHalves(ctx, c, q, &scale, &add, func() error {
 		if mags[len(sums)] != 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -66,9 +65,9 @@ type key struct {
 	hash  uint64 // of counts; 0 without
 }
 
-// same is ==, which the compiler makes a call of.
+// same is ==, which the compiler makes a call of. Types of one kind are of one size.
 func (k *key) same(o *key) bool {
-	return k.count == o.count && k.root == o.root && k.typ == o.typ && k.op == o.op && k.hash == o.hash &&
+	return k.count == o.count && k.root == o.root && k.typ.kind == o.typ.kind && k.op == o.op && k.hash == o.hash &&
 		k.kind == o.kind && k.inPlace == o.inPlace && k.late == o.late && k.here == o.here
 }
 
@@ -85,6 +84,7 @@ type entry struct {
 	// readsMapped: done through memory, or by the kernel, while not all ranks' buffers can be mapped; else read where they
 	// are mapped.
 	readsMapped bool
+	atOnce      bool // done through slots, whatever else
 	length      length
 	starts      []int // of the blocks of Counts, in bytes; nil: they are alike
 	combine     kernel.Func
@@ -118,6 +118,9 @@ func tagsOf(c *mpi.Comm) uint32 {
 var stateKey mpi.Keyval
 
 func stateOf(c *mpi.Comm) *state {
+	if s, ok := c.Cached(&stateKey).(*state); ok {
+		return s
+	}
 	return c.Attribute(&stateKey, func() any { return newState(c, Config{}) }).(*state)
 }
 
@@ -139,7 +142,6 @@ func newState(c *mpi.Comm, f Config) *state {
 // call is one rank's request, before a plan is found for it.
 type call struct {
 	key
-	goType     reflect.Type // nil without an operator
 	counts     [3][]int
 	send, recv []byte
 	err        error // a mistake in the arguments
@@ -287,9 +289,9 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	for i, counts := range q.counts {
 		e.counts[i] = slices.Clone(counts)
 	}
-	if q.goType != nil {
+	if q.kind.Reduces() {
 		var err error
-		if e.combine, err = q.op.combiner(q.typ, q.goType); err != nil {
+		if e.combine, err = q.op.combiner(q.typ); err != nil {
 			return nil, err
 		}
 	}
@@ -327,6 +329,7 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 	}
 	if e.way != byMessages {
 		e.plan = &plan.Plan{Name: here}
+		e.atOnce = e.way == bySlots && !e.readsMapped
 		e.starts, e.waitsForAll = blockOffsets(q.counts[0], q.typ.size), s.config.CheckAll
 		e.findFlow()
 	}
@@ -337,10 +340,10 @@ func (s *state) entry(c *mpi.Comm, q *call) (*entry, error) {
 
 // check is the error that entry would find in a call for which there is no entry yet.
 func (q *call) check() error {
-	if q.goType == nil {
+	if !q.kind.Reduces() {
 		return nil
 	}
-	_, err := q.op.combiner(q.typ, q.goType)
+	_, err := q.op.combiner(q.typ)
 	return err
 }
 

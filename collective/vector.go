@@ -10,9 +10,9 @@ import (
 
 // Barrier returns when every rank has called it. Cost ⌈log₂P⌉α.
 func Barrier(ctx context.Context, c *mpi.Comm) error {
-	var q call
-	barrierCall(&q)
-	return run(ctx, c, &q)
+	var m meeting
+	barrierCall(&m.call)
+	return run(ctx, c, &m)
 }
 
 // Ibarrier is Barrier that returns at once; its Request ends when every rank has called it.
@@ -27,9 +27,9 @@ func barrierCall(q *call) { q.kind, q.typ = plan.Barrier, elemType{size: 1} }
 // Bcast copies buf of the root to buf of all ranks, equally long everywhere.
 // Cost for short messages ⌈log₂P⌉(α + nβ), for long ones 2⌈log₂P⌉α + 2(P-1)/P·nβ or, in a pipeline, about nβ.
 func Bcast[T mpi.Elem](ctx context.Context, c *mpi.Comm, buf []T, root int) error {
-	var q call
-	bcastCall(&q, c, buf, root)
-	return run(ctx, c, &q)
+	var m meeting
+	bcastCall(&m.call, c, buf, root)
+	return run(ctx, c, &m)
 }
 
 // Ibcast is Bcast that returns at once.
@@ -52,9 +52,9 @@ func Reduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op Op,
 	if op.exact {
 		return reproducibleReduce(ctx, c, send, recv, root)
 	}
-	var q call
-	reduceCall(&q, c, send, recv, op, root)
-	return run(ctx, c, &q)
+	var m meeting
+	reduceCall(&m.call, c, send, recv, op, root)
+	return run(ctx, c, &m)
 }
 
 // Ireduce is Reduce that returns at once.
@@ -82,9 +82,9 @@ func Allreduce[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op 
 	if op.exact {
 		return reproducibleAllreduce(ctx, c, send, recv)
 	}
-	var q call
-	setPair(&q, plan.Allreduce, send, recv, op)
-	return run(ctx, c, &q)
+	var m meeting
+	setPair(&m.call, plan.Allreduce, send, recv, op)
+	return run(ctx, c, &m)
 }
 
 // Iallreduce is Allreduce that returns at once.
@@ -105,9 +105,9 @@ func setPair[T mpi.Elem](q *call, kind plan.Kind, send, recv []T, op Op) {
 // Scan combines send of this rank and all lower ones into recv. Cost ⌈log₂P⌉(α + nβ + nγ), or a pipeline's for
 // long vectors.
 func Scan[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op Op) error {
-	var q call
-	setPair(&q, plan.Scan, send, recv, op)
-	return run(ctx, c, &q)
+	var m meeting
+	setPair(&m.call, plan.Scan, send, recv, op)
+	return run(ctx, c, &m)
 }
 
 // Iscan is Scan that returns at once.
@@ -120,9 +120,9 @@ func Iscan[T mpi.Elem](c *mpi.Comm, send, recv []T, op Op) Request {
 // Exscan combines send of all lower ranks into recv; on rank 0 recv is not
 // touched. Cost as Scan.
 func Exscan[T mpi.Elem](ctx context.Context, c *mpi.Comm, send, recv []T, op Op) error {
-	var q call
-	setPair(&q, plan.Exscan, send, recv, op)
-	return run(ctx, c, &q)
+	var m meeting
+	setPair(&m.call, plan.Exscan, send, recv, op)
+	return run(ctx, c, &m)
 }
 
 // Iexscan is Exscan that returns at once.

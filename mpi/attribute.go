@@ -48,6 +48,16 @@ func (c *Comm) Attribute(key *Keyval, make func() any) any {
 	return a.value
 }
 
+// Cached returns what Attribute has made for a key, or nil if it has not yet. It is short enough to become a part of its caller.
+func (c *Comm) Cached(key *Keyval) any {
+	for a := c.attributes.Load(); a != nil; a = a.next {
+		if a.key == key && a.made.Load() {
+			return a.value
+		}
+	}
+	return nil
+}
+
 func (c *Comm) addAttribute(key *Keyval) *attribute {
 	c.mu.Lock()
 	defer c.mu.Unlock()

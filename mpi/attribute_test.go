@@ -14,6 +14,9 @@ func TestAttributeMadeOfItsCommunicator(t *testing.T) {
 	onEach(t, 2, func(ctx context.Context, c *mpi.Comm) error {
 		var err error
 		private := func() any {
+			if c.Cached(&key) != nil {
+				return errors.New("there before it is made")
+			}
 			var dup *mpi.Comm
 			dup, err = c.Dup(ctx)
 			return dup
@@ -24,6 +27,9 @@ func TestAttributeMadeOfItsCommunicator(t *testing.T) {
 		}
 		if again := c.Attribute(&key, private); again != first {
 			return errors.New("made a second time")
+		}
+		if c.Cached(&key) != first || c.Cached(&other) != nil {
+			return errors.New("what was made is not found, or what was not")
 		}
 		if c.Attribute(&other, func() any { return 1 }) != 1 {
 			return errors.New("one keyval names another's attribute")
