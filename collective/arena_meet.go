@@ -40,26 +40,26 @@ func fitsSlot(p *plan.Problem) bool {
 	return n <= slotBytes
 }
 
-// meet does a call in the arena, if that is how it is best done.
-func (s *state) meet(ctx context.Context, c *mpi.Comm, m *meeting, a *arena) (met bool, err error) {
+// meet does a call in the arena of m, or by messages if that is better. The call has no mistakes.
+func (s *state) meet(ctx context.Context, m *meeting) error {
 	s.mu.Lock()
-	if err = s.open(&m.call, a); err == nil {
-		if err = s.enrol(m, c, a); m.ticket != 0 {
+	err := s.open(&m.call, m.arena)
+	if err == nil {
+		if err = s.enrol(m); m.ticket != 0 {
 			s.beginAtOnce(m)
 			s.watch.heard(m.seq, &m.signature)
 		}
 	}
 	s.mu.Unlock()
-	if err != nil {
-		return true, err
+	switch {
+	case err != nil:
+		return err
+	case m.ticket == 0:
+		return s.perform(ctx, m.comm, &m.call)
+	case m.entry.op.user != nil:
+		return s.attendOperator(ctx, m)
 	}
-	if m.ticket == 0 {
-		return false, nil
-	}
-	if m.entry.op.user != nil {
-		return true, s.attendOperator(ctx, m)
-	}
-	return true, s.attend(ctx, m)
+	return s.attend(ctx, m)
 }
 
 // open lets calls into the arena if q has made it, and refuses q where collectives are over. The state is locked.
@@ -73,11 +73,11 @@ func (s *state) open(q *call, a *arena) error {
 	return nil
 }
 
-// enrol makes m the meeting of a call and gives it a ticket, unless the call is better done otherwise.
+// enrol gives a call a ticket for the arena of m, unless it is better done otherwise.
 // Whoever has a ticket attends the meeting or passes. The state is locked.
-func (s *state) enrol(m *meeting, c *mpi.Comm, a *arena) error {
+func (s *state) enrol(m *meeting) error {
 	m.here = true
-	e, err := s.find(c, &m.call)
+	e, err := s.find(m.comm, &m.call)
 	if err != nil {
 		return s.rejected(&m.call, err)
 	}
@@ -85,14 +85,14 @@ func (s *state) enrol(m *meeting, c *mpi.Comm, a *arena) error {
 		return nil
 	}
 	s.number(&m.call, e.digest)
-	m.arena, m.entry, m.comm = a, e, c
+	m.entry = e
 	if m.phase == whole {
 		m.signature.set(&e.signature, uint64(m.trail)<<48)
 	} else {
 		m.signature = m.signatureBy(e)
 	}
-	a.tickets++
-	m.ticket = a.tickets
+	m.tickets++
+	m.ticket = m.tickets
 	return nil
 }
 

@@ -14,21 +14,26 @@ import (
 // run is a blocking collective.
 func run(ctx context.Context, c *mpi.Comm, m *meeting) error {
 	s := stateOf(c)
+	if a := s.arena.Load(); a != nil && m.err == nil && m.meets() {
+		m.arena, m.comm = a, c
+		return s.meet(ctx, m)
+	}
+	return s.runFirst(ctx, c, m)
+}
+
+// runFirst is run for a call that may be the first to find an arena, or has none.
+func (s *state) runFirst(ctx context.Context, c *mpi.Comm, m *meeting) error {
 	if m.err != nil {
 		return s.reject(&m.call, m.err)
 	}
 	if m.meets() {
-		a := s.arena.Load()
-		if a == nil {
-			var err error
-			if a, err = s.arenaFor(ctx, c, &m.call); err != nil {
-				return err
-			}
+		a, err := s.arenaFor(ctx, c, &m.call)
+		if err != nil {
+			return err
 		}
 		if a != nil {
-			if met, err := s.meet(ctx, c, m, a); met {
-				return err
-			}
+			m.arena, m.comm = a, c
+			return s.meet(ctx, m)
 		}
 	}
 	return s.perform(ctx, c, &m.call)

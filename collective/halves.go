@@ -22,7 +22,8 @@ func runHalves(ctx context.Context, c *mpi.Comm, q *call, first, second *meeting
 		s.number(q, q.sign(0).digest())
 		for _, m := range halves {
 			if m.seq, m.trail = q.seq, q.trail; a != nil && err == nil {
-				if err = s.enrol(m, c, a); m.ticket != 0 {
+				m.arena, m.comm = a, c
+				if err = s.enrol(m); m.ticket != 0 {
 					s.watch.heard(m.seq, &m.signature)
 				}
 			}
