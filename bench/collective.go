@@ -256,12 +256,13 @@ func (v *vectors) free() error {
 // batch times count calls, each on its own.
 func (v *vectors) batch(ctx context.Context, op collectiveOp, count int, l *laps) (float64, error) {
 	var mine time.Duration
+	watch := startStopwatch()
 	for range count {
-		start := time.Now()
+		start := watch.now()
 		if err := op.call(v, ctx); err != nil {
 			return 0, err
 		}
-		took := time.Since(start)
+		took := watch.now() - start
 		mine += took
 		l.add(took)
 		if op.name == "barrier" {

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -29,7 +28,8 @@ func tailOf(v []float64) Tail {
 // laps are the times of single iterations in microseconds. A nil *laps takes
 // none and reads no clock: what it costs is not to be in other measurements.
 type laps struct {
-	from  time.Time
+	watch stopwatch
+	from  time.Duration
 	times []float64
 }
 
@@ -54,15 +54,15 @@ func (l *laps) room(n int) {
 // begin is where the first iteration begins.
 func (l *laps) begin() {
 	if l != nil {
-		l.from = time.Now()
+		l.watch, l.from = startStopwatch(), 0
 	}
 }
 
 // next ends an iteration and begins the next one, with one reading of the clock.
 func (l *laps) next() {
 	if l != nil {
-		now := time.Now()
-		l.add(now.Sub(l.from))
+		now := l.watch.now()
+		l.add(now - l.from)
 		l.from = now
 	}
 }
@@ -107,19 +107,4 @@ func (l *laps) average(ctx context.Context, c *mpi.Comm) error {
 		l.times[i] /= float64(c.Size())
 	}
 	return nil
-}
-
-// ClockMicroseconds measures what one reading of the clock takes, in
-// microseconds: every iteration that is timed singly holds one.
-func ClockMicroseconds() float64 {
-	const batches, readings = 20, 500
-	least := math.Inf(1)
-	for range batches { // the least: others may have interrupted the rest
-		start := time.Now()
-		for range readings {
-			_ = time.Now()
-		}
-		least = min(least, microseconds(start)/readings)
-	}
-	return least
 }

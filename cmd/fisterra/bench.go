@@ -211,7 +211,7 @@ func benchError(err error) error {
 func conditions(w *mpi.World, op bench.Operation, o bench.Options) bench.Conditions {
 	c := bench.Conditions{Title: op.Title, Version: versionText(), Ranks: w.Size(), Hosts: hostCount(w),
 		Launcher: w.Launcher(), GOMAXPROCS: runtime.GOMAXPROCS(0), Chosen: choiceLine(w), Transports: transportLines(w)}
-	if o.Tail {
+	if o.Tail || op.Kind == bench.Collective {
 		c.Clock = bench.ClockMicroseconds()
 	}
 	return c

@@ -197,8 +197,9 @@ func TestBenchPrintsJSON(t *testing.T) {
 					x.Average <= 0 || x.Reps < 11 || x.Iterations < x.Reps {
 					t.Errorf("row %+v", x)
 				}
-				if tail := op.Kind == bench.Latency; tail != (x.Tail != nil) || tail != (d.Clock > 0) {
-					t.Errorf("-z is %v, and the tail %v, the clock %g", tail, x.Tail, d.Clock)
+				tail := op.Kind == bench.Latency
+				if singly := tail || op.Kind == bench.Collective; tail != (x.Tail != nil) || singly != (d.Clock > 0) {
+					t.Errorf("-z is %v, of single calls %v, and the tail %v, the clock %g", tail, singly, x.Tail, d.Clock)
 				} else if tail && (x.Tail.P50 <= 0 || x.Tail.P50 > x.Tail.P99) {
 					t.Errorf("tail %+v", *x.Tail)
 				}
