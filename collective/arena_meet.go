@@ -17,7 +17,7 @@ type meeting struct {
 	comm      *mpi.Comm
 	ticket    uint64 // for its turn there; 0: the call is not done there
 	signature signature
-	begun     bool // at once: its turn has come, and this rank's slot is written
+	begun     bool // at once, and this rank's slot is written: see beginAtOnce
 }
 
 // meets reports whether ranks that share an arena can do a blocking call in it.
@@ -102,9 +102,20 @@ func (s *state) enrol(m *meeting) error {
 func (s *state) beginAtOnce(m *meeting) {
 	if m.entry.atOnce && m.served.Load()+1 == m.ticket && s.broken.Load() == nil && m.free(m.turn+1) {
 		m.turn++
-		m.showBut(m.entry.flow.leftOut, m.contribution())
+		m.give()
 		m.begun = true
 	}
+}
+
+// beginInTurn begins a meeting when it is its turn, and this rank's slot may be written.
+func (s *state) beginInTurn(ctx context.Context, m *meeting) error {
+	if err := s.queue(ctx, m); err != nil {
+		return err
+	}
+	if b := s.broken.Load(); b != nil {
+		return b.Err
+	}
+	return m.begin(ctx)
 }
 
 // attend does the collective of a meeting when it is its turn. After a meeting that failed none is held: what this rank
@@ -112,10 +123,7 @@ func (s *state) beginAtOnce(m *meeting) {
 func (s *state) attend(ctx context.Context, m *meeting) error {
 	var err error
 	if !m.begun {
-		err = s.queue(ctx, m)
-		if b := s.broken.Load(); err == nil && b != nil {
-			err = b.Err
-		}
+		err = s.beginInTurn(ctx, m)
 	}
 	if err == nil {
 		err = m.hold(ctx)
@@ -170,13 +178,8 @@ func (s *state) queue(ctx context.Context, m *meeting) error {
 	return nil
 }
 
-// hold does the collective, now that it is the meeting's turn.
+// hold does the collective of a meeting that has begun.
 func (m *meeting) hold(ctx context.Context) error {
-	if !m.begun {
-		if err := m.begin(ctx); err != nil {
-			return err
-		}
-	}
 	leaving := m.leaving
 	if m.entry.leaving == nil {
 		m.entry.leaving = m.expected()
@@ -184,6 +187,11 @@ func (m *meeting) hold(ctx context.Context) error {
 	m.leaving = m.entry.leaving
 	mapped := m.entry.readsMapped && m.mappable()
 	if m.entry.way == bySlots && !mapped {
+		if !m.begun {
+			m.noteBuffers()
+			m.give()
+		}
+		m.freeNext()
 		if m.entry.kind == plan.Barrier && leaving != nil && leaving.matters {
 			return m.leaveInOrder(ctx, leaving)
 		}

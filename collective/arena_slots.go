@@ -10,18 +10,13 @@ import (
 	"github.com/fisterra-hpc/fisterra/mpi"
 )
 
-// throughSlots: every rank shows in its slot what it contributes, and takes what it needs from the slots of the others. A
+// throughSlots: every rank has shown in its slot what it contributes, and takes what it needs from the slots of the others. A
 // slot has the turn, the call's signature and number, and a vector of up to inlineBytes, whose first bytes are in the same
 // cache line; for a longer vector it says where in the store that is. Ranks that need nothing do not wait: a slot is
 // written again only after all others have gone on from the turn that it was written for.
 //
 // Cost: one crossing of a cache line, and as many bytes read as are received.
 func (m *meeting) throughSlots(ctx context.Context) error {
-	if !m.begun {
-		m.noteBuffers()
-		m.showBut(m.entry.flow.leftOut, m.contribution())
-	}
-	m.freeNext()
 	if err := m.compareCalls(ctx); err != nil {
 		return err
 	}
@@ -66,10 +61,6 @@ func (m *meeting) expected() *order {
 // if each left as soon as it sees that all have come. The ranks agree on the order: each has compared the call before the
 // barrier with that of the first one.
 func (m *meeting) leaveInOrder(ctx context.Context, o *order) error {
-	if !m.begun {
-		m.show(nil)
-	}
-	m.freeNext()
 	if err := m.awaitFirst(ctx, o.first); err != nil {
 		return err
 	}
@@ -100,6 +91,9 @@ func (m *meeting) awaitFirst(ctx context.Context, first int) error {
 	}
 	return m.reach(ctx, first, released, m.turn, oneRank(first))
 }
+
+// give shows what this rank contributes, but for what nobody needs.
+func (m *meeting) give() { m.showBut(m.entry.flow.leftOut, m.contribution()) }
 
 // show writes the slot of this turn, its first word last.
 func (m *meeting) show(vector []byte) { m.showBut(span{}, vector) }

@@ -50,10 +50,8 @@ func (c *Comm) Attribute(key *Keyval, make func() any) any {
 
 // Cached returns what Attribute has made for a key, or nil if it has not yet. It is short enough to become a part of its caller.
 func (c *Comm) Cached(key *Keyval) any {
-	for a := c.attributes.Load(); a != nil; a = a.next {
-		if a.key == key && a.made.Load() {
-			return a.value
-		}
+	if a := c.attribute(key); a != nil && a.made.Load() {
+		return a.value
 	}
 	return nil
 }
